@@ -1,0 +1,34 @@
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint python clean
+
+# What was set up comes first, so that commands started by the tests find the same programs.
+in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup ## set up what is missing, then fix the bug in examples/ferry and print the patch
+	@scripts/demo.sh
+
+test: setup ## set up what is missing, then run the tests
+	@$(in_venv) pytest
+
+test-slow: setup ## run the long tests
+	@if grep -rqE --include='*.py' 'mark\.slow' tests; then $(in_venv) pytest -m slow; else echo "there are no slow tests"; fi
+
+lint: python ## check style and types
+	@$(in_venv) ruff check
+	@$(in_venv) ruff format --check
+	@$(in_venv) mypy
+	@$(in_venv) basedpyright
+
+setup: ## set up only (SETUP=no: install nothing system-wide)
+	@scripts/setup.sh all
+
+python:
+	@scripts/setup.sh python
+
+clean: ## remove everything that set-up and builds made in this checkout
+	rm -rf .venv .setup dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find agent tools sandbox serving evals tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

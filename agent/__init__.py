@@ -1,0 +1,1 @@
+"""The mind: command line, issue, context, loop, stall, session, verification, report."""

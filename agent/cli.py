@@ -1,0 +1,289 @@
+"""The command line. It only wires: reads arguments, starts a flow, prints what came of it.
+
+Nothing heavy is imported at the top: `m3agent --help` answers in the time typer takes to load. Standard output
+carries the product (the patch, JSON lines, a table); everything for people goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="m3agent",
+    help="An issue in, a verified patch out: an agentic coding harness for MiniMax M3.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+
+class Thinking(StrEnum):
+    """M3's thinking modes."""
+
+    enabled = "enabled"
+    disabled = "disabled"
+    adaptive = "adaptive"
+
+
+class SandboxKind(StrEnum):
+    """Where tool calls run."""
+
+    docker = "docker"
+    bwrap = "bwrap"
+
+
+Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from m3agent import __version__
+
+        typer.echo(f"m3agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """An issue in, a verified patch out: an agentic coding harness for MiniMax M3."""
+
+
+@app.command()
+def fix(
+    issue: Annotated[
+        str, typer.Argument(help="A file, - for standard input, or the issue's text itself.", metavar="ISSUE")
+    ],
+    repo: Repo = Path(),
+    endpoint: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible M3 server.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine to start for this fix: embedded.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name, where the server offers several.")] = None,
+    thinking: Annotated[Thinking | None, typer.Option(help="M3's thinking mode.")] = None,
+    image: Annotated[str | None, typer.Option(help="Docker image for the sandbox.")] = None,
+    sandbox: Annotated[
+        SandboxKind | None, typer.Option(help="Where tool calls run; the best one here if left out.")
+    ] = None,
+    context_budget: Annotated[
+        int | None, typer.Option(help="Most tokens of repository sent.", metavar="TOKENS")
+    ] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Most requests to the model.", metavar="N")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Most wall time.", metavar="M")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens the model may write.", metavar="N")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")] = False,
+    branch: Annotated[
+        str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not warn before a repository first goes to a host.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fix an issue and print the verified patch.
+
+    Exit codes: 0 verified; 1 a patch nothing could check, not fixed, or no change; 2 wrong use; 3 sandbox or
+    environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
+    """
+    flags: dict[str, object] = {
+        "endpoint": endpoint,
+        "engine": engine,
+        "model": model,
+        "thinking": thinking and thinking.value,
+        "image": image,
+        "sandbox": sandbox and sandbox.value,
+        "context_budget": context_budget,
+        "max_turns": max_turns,
+        "max_minutes": max_minutes,
+        "max_tokens": max_tokens,
+        "max_cost": max_cost,
+        "yes": yes or None,
+    }
+    with _faults():
+        from m3agent.agent.errors import UsageError
+
+        if apply and branch is not None:
+            raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
+        code, patch = _run(_fix(issue, repo, flags, apply, branch, as_json))
+        if patch and not as_json:
+            _print_bytes(patch)
+        raise typer.Exit(code)
+
+
+async def _fix(
+    spec: str, repo: Path, flags: dict[str, object], apply: bool, branch: str | None, as_json: bool
+) -> tuple[int, bytes]:
+    import asyncio
+    import json
+
+    from m3agent.agent import fix as flow
+    from m3agent.agent.issue import load_issue
+    from m3agent.agent.repository import open_repository
+    from m3agent.agent.screen import Screen
+    from m3agent.agent.session import Line, Session
+    from m3agent.agent.settings import load_settings, state_dir
+
+    loaded = await asyncio.to_thread(load_issue, spec, stdin=sys.stdin)
+    repository = await asyncio.to_thread(open_repository, repo)
+    settings = load_settings(repo, flags, os.environ).settings
+    state = state_dir(os.environ)
+
+    def print_line(line: Line) -> None:
+        _print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    with Screen() as screen:
+        session = Session.create(state, [screen.on_line, *([print_line] if as_json else [])])
+        try:
+            request = flow.FixRequest(loaded, repository, settings, apply=apply, branch=branch)
+            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
+        finally:
+            session.close()
+    return result.exit_code, result.patch
+
+
+@app.command()
+def serve(
+    engine: Annotated[str, typer.Option(help="Which engine: embedded.")] = "embedded",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; loopback only, there is no key yet.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+) -> None:
+    """Serve an engine on this machine until interrupted; `fix` finds it."""
+    with _faults():
+        from m3agent.agent.settings import load_settings, state_dir
+
+        load_settings(Path(), {"engine": engine}, {})
+        _run(_serve(engine, host, port, state_dir(os.environ)))
+
+
+async def _serve(engine: str, host: str, port: int, state: Path) -> None:
+    import asyncio
+    import ipaddress
+
+    from m3agent.serving.embedded.server import EmbeddedServer
+
+    from m3agent.agent.errors import EnvironmentFault, UsageError
+    from m3agent.agent.servers import ServerRecord, write_record
+
+    if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+        raise UsageError(
+            f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
+        )
+    try:
+        async with EmbeddedServer(host=host, port=port) as server:
+            record = write_record(state, ServerRecord(server.url, engine, os.getpid()))
+            try:
+                typer.echo(f"serving the {engine} engine at {server.url} (Ctrl-C ends it)", err=True)
+                await asyncio.Event().wait()
+            finally:
+                record.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+        ) from None
+
+
+@app.command()
+def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
+    """Check what a fix needs on this machine, each with the remedy for what is missing."""
+    with _faults():
+        from m3agent.agent import doctor as checks
+        from m3agent.agent.settings import load_settings
+
+        settings = load_settings(repo, {}, os.environ).settings
+        found = _run(checks.diagnose(settings, repo))
+        typer.echo(checks.as_json(found) if as_json else checks.table(found), nl=False)
+        raise typer.Exit(checks.exit_code(found))
+
+
+@config_app.command("show")
+def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
+    """Every setting, its value and where it came from."""
+    with _faults():
+        from m3agent.agent.settings import load_settings
+
+        loaded = load_settings(repo, {}, os.environ)
+        typer.echo(loaded.json() if as_json else loaded.table(), nl=False)
+
+
+class _faults:
+    """Turns the agent's errors into one sentence on standard error and their exit code."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+            _end(130 if isinstance(error, KeyboardInterrupt) else 0)
+        if error is None or isinstance(error, (typer.Exit, SystemExit)):
+            return
+        from m3agent.agent.errors import M3AgentError
+
+        if isinstance(error, M3AgentError):
+            typer.echo(f"m3agent: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; an interruption or termination unwinds everything that was started, then ends with 130."""
+    import asyncio
+    import signal
+
+    async def main() -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _print_bytes(data: bytes) -> None:
+    """Bytes to standard output as they are: a patch may hold any."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _end(code: int) -> NoReturn:
+    """End at once with nothing more to say: standard output may be closed already."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        _end(130)
+
+
+if __name__ == "__main__":
+    main()

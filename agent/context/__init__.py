@@ -1,0 +1,1 @@
+"""The repository as one text for the model: listing, harmless text, packing."""

@@ -1,0 +1,253 @@
+"""Looks at what `m3agent fix` needs on this machine, and says for each thing that is missing what mends it."""
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.errors import EnvironmentFault, M3AgentError
+from m3agent.agent.repository import MIN_GIT, git_version, open_repository
+from m3agent.agent.settings import Settings, state_dir
+
+ENGINE_TIMEOUT = 10
+"""Seconds that an engine, a driver or a server may take to answer."""
+
+MIN_FREE_BYTES = 1024**3
+"""Free disk below which a session (its log, its objects, an image) may not fit."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: `ok` is None where it is not needed; `fix` says what to do, empty when nothing is."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+
+async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
+    """Look at everything at once; takes at most about `ENGINE_TIMEOUT` seconds, and changes nothing but that the
+    folder for sessions is made."""
+    engine, bubblewrap, gpu, endpoint, ours = await asyncio.gather(
+        asyncio.to_thread(_engine, settings),
+        asyncio.to_thread(_bubblewrap),
+        asyncio.to_thread(_gpu),
+        _endpoint(settings),
+        asyncio.to_thread(lambda: [_python(), _git(), _repository(repo_dir)]),
+    )
+    state, disk = _state(), _disk()
+    return [*ours, *_either(settings, engine, bubblewrap), gpu, endpoint, state, disk]
+
+
+def exit_code(checks: Sequence[Check]) -> int:
+    """0 when `m3agent fix` could run here, else 3."""
+    return EnvironmentFault.exit_code if any(check.ok is False for check in checks) else 0
+
+
+def table(checks: Sequence[Check], *, colour: bool = False) -> str:
+    """The checks for people, one to a line, what to do below what is missing."""
+    width = max(len(check.name) for check in checks)
+    lines: list[str] = []
+    for check in checks:
+        mark, code = {True: ("ok", 32), False: ("missing", 31), None: ("-", 33)}[check.ok]
+        start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
+        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {check.detail}")
+        if check.fix:
+            lines.append(f"{'':<{7 + 2 + width}}  to fix: {check.fix}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(checks: Sequence[Check]) -> str:
+    """The checks as a JSON list."""
+    return json.dumps([asdict(check) for check in checks], indent=2) + "\n"
+
+
+def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[Check]:
+    """One working sandbox is enough, unless the settings name which: what is not needed is no fault."""
+    docker_works = all(check.ok for check in engine)
+    need_docker = settings.sandbox == "docker" or (settings.sandbox is None and not bubblewrap.ok)
+    need_docker = need_docker or (settings.sandbox is None and settings.image is not None)
+    need_bubblewrap = settings.sandbox == "bwrap" or (settings.sandbox is None and not docker_works)
+    checks = [check if check.ok or need_docker else replace(check, ok=None) for check in engine]
+    return [*checks, bubblewrap if bubblewrap.ok or need_bubblewrap else replace(bubblewrap, ok=None)]
+
+
+def _python() -> Check:
+    return Check("Python", True, platform.python_version())
+
+
+def _git() -> Check:
+    version = git_version()
+    fix = "apt-get install git"
+    if version is None:
+        return Check("git", False, "not installed", fix)
+    found, needed = (".".join(map(str, numbers)) for numbers in (version, MIN_GIT))
+    if version < MIN_GIT:
+        return Check("git", False, f"{found} is older than {needed}", f"install git {needed} or newer")
+    return Check("git", True, found)
+
+
+def _repository(repo_dir: Path) -> Check:
+    try:
+        repository = open_repository(repo_dir)
+    except M3AgentError as error:
+        return Check("repository", None, str(error))
+    kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
+    where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
+    return Check("repository", True, f"{where} ({kind})" if kind else where)
+
+
+def _engine(settings: Settings) -> list[Check]:
+    """The container engine, and the image a sandbox would start from."""
+    import docker
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    host = os.environ.get("DOCKER_HOST", "")
+    try:
+        client = docker.DockerClient.from_env(timeout=ENGINE_TIMEOUT)
+        try:
+            version = str(client.version()["Version"])
+            return [
+                Check("Docker", True, f"{version} at {host or 'the local socket'}"),
+                _image(client, settings),
+            ]
+        finally:
+            client.close()
+    except (DockerException, RequestException) as error:
+        detail, fix = _engine_fault(str(error), host)
+    return [
+        Check("Docker", False, detail, fix),
+        Check("base image", False, "cannot be looked up without an engine"),
+    ]
+
+
+def _engine_fault(said: str, host: str) -> tuple[str, str]:
+    if "PermissionError" in said or "Permission denied" in said:
+        fix = "usermod -aG docker $USER as root, then log in again"
+        return f"no permission to use the engine at {host or 'the local socket'}", fix
+    if host:
+        return f"no engine answers at DOCKER_HOST={host}", "start that engine, or unset DOCKER_HOST"
+    if shutil.which("dockerd"):
+        return "no engine answers at the local socket", "start it: systemctl start docker, or dockerd as root"
+    return "no engine is installed", "apt-get install docker.io iptables, as root"
+
+
+def _image(client: Any, settings: Settings) -> Check:
+    from docker.errors import ImageNotFound
+
+    from m3agent.sandbox.image import DEFAULT_IMAGE, SKELETON, host_python_usable
+
+    for name in [settings.image] if settings.image else [DEFAULT_IMAGE, SKELETON]:
+        try:
+            client.images.get(name)
+        except ImageNotFound:
+            continue
+        return Check("base image", True, name)
+    if settings.image:
+        fix = f"docker pull {settings.image}, or build it"
+        return Check("base image", False, f"{settings.image} is not on this machine", fix)
+    if host_python_usable():
+        return Check(
+            "base image", True, f"made at first use: {DEFAULT_IMAGE}, or a skeleton over this host's /usr"
+        )
+    fix = f"docker pull {DEFAULT_IMAGE}, or apt-get install python3"
+    return Check("base image", False, f"neither {DEFAULT_IMAGE} nor a python3 under /usr to lend", fix)
+
+
+def _bubblewrap() -> Check:
+    from m3agent.sandbox.base import Limits
+    from m3agent.sandbox.bwrap_machine import barred_by, command
+    from m3agent.sandbox.errors import EngineUnavailable
+
+    name = "bubblewrap"
+    if shutil.which("bwrap") is None:
+        return Check(name, False, "not installed", "apt-get install bubblewrap")
+    try:
+        argv = command(Limits())
+    except EngineUnavailable as error:
+        return Check(name, False, str(error), "apt-get install python3 util-linux")
+    # The very sandbox that would be used, with a program that ends at once in place of the supervisor.
+    trial = [*argv[: argv.index("--") + 1], "/bin/true"]
+    said = _run(trial)
+    if said is None:
+        return Check(name, True, "works here")
+    if setting := barred_by():
+        key, _, value = setting.partition("=")
+        allowed = {"0": "1", "1": "0"}[value] if key != "user.max_user_namespaces" else "10000"
+        return Check(
+            name, False, f"the kernel bars user namespaces ({setting})", f"sysctl -w {key}={allowed}, as root"
+        )
+    return Check(name, False, f"cannot start: {said}", "use a Docker engine, or allow user namespaces")
+
+
+def _run(argv: Sequence[str]) -> str | None:
+    """None when the program succeeds, else the last line it said."""
+    try:
+        done = subprocess.run(argv, capture_output=True, check=False, timeout=ENGINE_TIMEOUT, cwd="/")
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    except subprocess.TimeoutExpired:
+        return f"no answer within {ENGINE_TIMEOUT} s"
+    lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1] if done.returncode else None
+
+
+def _gpu() -> Check:
+    none = "no GPU: the embedded engine is used"
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Check("GPU", None, none)
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, check=False, timeout=ENGINE_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired):
+        return Check(
+            "GPU", None, "nvidia-smi does not answer: the embedded engine is used", "look at the driver"
+        )
+    found = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+    if done.returncode or not found:
+        return Check("GPU", None, none)
+    kinds = [f"{found.count(kind)} x {kind}" for kind in dict.fromkeys(found)]
+    return Check("GPU", True, "; ".join(kinds))
+
+
+async def _endpoint(settings: Settings) -> Check:
+    if settings.endpoint is None:
+        return Check("endpoint", None, "none set: the embedded engine is used")
+    from m3agent.serving.endpoint import probe
+    from m3agent.serving.errors import ModelServerError
+
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    try:
+        found = await probe(settings.endpoint, api_key=key, model=settings.model, timeout=ENGINE_TIMEOUT)
+    except ModelServerError as error:
+        return Check("endpoint", False, str(error), "start the server, or correct the endpoint or the key")
+    length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
+    return Check("endpoint", True, f"{found.model} at {found.url} ({found.flavour}{length})")
+
+
+def _state() -> Check:
+    try:
+        return Check("sessions", True, str(state_dir(os.environ)))
+    except EnvironmentFault as error:
+        return Check("sessions", False, str(error), "set M3AGENT_STATE to a folder that can be written")
+
+
+def _disk() -> Check:
+    try:
+        path = state_dir(os.environ)
+    except EnvironmentFault:
+        return Check("disk", None, "unknown without a folder for sessions")
+    free = shutil.disk_usage(path).free
+    detail = f"{free / 1024**3:.1f} GiB free at {path}"
+    if free < MIN_FREE_BYTES:
+        return Check("disk", False, detail, f"make room: {MIN_FREE_BYTES // 1024**3} GiB is needed")
+    return Check("disk", True, detail)

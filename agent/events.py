@@ -1,0 +1,223 @@
+"""The event log's vocabulary: one JSON object a line, each of a type of its own. The contract is docs/events.md.
+
+Everything else (screen, `--json`, trajectories, reports, resume) is a view of these. Readers ignore fields and types
+they do not know; writers never change the meaning of one that exists.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+VERSION = 1
+
+
+class Event(BaseModel):
+    """Base of all events; `type` names the kind on the wire."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    type: ClassVar[str]
+
+
+class SessionStarted(Event):
+    """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
+    issue: title, source, digest, text. endpoint: url and how it was chosen. tree: git tree id the work starts from."""
+
+    type = "session.started"
+    m3agent: str
+    repository: dict[str, Any]
+    issue: dict[str, Any]
+    endpoint: dict[str, Any]
+    sandbox: dict[str, Any]
+    settings: dict[str, Any]
+    tree: str
+
+
+class ContextPacked(Event):
+    """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count."""
+
+    type = "context.packed"
+    files: int
+    tokens: int
+    exact: bool
+    dropped: dict[str, int]
+    digest: str
+    seconds: float
+
+
+class EndpointProbed(Event):
+    """What the server said of itself."""
+
+    type = "endpoint.probed"
+    url: str
+    model: str
+    flavour: str
+    version: str | None
+    max_model_len: int | None
+    reasoning_field: str
+    seconds: float
+
+
+class TurnStarted(Event):
+    """A request is about to be sent. messages: how many; digest: SHA-256 over them as JSON."""
+
+    type = "turn.started"
+    turn: int
+    messages: int
+    digest: str
+
+
+class Message(Event):
+    """The assistant's answer, whole: reasoning, text, and its calls as id, name, arguments."""
+
+    type = "message"
+    turn: int
+    reasoning: str
+    text: str
+    calls: list[dict[str, Any]]
+
+
+class CallStarted(Event):
+    """Written and synced before the side effect. call: number in the session; tree: the work tree's state before."""
+
+    type = "call.started"
+    turn: int
+    call: int
+    id: str
+    name: str
+    arguments: dict[str, Any] | None
+    tree: str
+
+
+class CallFinished(Event):
+    """Written and synced after it. status: done, refused or interrupted. digest: of the whole output, before cutting.
+    tree: the work tree's state after."""
+
+    type = "call.finished"
+    turn: int
+    call: int
+    id: str
+    name: str
+    status: Literal["done", "refused", "interrupted"]
+    content: str
+    is_error: bool
+    exit_code: int | None
+    digest: str
+    truncated: bool
+    full_path: str | None
+    data: dict[str, Any]
+    seconds: float
+    tree: str
+
+
+class FileChanged(Event):
+    """A call changed the work tree. changes: [status letter (A, M, D), path]."""
+
+    type = "file.changed"
+    turn: int
+    call: int
+    changes: list[tuple[str, str]]
+    tree: str
+
+
+class TestFinished(Event):
+    """The sets of ids of a test run. where: `session`, or `before`/`after` of the verification."""
+
+    __test__: ClassVar[bool] = False
+    type = "test.finished"
+    where: Literal["session", "before", "after"]
+    call: int | None
+    passed: list[str]
+    failed: list[str]
+    errored: list[str]
+    skipped: list[str]
+    complete: bool
+    tree: str
+
+
+class Stall(Event):
+    """The loop repeats itself. action: told (inside the tool result) or stopped."""
+
+    type = "stall"
+    turn: int
+    rule: str
+    count: int
+    action: Literal["told", "stopped"]
+    text: str
+
+
+class Gate(Event):
+    """The model said it was done. missing: what it was told is missing; empty when it was let through."""
+
+    type = "gate"
+    turn: int
+    missing: str
+    asked: int
+
+
+class Verify(Event):
+    """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before, not after;
+    still_red: red before and after; new: tests the patch adds."""
+
+    type = "verify"
+    verdict: Literal["verified", "unverified", "failed"]
+    reason: str
+    fixed: list[str]
+    broken: list[str]
+    still_red: list[str]
+    new: list[str]
+    seconds: float
+
+
+class TurnFinished(Event):
+    """What a turn cost. Token counts are null where the server did not say; price in dollars, null when unknown."""
+
+    type = "turn.finished"
+    turn: int
+    finish: str
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    first_token_seconds: float | None
+    seconds: float
+    price: float | None
+
+
+class Retry(Event):
+    """A request is sent again; what came of the last one was thrown away."""
+
+    type = "retry"
+    attempt: int
+    wait: float
+    reason: str
+
+
+class Error(Event):
+    """What ended the session early, in one sentence. exit: the process's exit code."""
+
+    type = "error"
+    kind: str
+    text: str
+    exit: int
+
+
+class SessionFinished(Event):
+    """Last event. reason: why it ended so, in one sentence; patch: path of the patch file, null when there is none;
+    notes: what the user should know of it (files that run later, files left out)."""
+
+    type = "session.finished"
+    status: str
+    exit: int
+    reason: str
+    patch: str | None
+    paths: list[str]
+    notes: list[str]
+    turns: int
+    calls: int
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    price: float | None
+    seconds: float

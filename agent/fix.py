@@ -1,0 +1,435 @@
+"""One fix, from issue to verified patch: the flow that everything else is a part of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from m3agent import __version__
+from m3agent.agent import events, prompt
+from m3agent.agent.context.pack import Context, pack
+from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
+from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
+from m3agent.agent.issue import Issue
+from m3agent.agent.limits import PRICES, Limits
+from m3agent.agent.loop import Loop, Outcome
+from m3agent.agent.repository import Repository
+from m3agent.agent.servers import live_servers
+from m3agent.agent.session import Session
+from m3agent.agent.settings import Settings
+from m3agent.agent.verify import Verification, verify
+from m3agent.sandbox.base import Limits as SandboxLimits
+from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.open import Backend, SandboxSpec, choose_backend, new_sandbox, parse_bytes
+from m3agent.sandbox.workspace import Patch, Workspace
+from m3agent.serving.chat import Delta
+from m3agent.serving.client import Client, RetryNote
+from m3agent.serving.endpoint import Endpoint, probe
+from m3agent.serving.errors import ModelServerError
+from m3agent.tools.registry import Toolset
+
+EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
+MODEL_SERVER_EXIT = 4
+SANDBOX_EXIT = 3
+ANSWER_ROOM = 32_768
+"""Tokens of a model's window kept free for the conversation when the repository is packed into it."""
+
+
+@dataclass(frozen=True)
+class FixRequest:
+    """What to fix, where, and what to do with the patch. branch: name of a new one, or None."""
+
+    issue: Issue
+    repository: Repository
+    settings: Settings
+    apply: bool = False
+    branch: str | None = None
+
+
+@dataclass(frozen=True)
+class FixResult:
+    """How it ended. patch: as `git apply` takes it, empty when there is none; evidence: None when nothing was checked."""
+
+    status: Status
+    exit_code: int
+    reason: str
+    patch: bytes
+    session: Path
+    evidence: Verification | None
+
+
+@dataclass
+class Progress:
+    """What a fix has come to so far: what is handed over if it ends early."""
+
+    workspace: Workspace | None = None
+    sandbox: Sandbox | None = None
+    loop: Loop | None = None
+
+
+async def fix(
+    request: FixRequest,
+    session: Session,
+    state: Path,
+    *,
+    say: Callable[[str], None],
+    on_delta: Callable[[Delta], None] = lambda _: None,
+) -> FixResult:
+    """Run one fix to its end and log it; `say` gets notes for people.
+
+    Expected failures (no sandbox, no model server, a refused hand-over) are results with their exit code. An
+    interruption is logged, with the patch so far, and raised on.
+    """
+    started = time.monotonic()
+    settings = request.settings
+    limits = Limits(settings.max_turns, settings.max_minutes, settings.max_tokens, settings.max_cost)
+    progress = Progress()
+    end = _End(session, limits, progress, started)
+    try:
+        return await _fix(request, session, state, limits, progress, end, say, on_delta)
+    except asyncio.CancelledError:
+        end.early(Status.INTERRUPTED, "interrupted", EXIT_CODES[Status.INTERRUPTED])
+        raise
+    except SandboxError as error:
+        return end.error(type(error).__name__, str(error), SANDBOX_EXIT)
+    except ModelServerError as error:
+        return end.error(type(error).__name__, str(error), MODEL_SERVER_EXIT)
+    except M3AgentError as error:
+        return end.error(type(error).__name__, str(error), error.exit_code)
+
+
+async def _fix(
+    request: FixRequest,
+    session: Session,
+    state: Path,
+    limits: Limits,
+    progress: Progress,
+    end: _End,
+    say: Callable[[str], None],
+    on_delta: Callable[[Delta], None],
+) -> FixResult:
+    settings, repository = request.settings, request.repository
+    if request.branch is not None:
+        check_branch(repository, request.branch)
+    if request.apply and repository.bare:
+        raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
+    spec = SandboxSpec(
+        settings.sandbox, settings.image, SandboxLimits(parse_bytes(settings.memory), settings.cpus)
+    )
+    backend = await choose_backend(spec, say)
+    async with contextlib.AsyncExitStack() as stack:
+        url, described = await _find_endpoint(settings, state, stack)
+        workspace = progress.workspace = await asyncio.to_thread(_workspace, repository, session.folder)
+        dirty = await asyncio.to_thread(repository.dirty_paths)
+        session.write(_session_started(request, backend, url, described, workspace.base, len(dirty)))
+        sandbox = progress.sandbox = new_sandbox(backend, spec, workspace, say)
+        endpoint, context, _ = await _gather(
+            _probe(url, settings, session),
+            _pack(repository, settings, session),
+            stack.enter_async_context(sandbox),
+        )
+        _check_host(endpoint, settings, state, say)
+        _check_window(endpoint, context)
+        client = await stack.enter_async_context(
+            Client(endpoint, api_key=_key(settings), on_retry=lambda note: session.write(_retry_event(note)))
+        )
+        loop = progress.loop = Loop(
+            client=client,
+            sandbox=sandbox,
+            tools=Toolset(sandbox, session.folder / "calls"),
+            session=session,
+            limits=limits,
+            messages=prompt.first_messages(context, request.issue, repository.head, len(dirty)),
+            thinking=settings.thinking,
+            on_delta=on_delta,
+        )
+        outcome = await loop.run()
+        patch = await sandbox.patch()
+    evidence = None
+    if not patch.empty:
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(backend, spec, of, say)
+
+        evidence = await verify(workspace, patch, fresh, session.folder / "calls")
+        _log_verification(session, evidence)
+    return end.finished(outcome, patch, evidence, request)
+
+
+async def _gather(*work: Any) -> tuple[Any, ...]:
+    """All of it at once; the first failure cancels the rest and is raised as itself, not in a group."""
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _find_endpoint(
+    settings: Settings, state: Path, stack: contextlib.AsyncExitStack
+) -> tuple[str, str]:
+    """The address to talk to and how it was chosen: named, a running server of ours, else the embedded engine."""
+    if settings.endpoint is not None:
+        return settings.endpoint, f"{settings.endpoint} (named)"
+    if settings.engine is None:
+        for record in await asyncio.to_thread(live_servers, state):
+            return record.url, f"{record.url} (running here: {record.engine})"
+    from m3agent.serving.embedded.server import EmbeddedServer
+
+    server = await stack.enter_async_context(EmbeddedServer())
+    return server.url, EMBEDDED
+
+
+def _workspace(repository: Repository, folder: Path) -> Workspace:
+    """The tree to start from: the work tree's files as they are now, or HEAD's where there is none."""
+    objects = Path(repository.git("rev-parse", "--git-path", "objects").decode().strip())
+    where = repository.root or repository.git_dir
+    store = TreeStore(folder / "trees.git", (where / objects).resolve())
+    if repository.root is not None:
+        return Workspace.from_folder(store, repository.root, repository.list_files())
+    wanted = set(repository.list_files())
+    return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))
+
+
+def _session_started(
+    request: FixRequest, backend: Backend, url: str, described: str, tree: str, dirty: int
+) -> events.SessionStarted:
+    repository, issue = request.repository, request.issue
+    return events.SessionStarted(
+        m3agent=__version__,
+        repository={
+            "root": str(repository.root) if repository.root else None,
+            "head": repository.head,
+            "branch": repository.branch,
+            "bare": repository.bare,
+            "shallow": repository.shallow,
+            "dirty": dirty,
+        },
+        issue={"title": issue.title, "source": issue.source, "digest": issue.digest, "text": issue.text},
+        endpoint={"url": url, "description": described},
+        sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
+        settings=request.settings.model_dump(mode="json", exclude={"api_key"}),
+        tree=tree,
+    )
+
+
+async def _probe(url: str, settings: Settings, session: Session) -> Endpoint:
+    started = time.monotonic()
+    endpoint = await probe(url, api_key=_key(settings), model=settings.model)
+    session.write(
+        events.EndpointProbed(
+            url=endpoint.url,
+            model=endpoint.model,
+            flavour=endpoint.flavour,
+            version=endpoint.version,
+            max_model_len=endpoint.max_model_len,
+            reasoning_field=endpoint.reasoning_field,
+            seconds=round(time.monotonic() - started, 3),
+        )
+    )
+    return endpoint
+
+
+async def _pack(repository: Repository, settings: Settings, session: Session) -> Context:
+    started = time.monotonic()
+    context = await asyncio.to_thread(pack, repository, budget=settings.context_budget)
+    session.write(
+        events.ContextPacked(
+            files=len(context.files),
+            tokens=context.tokens,
+            exact=context.exact,
+            dropped=dict(Counter(reason for _, reason in context.dropped)),
+            digest=context.digest,
+            seconds=round(time.monotonic() - started, 3),
+        )
+    )
+    return context
+
+
+def _check_host(endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]) -> None:
+    """Before anything goes to a host for the first time: say which; and refuse a price limit nobody can watch."""
+    if settings.max_cost is not None and endpoint.host.partition(":")[0] not in PRICES and not endpoint.local:
+        raise UsageError(f"--max-cost: the prices of {endpoint.host} are not known; use --max-tokens instead")
+    if endpoint.local or settings.yes:
+        return
+    known = state / "known-hosts"
+    hosts = known.read_text().splitlines() if known.exists() else []
+    if endpoint.host not in hosts:
+        say(
+            f"the repository and the issue go to {endpoint.host}, which is not this machine (said once; --yes silences it)"
+        )
+        known.write_text("\n".join([*hosts, endpoint.host]) + "\n")
+
+
+def _check_window(endpoint: Endpoint, context: Context) -> None:
+    window = endpoint.max_model_len
+    if window is not None and context.tokens > window - min(ANSWER_ROOM, window // 4):
+        approx = "" if context.exact else "≈"
+        raise UsageError(
+            f"the repository takes {approx}{context.tokens:,} tokens and {endpoint.host} holds {window:,}: "
+            f"set --context-budget to {max(1000, window - min(ANSWER_ROOM, window // 4)):,} or less".replace(
+                ",", ""
+            )
+        )
+
+
+def _key(settings: Settings) -> str | None:
+    return settings.api_key.get_secret_value() if settings.api_key is not None else None
+
+
+def _retry_event(note: RetryNote) -> events.Retry:
+    return events.Retry(attempt=note.attempt, wait=note.wait_seconds, reason=note.reason)
+
+
+def _log_verification(session: Session, evidence: Verification) -> None:
+    for where, report in (("before", evidence.before), ("after", evidence.after)):
+        session.write(
+            events.TestFinished.model_validate(
+                {
+                    "where": where,
+                    "call": None,
+                    "passed": report.passed,
+                    "failed": report.failed,
+                    "errored": report.errored,
+                    "skipped": report.skipped,
+                    "complete": report.complete,
+                    "tree": "",
+                }
+            )
+        )
+    session.write(
+        events.Verify(
+            verdict=evidence.verdict,
+            reason=evidence.reason,
+            fixed=list(evidence.fixed),
+            broken=list(evidence.broken),
+            still_red=list(evidence.still_red),
+            new=list(evidence.new_tests),
+            seconds=evidence.seconds,
+        )
+    )
+
+
+@dataclass
+class _End:
+    """Writes the last events of a session, whichever way it ended."""
+
+    session: Session
+    limits: Limits
+    progress: Progress
+    started: float
+
+    def finished(
+        self, outcome: Outcome, patch: Patch, evidence: Verification | None, request: FixRequest
+    ) -> FixResult:
+        """The loop came to an end of its own; hand the patch over."""
+        status, reason = judge(outcome, evidence)
+        exit_code = EXIT_CODES[status]
+        notes = []
+        if patch.runs_later:
+            notes.append(
+                f"these files run by themselves later, read them first: {', '.join(patch.runs_later)}"
+            )
+        sandbox = self.progress.sandbox
+        if sandbox is not None and sandbox.left_out:
+            notes += [f"not in the patch: {name} ({why})" for name, why in sandbox.left_out.items()]
+        if status is Status.VERIFIED or (not patch.empty and status is Status.UNVERIFIED):
+            try:
+                notes += self._hand_over(request, patch, status)
+            except M3AgentError as error:
+                self.session.write(
+                    events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
+                )
+                exit_code = error.exit_code
+        elif (request.apply or request.branch) and not patch.empty:
+            notes.append("the patch was not applied, since the fix did not succeed")
+        return self._write(status, reason, exit_code, patch, evidence, notes)
+
+    def error(self, kind: str, text: str, exit_code: int) -> FixResult:
+        """Something failed that is not the model's doing."""
+        with contextlib.suppress(M3AgentError):
+            self.session.write(events.Error(kind=kind, text=text, exit=exit_code))
+        return self.early(Status.ERROR, text, exit_code)
+
+    def early(self, status: Status, reason: str, exit_code: int) -> FixResult:
+        """The session ends before its time, with the patch of its last checkpoint."""
+        patch = None
+        workspace, sandbox = self.progress.workspace, self.progress.sandbox
+        if workspace is not None and sandbox is not None:
+            with contextlib.suppress(
+                SandboxError
+            ):  # there is a reason already; this is for the user's convenience
+                patch = workspace.patch(sandbox.tree)
+        try:
+            return self._write(status, reason, exit_code, patch, None, [])
+        except M3AgentError:  # the state folder cannot be written: that is the reason already
+            return FixResult(status, exit_code, reason, b"", self.session.folder, None)
+
+    def _hand_over(self, request: FixRequest, patch: Patch, status: Status) -> list[str]:
+        workspace = self.progress.workspace
+        assert workspace is not None
+        if request.apply:
+            apply_to_work_tree(request.repository, workspace, patch)
+            return [f"applied to the work tree: {', '.join(patch.paths)}"]
+        if request.branch is not None:
+            message = f"Fix: {request.issue.title}\n\nMade by m3agent {__version__}; verdict: {status}.\n"
+            commit = commit_to_branch(request.repository, workspace, patch, request.branch, message)
+            return [f"committed to branch {request.branch} as {commit[:12]}"]
+        return []
+
+    def _write(
+        self,
+        status: Status,
+        reason: str,
+        exit_code: int,
+        patch: Patch | None,
+        evidence: Verification | None,
+        notes: list[str],
+    ) -> FixResult:
+        text = patch.text if patch is not None else b""
+        path = self.session.write_file("patch.diff", text) if text else None
+        limits, loop = self.limits, self.progress.loop
+        self.session.write(
+            events.SessionFinished(
+                status=status,
+                exit=exit_code,
+                reason=reason,
+                patch=str(path) if path else None,
+                paths=list(patch.paths) if patch is not None else [],
+                notes=notes,
+                turns=loop.turn if loop else 0,
+                calls=loop.calls if loop else 0,
+                prompt_tokens=limits.prompt_tokens,
+                cached_tokens=limits.cached_tokens,
+                completion_tokens=limits.completion_tokens,
+                price=limits.price,
+                seconds=round(time.monotonic() - self.started, 3),
+            )
+        )
+        return FixResult(status, exit_code, reason, text, self.session.folder, evidence)
+
+
+def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:
+    """The status of a fix: what the tests say of the patch counts before how the loop ended."""
+    if evidence is not None and evidence.verdict == "verified":
+        return Status.VERIFIED, evidence.reason
+    if outcome.kind == "limit":
+        return Status.LIMIT, outcome.reason
+    if outcome.kind == "stalled":
+        return Status.STALLED, outcome.reason
+    if evidence is None:
+        return Status.EMPTY, "the model changed nothing" + (
+            f": {outcome.text.strip()[:300]}" if outcome.text.strip() else ""
+        )
+    return Status(evidence.verdict), evidence.reason

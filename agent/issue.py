@@ -1,0 +1,157 @@
+"""Reads the issue to fix: from a file, from standard input, or the text itself."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from m3agent.agent.errors import UsageError
+
+MAX_BYTES = 1024 * 1024
+"""Largest issue accepted, in bytes: about 350,000 tokens, far beyond any issue written by hand."""
+
+TITLE_LENGTH = 120
+"""Characters kept of the title."""
+
+_GITHUB = re.compile(r"(?:https?://)?(?:www\.)?github\.com/\S*|[\w.-]+/[\w.-]+#\d+|#\d+", re.IGNORECASE)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
+_FILE_SUFFIXES = (".md", ".markdown", ".txt", ".rst", ".text", ".log", ".patch", ".diff")
+_HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)\s*#*\s*")
+_BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+
+
+@dataclass(frozen=True)
+class Issue:
+    """What is to be fixed.
+
+    `title` is one line, `text` the whole issue with `\\n` line ends, `source` says where it came from (a path as
+    given, `-` or `text`), `digest` is the SHA-256 of `text` in hexadecimal.
+    """
+
+    title: str
+    text: str
+    source: str
+    digest: str
+
+
+def load_issue(spec: str, *, stdin: TextIO | BinaryIO | None = None) -> Issue:
+    """Return the issue that `spec` stands for: a file's path, `-` for `stdin`, or the text itself.
+
+    Raises `UsageError` when there is nothing to read, or what is there is not an issue's text.
+    """
+    stripped = spec.strip()
+    if not stripped:
+        raise UsageError("The issue is empty: give a file, '-' for standard input, or the text itself.")
+    if stripped == "-":
+        return _issue(_read_stdin(stdin), "-", "The issue on standard input")
+    if _GITHUB.fullmatch(stripped):
+        raise UsageError(
+            f"This version does not fetch issues from GitHub yet ({_shown(stripped)}): "
+            "save the issue's text to a file and give that file instead."
+        )
+    path = _as_path(spec)
+    if path is not None:
+        return _issue(_read_file(path), str(path), f"The issue file {_shown(str(path))}")
+    if _URL.fullmatch(stripped):
+        raise UsageError(
+            f"This version does not fetch issues from the web ({_shown(stripped)}): "
+            "save the issue's text to a file and give that file instead."
+        )
+    return _issue(spec.encode("utf-8", "surrogateescape"), "text", "The issue text")
+
+
+def _as_path(spec: str) -> Path | None:
+    """The existing file that `spec` names, or None when it is text; what looks like a path must exist."""
+    if "\n" in spec or "\0" in spec:
+        return None
+    path = Path(spec)
+    try:
+        path.lstat()
+    except PermissionError:
+        return path  # reading it will say why it cannot be read
+    except OSError:  # absent, or no file name at all: a whole sentence may be too long for one
+        # A path that is missing is a slip of the keyboard, never an issue of one word.
+        looks_like_path = not re.search(r"\s", spec) and (
+            "/" in spec or spec.lower().endswith(_FILE_SUFFIXES)
+        )
+        if looks_like_path and not _URL.fullmatch(spec):
+            raise UsageError(
+                f"There is no issue file {_shown(spec)}: check the path, or give the issue's text in quotes."
+            ) from None
+        return None
+    return path
+
+
+def _read_file(path: Path) -> bytes:
+    shown = _shown(str(path))
+    try:
+        if path.is_dir():
+            raise UsageError(f"The issue {shown} is a folder: give a file inside it.")
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"The issue file {shown} cannot be read: {error.strerror}.") from None
+
+
+def _read_stdin(stdin: TextIO | BinaryIO | None) -> bytes:
+    if stdin is None:
+        raise UsageError("There is no standard input to read the issue from: give a file or the text itself.")
+    source: TextIO | BinaryIO = getattr(stdin, "buffer", stdin)
+    data = source.read(MAX_BYTES + 1)
+    return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+
+
+def _issue(data: bytes, source: str, what: str) -> Issue:
+    """Check and decode `data`; `what` begins the sentence of any complaint."""
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"{what} is larger than {MAX_BYTES // 1024} KiB: cut it down to the report itself "
+            "(long logs can be put into the repository, where the model can read them)."
+        )
+    text = _decode(data, what)
+    if not text.strip():
+        raise UsageError(f"{what} is empty: write down what goes wrong and what should happen instead.")
+    return Issue(_title(text), text, source, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _decode(data: bytes, what: str) -> str:
+    """Text with `\\n` line ends: by its byte order mark, else UTF-8, else Windows-1252 (old editors' default)."""
+    for mark, encoding in _BOMS:
+        if data.startswith(mark):
+            text = data[len(mark) :].decode(encoding, "replace")
+            break
+    else:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
+    # Control characters in number mean that this is no text, whatever it decodes to; a log may hold a few escapes.
+    strange = sum(1 for character in text if character < " " and character not in "\t\n\r\f\x1b\b")
+    strange += text.count("\N{REPLACEMENT CHARACTER}")
+    if "\0" in text or strange > len(text) // 100:
+        raise UsageError(f"{what} is not text: give a plain text or Markdown file.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _title(text: str) -> str:
+    """The first Markdown heading outside code, else the first line that is not empty; cut to `TITLE_LENGTH`."""
+    lines = [line.strip() for line in text.splitlines()]
+    title = next((line for line in lines if line), "")
+    fenced = False
+    for line in lines:
+        if line.startswith(("```", "~~~")):
+            fenced = not fenced
+        elif not fenced and (heading := _HEADING.fullmatch(line)) and heading["text"]:
+            title = heading["text"]
+            break
+    title = "".join(character if character.isprintable() else " " for character in title)
+    return title if len(title) <= TITLE_LENGTH else title[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def _shown(name: str) -> str:
+    """`name` short and printable, for a sentence."""
+    printable = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name
+    )
+    return repr(printable if len(printable) <= 200 else printable[:199] + "…")

@@ -1,0 +1,144 @@
+"""Whether a patch is believed: fresh sandboxes run the tests on the old and on the new tree.
+
+Verified means: a test that was red on the old tree is green on the new one, nothing that was green is lost, and no
+test stays red beside one that was fixed. The tests that count are the old tree's: what the patch did to existing test
+files is undone for the check, and test files it adds are run on both trees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.workspace import Patch, Workspace
+from m3agent.tools.test_runner import TestReport, run_in_sandbox
+
+TEST_FOLDERS = frozenset({"test", "tests", "testing"})
+TEST_TIMEOUT = 900.0
+"""Seconds for the whole suite, on each of the two trees."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The verdict and its evidence: sets of test ids, sorted (see `m3agent.agent.events.Verify`)."""
+
+    verdict: Literal["verified", "unverified", "failed"]
+    reason: str
+    fixed: tuple[str, ...]
+    broken: tuple[str, ...]
+    still_red: tuple[str, ...]
+    new_tests: tuple[str, ...]
+    before: TestReport
+    after: TestReport
+    seconds: float
+
+
+def is_test_file(path: str) -> bool:
+    """Whether a file belongs to the tests: by pytest's and unittest's naming, or by its folder."""
+    pure = PurePosixPath(path)
+    name = pure.name
+    named = name == "conftest.py" or (
+        name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+    )
+    return named or bool(TEST_FOLDERS & set(pure.parts[:-1]))
+
+
+def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list[str]]:
+    """(old tree with the patch's new tests, new tree with the old tests as they were, paths of the new tests)."""
+    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    added = [path for path in patch.paths if path not in base and is_test_file(path)]
+    touched = [path for path in patch.paths if path in base and is_test_file(path)]
+    old = {**base, **{path: patched[path] for path in added}}
+    new = {**patched, **{path: base[path] for path in touched}}
+    write = workspace.store.write_tree
+    return write(old.values()), write(new.values()), added
+
+
+def judge(
+    before: TestReport, after: TestReport
+) -> tuple[Literal["verified", "unverified", "failed"], str, list[set[str]]]:
+    """The verdict, its reason in a sentence, and the sets fixed, broken, still red."""
+    passed_before, passed_after = set(before.passed), set(after.passed)
+    fixed, still_red = set[str](), set[str]()
+    for ident in before.red:
+        # a file that could not be imported is one red id; its tests have ids of their own once it can be
+        inside = {i for i in after.red | passed_after if i.startswith(f"{ident}::")}
+        if ident in after.red or inside & after.red:
+            still_red |= {ident} | (inside & after.red)
+        elif ident in passed_after or inside:
+            fixed.add(ident)
+        else:
+            still_red.add(ident)
+    broken = passed_before - passed_after
+    partly = still_red and {file_of(i) for i in still_red} & {file_of(i) for i in fixed}
+    sets = [fixed, broken, still_red]
+    if not before.ran and not after.ran:
+        return "unverified", "there are no tests to check the patch with", sets
+    if broken:
+        return "failed", f"{count(broken, 'test')} passed before the patch and not after it", sets
+    if not after.complete:
+        return "failed", "the test run on the patched tree did not come to its end", sets
+    if partly:
+        return (
+            "failed",
+            f"{count(fixed, 'test')} fixed, but {count(still_red, 'test')} beside them still red",
+            sets,
+        )
+    if fixed:
+        rest = f"; {count(still_red, 'test')} elsewhere were and are red" if still_red else ""
+        return (
+            "verified",
+            f"{count(fixed, 'test')} red before, green after; nothing else turned red{rest}",
+            sets,
+        )
+    if still_red:
+        return "failed", f"{count(still_red, 'test')} red before and after the patch", sets
+    return "unverified", "no test was red before the patch, so none shows that it fixes the issue", sets
+
+
+def file_of(ident: str) -> str:
+    """The file of a test id."""
+    return ident.partition("::")[0]
+
+
+def count(items: set[str], noun: str) -> str:
+    """`1 test`, `3 tests`."""
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
+async def verify(
+    workspace: Workspace, patch: Patch, new_sandbox: Callable[[Workspace], Sandbox], folder: Path
+) -> Verification:
+    """Run the tests on both trees, each in a sandbox of its own that the session never touched.
+
+    Raises:
+        SandboxError: a sandbox failed; the patch is then neither believed nor blamed.
+    """
+    started = time.monotonic()
+    old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
+
+    async def run(tree: str, name: str) -> TestReport:
+        async with new_sandbox(Workspace(workspace.store, tree)) as sandbox:
+            return await run_in_sandbox(sandbox, ".", timeout=TEST_TIMEOUT, log=folder / f"verify-{name}.log")
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(old, "before")), group.create_task(run(new, "after"))]
+    before, after = (task.result() for task in tasks)
+    verdict, reason, (fixed, broken, still_red) = judge(before, after)
+    new_tests = {i for i in (*after.passed, *after.red) if file_of(i) in added}
+    return Verification(
+        verdict,
+        reason,
+        fixed=tuple(sorted(fixed)),
+        broken=tuple(sorted(broken)),
+        still_red=tuple(sorted(still_red)),
+        new_tests=tuple(sorted(new_tests)),
+        before=before,
+        after=after,
+        seconds=round(time.monotonic() - started, 3),
+    )

@@ -1,0 +1,1 @@
+"""Benchmarks: data, environments, runs, grading and reports."""

@@ -1,0 +1,201 @@
+"""The host's end of the supervisor's protocol (see `m3agent.sandbox.supervisor`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from m3agent.sandbox import supervisor
+from m3agent.sandbox.errors import SandboxDied, SandboxTimeout
+from m3agent.sandbox.supervisor import FRAME, PROTOCOL
+
+Header = dict[str, Any]
+DOCKER_STREAM = struct.Struct(">BxxxI")  # Docker's multiplexing of an attached stream without a terminal
+BOOT = """\
+import os
+n = int(os.read(0, 8))
+s = b""
+while len(s) < n:
+    s += os.read(0, n - len(s))
+exec(compile(s, "supervisor", "exec"))
+"""
+"""What the sandbox's python3 is started with (`-I -S -c`): reads the supervisor from its standard input."""
+DIAGNOSTICS = 8192  # bytes kept of what the supervisor says on standard error: shown if it dies
+
+
+class Channel:
+    """Frames over a pair of byte streams; answers are matched to requests by id.
+
+    `multiplexed` says that the incoming bytes are wrapped in Docker's 8-byte stream headers. `why_dead` is asked
+    for a reason when the stream ends.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        multiplexed: bool,
+        why_dead: Callable[[], str],
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._multiplexed = multiplexed
+        self._why_dead = why_dead
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Queue[tuple[Header, bytes] | None]] = {}
+        self._hello: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+        self._diagnostics = bytearray()
+        self._dead = False
+        self._task = asyncio.create_task(self._pump())
+
+    async def boot(self, timeout: float) -> Header:
+        """Send the supervisor's source to the interpreter at the other end; returns its greeting.
+
+        Raises:
+            SandboxTimeout: it did not come within `timeout` seconds.
+            SandboxDied: the stream ended first, or the other side speaks another version.
+        """
+        source = Path(supervisor.__file__).read_bytes()
+        self._writer.write(b"%08d" % len(source) + source)
+        try:
+            hello = await asyncio.wait_for(asyncio.shield(self._hello), timeout)
+        except TimeoutError:
+            raise SandboxTimeout(f"the sandbox did not start within {timeout:.0f} s") from None
+        if hello.get("protocol") != PROTOCOL:
+            raise SandboxDied(
+                f"the sandbox's supervisor speaks version {hello.get('protocol')}, not {PROTOCOL}"
+            )
+        return hello
+
+    @property
+    def dead(self) -> bool:
+        """Whether the stream has ended."""
+        return self._dead
+
+    def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> Request:
+        """Send a request; its answers are read from the returned object."""
+        if self._dead:
+            raise SandboxDied(self._death())
+        ident = next(self._ids)
+        raw = json.dumps({"op": op, "id": ident, **fields}).encode()
+        queue: asyncio.Queue[tuple[Header, bytes] | None] = asyncio.Queue()
+        self._waiting[ident] = queue
+        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw)
+        if payload:
+            self._writer.write(payload)
+        return Request(self, ident, queue)
+
+    async def ask(
+        self, op: str, payload: bytes = b"", *, timeout: float = 120, **fields: Any
+    ) -> tuple[Header, bytes]:
+        """A request with one answer: its header and payload; the header may be an `error`."""
+        with self.open_request(op, payload, **fields) as request:
+            await self.drain()
+            try:
+                return await asyncio.wait_for(request.next(), timeout)
+            except TimeoutError:
+                raise SandboxTimeout(f"the sandbox did not answer '{op}' within {timeout:.0f} s") from None
+
+    async def drain(self) -> None:
+        """Wait until the other side has taken what was sent."""
+        try:
+            await self._writer.drain()
+        except (ConnectionError, OSError):
+            raise SandboxDied(self._death()) from None
+
+    def forget(self, ident: int) -> None:
+        """No more answers are wanted for this request."""
+        self._waiting.pop(ident, None)
+
+    async def close(self) -> None:
+        """Close the stream: the supervisor kills everything and ends."""
+        self._dead = True
+        self._task.cancel()
+        self._writer.close()
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # the other end may be gone already
+            await self._writer.wait_closed()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def _death(self) -> str:
+        said = bytes(self._diagnostics).decode(errors="replace").strip().splitlines()
+        return self._why_dead() + (f" ({said[-1]})" if said else "")
+
+    async def _pump(self) -> None:
+        inbox = bytearray()
+        try:
+            while True:
+                data = await self._read_some()
+                if not data:
+                    break
+                inbox += data
+                self._take_frames(inbox)
+        except (ConnectionError, OSError, asyncio.IncompleteReadError):
+            pass  # the stream ended in the middle of something: the same as ended
+        finally:
+            self._dead = True
+            if not self._hello.done():
+                self._hello.set_exception(SandboxDied(self._death()))
+                self._hello.exception()  # seen, also when nobody waits for it
+            for queue in self._waiting.values():
+                queue.put_nowait(None)
+
+    async def _read_some(self) -> bytes:
+        if not self._multiplexed:
+            return await self._reader.read(1 << 20)
+        while True:
+            stream, size = DOCKER_STREAM.unpack(await self._reader.readexactly(DOCKER_STREAM.size))
+            data = await self._reader.readexactly(size)
+            if stream != 2:
+                return data
+            self._diagnostics = (self._diagnostics + data)[-DIAGNOSTICS:]
+
+    def _take_frames(self, inbox: bytearray) -> None:
+        while len(inbox) >= FRAME.size:
+            n_header, n_payload = FRAME.unpack_from(inbox)
+            end = FRAME.size + n_header + n_payload
+            if len(inbox) < end:
+                return
+            header: Header = json.loads(inbox[FRAME.size : FRAME.size + n_header])
+            payload = bytes(inbox[FRAME.size + n_header : end])
+            del inbox[:end]
+            if header.get("ev") == "hello":
+                self._hello.set_result(header)
+                continue
+            queue = self._waiting.get(header.get("id", 0))
+            if queue is not None:
+                queue.put_nowait((header, payload))
+
+
+class Request:
+    """The answers to one request, in order."""
+
+    def __init__(
+        self, channel: Channel, ident: int, queue: asyncio.Queue[tuple[Header, bytes] | None]
+    ) -> None:
+        self._channel = channel
+        self._queue = queue
+        self.id = ident
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.forget(self.id)
+
+    async def next(self) -> tuple[Header, bytes]:
+        """The next answer.
+
+        Raises:
+            SandboxDied: the stream ended.
+        """
+        item = await self._queue.get()
+        if item is None:
+            raise SandboxDied(self._channel._death())
+        return item

@@ -1,0 +1,225 @@
+"""Git as a store of trees, never as an interpreter of what a repository says.
+
+Every call here runs with a configuration of our own: no system or user file, no hooks, no fsmonitor, no filters,
+no attributes from the tree (`facts`: plain `git status` ran three payloads of a hostile `.git`, `git diff` four).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.sandbox.errors import DiskFull, SandboxError
+
+HARMLESS = (
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.attributesFile=/dev/null"),
+    *("-c", "core.quotePath=false"),
+    *("-c", "core.autocrlf=false"),
+    *("-c", "protocol.allow=never"),
+    *("-c", "submodule.recurse=false"),
+    *("-c", "gc.auto=0"),
+)
+"""Configuration that keeps a repository's own from running anything."""
+
+RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
+"""Overrides every attribute of the tree: bytes go in and come out as they are."""
+
+# What running tests and tools leaves behind: never part of a patch unless the repository already tracks it.
+JUNK = (
+    "__pycache__/",
+    "*.py[co]",
+    ".pytest_cache/",
+    ".mypy_cache/",
+    ".ruff_cache/",
+    ".hypothesis/",
+    ".coverage",
+    ".coverage.*",
+    ".tox/",
+    ".nox/",
+    ".eggs/",
+    "*.egg-info/",
+    ".venv/",
+    "node_modules/",
+)
+SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/") and "*" not in name))
+"""Folders a scan of the work tree does not enter."""
+
+
+class GitFailed(SandboxError):
+    """A git command that has to work did not; the text holds git's own last line."""
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment for git that names no configuration but ours."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        **(extra or {}),
+    }
+
+
+def run_git(
+    *args: str,
+    cwd: Path | None = None,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git harmlessly and return its bytes.
+
+    Raises:
+        DiskFull: git could not write for lack of space.
+        GitFailed: it exited non-zero and `check` is set, or git is not installed.
+    """
+    try:
+        done = subprocess.run(
+            ["git", *HARMLESS, *args],
+            cwd=cwd,
+            input=stdin,
+            env=environment(env),
+            capture_output=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise GitFailed("git is not installed: install it and try again") from None
+    if check and done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        if any("No space left" in line or "Disk quota" in line for line in lines):
+            raise DiskFull(
+                "the disk is full: git could not write the session's objects; make room and try again"
+            )
+        raise GitFailed(f"git {next((a for a in args if not a.startswith('-')), '')} failed: {lines[-1]}")
+    return done
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    """One file of a tree: path (undecodable bytes as surrogates), git's mode and the blob's id."""
+
+    path: str
+    mode: int
+    sha: str
+
+
+class TreeStore:
+    """A bare repository of ours that holds the trees of one session.
+
+    `alternates` names an object folder to read from, so that the user's objects need not be copied.
+    """
+
+    def __init__(self, git_dir: Path, alternates: Path | None = None) -> None:
+        self.git_dir = git_dir
+        if not (git_dir / "HEAD").exists():
+            run_git("init", "--quiet", "--bare", "--object-format=sha1", str(git_dir))
+        (git_dir / "info").mkdir(exist_ok=True)
+        (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+        (git_dir / "info" / "exclude").write_text("\n".join(JUNK) + "\n")
+        if alternates is not None:
+            (git_dir / "objects" / "info").mkdir(exist_ok=True)
+            (git_dir / "objects" / "info" / "alternates").write_bytes(os.fsencode(alternates) + b"\n")
+
+    def git(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        index: str | None = None,
+        work_tree: Path | None = None,
+        check: bool = True,
+    ) -> bytes:
+        """Run git on this store, optionally with a private index (a name) and a work tree."""
+        env = {"GIT_DIR": str(self.git_dir)}
+        if index is not None:
+            env["GIT_INDEX_FILE"] = str(self.git_dir / index)
+        if work_tree is not None:
+            env["GIT_WORK_TREE"] = str(work_tree)
+        return run_git(*args, cwd=work_tree or self.git_dir, stdin=stdin, env=env, check=check).stdout
+
+    def put_blob(self, content: bytes) -> str:
+        """Store bytes; returns git's id."""
+        return (
+            self.git("hash-object", "-w", "-t", "blob", "--no-filters", "--stdin", stdin=content)
+            .decode()
+            .strip()
+        )
+
+    def get_blob(self, sha: str) -> bytes:
+        """The bytes of a blob."""
+        return self.git("cat-file", "blob", sha)
+
+    def get_blobs(self, shas: Sequence[str]) -> list[bytes]:
+        """The bytes of many blobs, in one call to git."""
+        out = self.git("cat-file", "--batch", stdin="".join(f"{sha}\n" for sha in shas).encode())
+        blobs, at = [], 0
+        for sha in shas:
+            line_end = out.index(b"\n", at)
+            header = out[at:line_end].split()
+            if len(header) != 3:
+                raise GitFailed(f"object {sha} is missing from the repository")
+            size = int(header[2])
+            blobs.append(out[line_end + 1 : line_end + 1 + size])
+            at = line_end + 1 + size + 1
+        return blobs
+
+    def write_tree(self, entries: Iterable[TreeEntry]) -> str:
+        """Store a tree made of these files; returns its id."""
+        lines = b"".join(b"%06o %s 0\t%s\0" % (e.mode, e.sha.encode(), os.fsencode(e.path)) for e in entries)
+        self.git("read-tree", "--empty", index="index")
+        self.git("update-index", "-z", "--index-info", stdin=lines, index="index")
+        return self.git("write-tree", index="index").decode().strip()
+
+    def list_tree(self, tree: str) -> list[TreeEntry]:
+        """Every file of a tree; submodule entries are left out."""
+        out = self.git("ls-tree", "-r", "-z", "--full-tree", tree)
+        entries = []
+        for line in out.split(b"\0")[:-1]:
+            meta, path = line.split(b"\t", 1)
+            mode, kind, sha = meta.split()
+            if kind == b"blob":
+                entries.append(TreeEntry(os.fsdecode(path), int(mode, 8), sha.decode()))
+        return entries
+
+    def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
+        """Store the files at `paths` (relative to `folder`) byte for byte; returns the tree's id."""
+        self.git("read-tree", "--empty", index="index")
+        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        self.git("update-index", "--add", "-z", "--stdin", stdin=names, index="index", work_tree=folder)
+        return self.git("write-tree", index="index").decode().strip()
+
+    def diff(self, old: str, new: str) -> bytes:
+        """The patch from one tree to another, with binary files, as `git apply` takes it."""
+        options = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
+        return self.git("diff-tree", "-p", "-r", *options, old, new)
+
+    def changed_paths(self, old: str, new: str) -> list[tuple[str, str]]:
+        """(status letter, path) of every file that differs between two trees."""
+        out = self.git("diff-tree", "-r", "-z", "--name-status", "--no-renames", old, new).split(b"\0")
+        return [(out[i].decode(), os.fsdecode(out[i + 1])) for i in range(0, len(out) - 1, 2)]
+
+    def ignored(self, paths: Sequence[str], ignore_files: Path) -> set[str]:
+        """Which of these paths the `.gitignore` files below `ignore_files` (or our list of junk) leave out."""
+        if not paths:
+            return set()
+        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        self.git("read-tree", "--empty", index="ignore-index")
+        out = self.git(
+            "check-ignore",
+            "--no-index",
+            "-z",
+            "--stdin",
+            stdin=names,
+            index="ignore-index",
+            work_tree=ignore_files,
+            check=False,
+        )
+        return {os.fsdecode(name) for name in out.split(b"\0")[:-1]}

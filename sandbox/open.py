@@ -1,0 +1,73 @@
+"""Which machine a sandbox gets on this host."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from m3agent.sandbox.base import Limits, Machine, Sandbox
+from m3agent.sandbox.bwrap_machine import BwrapMachine, barred_by, command
+from m3agent.sandbox.docker_machine import DockerMachine, connect
+from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.workspace import Workspace
+
+Backend = Literal["docker", "bwrap"]
+UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What the user asked for; `backend` None means the best one that works here."""
+
+    backend: Backend | None = None
+    image: str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+def parse_bytes(text: str) -> int:
+    """`4g`, `512m` or a plain number, in bytes; raises ValueError with a sentence."""
+    match = re.fullmatch(r"(\d+)([bkmg]?)b?", text.strip().lower())
+    if match is None:
+        raise ValueError(f"'{text}' is not a size: write for instance 4g or 512m")
+    return int(match[1]) * UNITS[match[2]]
+
+
+async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
+    """The backend to use; `say` is told when it is not the first choice.
+
+    Raises:
+        EngineUnavailable: none works here; the sentence names what to do.
+    """
+    if spec.backend is not None:
+        return spec.backend
+    try:
+        api = await asyncio.to_thread(connect)
+        api.close()
+    except EngineUnavailable as docker_error:
+        if spec.image is not None:
+            raise
+        try:
+            command(spec.limits)
+        except EngineUnavailable as bwrap_error:
+            raise EngineUnavailable(f"{docker_error}; and {bwrap_error}") from None
+        if setting := barred_by():
+            raise EngineUnavailable(
+                f"{docker_error}; and bubblewrap cannot work here: the kernel bars user namespaces ({setting})"
+            ) from None
+        say(f"{docker_error}: using bubblewrap")
+        return "bwrap"
+    return "docker"
+
+
+def new_sandbox(
+    backend: Backend, spec: SandboxSpec, workspace: Workspace, say: Callable[[str], None]
+) -> Sandbox:
+    """A sandbox over a workspace, not started yet: enter it to start it."""
+    machine: Machine
+    machine = (
+        DockerMachine(spec.image, spec.limits, say) if backend == "docker" else BwrapMachine(spec.limits)
+    )
+    return Sandbox(machine, workspace)

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Run the main job on the example package: a copy in a temporary git repository, the issue, the embedded engine.
+# The verified patch goes to standard output; exit code 0 only when there is one.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/m3agent-demo.XXXXXX")
+repo=$work/ferry
+cp -R "$root/examples/ferry" "$repo"
+
+# The user's own git settings (signing, hooks, templates) have no business in a throw-away repository.
+git() {
+  GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 command git -C "$repo" \
+    -c user.name=demo -c user.email=demo@localhost -c init.defaultBranch=main "$@"
+}
+git init -q --template=
+git add -A
+git commit -q -m "ferry 0.3.0"
+
+say "${bold}demo:${plain} m3agent fix ISSUE.md --repo $repo --engine embedded"
+status=0
+"$root/.venv/bin/m3agent" fix "$repo/ISSUE.md" --repo "$repo" --engine embedded >"$work/fix.patch" || status=$?
+if ((status != 0)); then
+  say "demo: no verified patch (exit code $status); the repository is left in $repo."
+  exit "$status"
+fi
+cat "$work/fix.patch"
+git apply "$work/fix.patch" || die "the patch does not apply to the repository it was made for: $work/fix.patch"
+say "demo: the patch above is applied in $repo; look at it with \`git -C $repo diff\`."

@@ -1,0 +1,171 @@
+"""Typing raw text by a JSON schema: on M3's wire nothing else tells a number from a string."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+# Python refuses to read longer decimal integers by default (sys.get_int_max_str_digits).
+_MAX_INTEGER_DIGITS = 4300
+# Deep enough for any hand-written schema, small enough to stop a $ref that points at itself.
+_MAX_SCHEMA_DEPTH = 12
+
+_INTEGER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# Spellings of the seven JSON types that tool authors use although JSON Schema does not know them.
+_TYPE_ALIASES = {
+    "str": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+}
+# A union is tried in this order; the text itself, a string, is what remains.
+_ORDER = ("null", "boolean", "integer", "number", "array", "object")
+_NO_MATCH = object()
+
+
+class Coercer:
+    """Converts text by the schemas of one tool; `root` is its `parameters`, where `$ref` points into."""
+
+    def __init__(self, root: Schema | None) -> None:
+        self._root: Schema = root if isinstance(root, Mapping) else {}
+
+    @property
+    def root(self) -> Schema:
+        """The schema of the whole arguments object."""
+        return self._root
+
+    def alternatives(self, schema: object, depth: int = 0) -> list[tuple[str | None, Schema]]:
+        """The simple schemas a schema stands for, each with its type (None when it names none)."""
+        if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
+            return []
+        if isinstance(reference := schema.get("$ref"), str):
+            return self.alternatives(self._resolve(reference), depth + 1)
+        for key in ("anyOf", "oneOf", "allOf"):
+            if isinstance(choices := schema.get(key), Sequence) and choices:
+                return [found for choice in choices for found in self.alternatives(choice, depth + 1)]
+        declared = schema.get("type")
+        if isinstance(declared, str):
+            return [(_TYPE_ALIASES.get(declared, declared), schema)]
+        if isinstance(declared, Sequence):
+            return [(_TYPE_ALIASES.get(kind, kind), schema) for kind in declared if isinstance(kind, str)]
+        if "items" in schema:
+            return [("array", schema)]
+        if "properties" in schema or "additionalProperties" in schema:
+            return [("object", schema)]
+        return [(None, schema)]
+
+    def is_text(self, schema: object) -> bool:
+        """Whether a value is a string (or another scalar) and so can hold no elements of its own."""
+        kinds = {kind for kind, _ in self.alternatives(schema)}
+        return "string" in kinds and not kinds & {"array", "object", None}
+
+    def container(self, schema: object, first_child: str) -> tuple[str, Schema]:
+        """How elements inside an element are read, `array` or `object`, and by which schema."""
+        found = dict(reversed(self.alternatives(schema)))
+        preferred = ("array", "object") if first_child == "item" else ("object", "array")
+        for kind in preferred:
+            if kind in found:
+                return kind, found[kind]
+        return ("array" if first_child == "item" else "object"), {}
+
+    def text(self, text: str, schema: object) -> Any:
+        """The value that `text` stands for under `schema`; `text` itself where it fits no other type."""
+        simple = self.alternatives(schema)
+        strings = {kind for kind, _ in simple} & {"string", None}
+        for _, alternative in simple:
+            if text in _listed_values(alternative):
+                return text
+        for wanted in _ORDER:
+            for kind, alternative in simple:
+                if kind == wanted or (kind is None and _listed_values(alternative)):
+                    value = _read(text, wanted, bool(strings))
+                    if value is not _NO_MATCH and _allowed(value, alternative):
+                        return value
+        return text
+
+    def _resolve(self, reference: str) -> object:
+        node: object = self._root
+        if not reference.startswith("#"):
+            return None
+        for part in reference.lstrip("#").strip("/").split("/"):
+            if part and isinstance(node, Mapping):
+                node = node.get(part.replace("~1", "/").replace("~0", "~"))
+        return node
+
+
+def _listed_values(schema: Schema) -> list[Any]:
+    """The values that `enum` or `const` leave; empty when neither is there."""
+    listed = schema.get("enum")
+    if isinstance(listed, Sequence) and not isinstance(listed, str):
+        return list(listed)
+    return [schema["const"]] if "const" in schema else []
+
+
+def _allowed(value: Any, schema: Schema) -> bool:
+    listed = _listed_values(schema)
+    # Python's True equals 1, JSON's true does not.
+    return not listed or any(
+        isinstance(value, bool) == isinstance(entry, bool) and value == entry for entry in listed
+    )
+
+
+def _read(text: str, kind: str, may_be_string: bool) -> Any:
+    """`text` read as one JSON type, or _NO_MATCH."""
+    stripped = text.strip()
+    if kind == "null":
+        if stripped == "null" or (not may_be_string and stripped in ("", "None")):
+            return None
+    elif kind == "boolean":
+        if stripped.lower() in ("true", "false"):
+            return stripped.lower() == "true"
+    elif kind == "integer":
+        return _integer(stripped)
+    elif kind == "number":
+        return _number(stripped)
+    elif kind == "array":
+        return _json(stripped, list) if stripped or may_be_string else []
+    elif kind == "object":
+        return _json(stripped, dict) if stripped or may_be_string else {}
+    return _NO_MATCH
+
+
+def _integer(text: str) -> Any:
+    match = _INTEGER.fullmatch(text)
+    return int(match[1]) if match and len(match[1]) <= _MAX_INTEGER_DIGITS else _NO_MATCH
+
+
+def _number(text: str) -> Any:
+    if _INTEGER.fullmatch(text) and "." not in text:
+        return _integer(text)
+    if not _NUMBER.fullmatch(text):
+        return _NO_MATCH
+    value = float(text)
+    return value if math.isfinite(value) else _NO_MATCH
+
+
+def _json(text: str, kind: type) -> Any:
+    """`text` read as a JSON array or object; models write these as often as nested elements."""
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return _NO_MATCH
+    return value if isinstance(value, kind) else _NO_MATCH
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is out of range")
+    return value

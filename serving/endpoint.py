@@ -1,0 +1,196 @@
+"""Finding out what a model server is: asked once, before anything is sent to it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from m3agent.serving.chat import ReasoningField
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from m3agent.serving.http import host_of, is_local, open_client, request_headers, translate
+
+if TYPE_CHECKING:
+    import openai
+
+Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "embedded", "unknown"]
+
+# `owned_by` of /v1/models.
+_OWNERS: dict[str, Flavour] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tensorrt_llm": "trtllm",
+    "m3agent": "embedded",
+}
+# Where each says its version, beside /v1.
+_VERSION_PATHS: dict[Flavour, str] = {
+    "vllm": "/version",
+    "sglang": "/get_server_info",
+    "trtllm": "/version",
+}
+# The key that each takes an assistant's reasoning under, in requests and answers.
+_REASONING_FIELDS: dict[Flavour, ReasoningField] = {
+    "vllm": "reasoning",
+    "sglang": "reasoning_content",
+    "trtllm": "reasoning_content",
+    "embedded": "reasoning",
+    "unknown": "reasoning_content",
+}
+_HOSTED_REASONING_FIELDS: dict[str, ReasoningField] = {
+    "openrouter.ai": "reasoning",
+    "minimax.io": "reasoning_details",
+    "minimaxi.com": "reasoning_details",
+    "minimax.chat": "reasoning_details",
+}
+_LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_MODELS_NAMED = 5  # in an error
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server and what it can do; `url` is the base that `/chat/completions` follows.
+
+    `max_model_len` is in tokens, prompt and answer together; None where the server does not say. `local`
+    means this machine: anything sent to another one leaves the user's hands.
+    """
+
+    url: str
+    model: str
+    flavour: Flavour
+    version: str | None
+    max_model_len: int | None
+    reasoning_field: ReasoningField
+    local: bool
+
+    @property
+    def host(self) -> str:
+        """Host and port, for people."""
+        return host_of(self.url)
+
+
+async def probe(
+    url: str,
+    *,
+    api_key: str | None,
+    model: str | None,
+    timeout: float = 10,  # noqa: ASYNC109  it is for each answer, not for the whole
+) -> Endpoint:
+    """Ask a server which models it has and what it is.
+
+    `url` may end in `/v1` or not. Without `model` the server must offer exactly one, or one named like
+    MiniMax M3. `timeout` is in seconds, for each answer.
+
+    Raises EndpointUnreachable, or EndpointRefused where the answer is no list of models or lacks `model`.
+    """
+    given = _clean(url)
+    bases = [given] if given.endswith("/v1") else [f"{given}/v1", given]
+    failure: ModelServerError | None = None
+    for base in bases:
+        async with open_client(base, api_key, connect=min(timeout, 10.0), read=timeout) as client:
+            try:
+                listed = _models(await _get(client, f"{base}/models", api_key), base)
+            except EndpointRefused as error:
+                if error.status not in (200, 404, 405):
+                    raise
+                failure = failure or error
+                continue
+            chosen = _choose(listed, model, base)
+            owner = str(chosen.get("owned_by") or "").lower()
+            flavour = _OWNERS.get(owner.replace("-", "_"), "unknown")
+            return Endpoint(
+                url=base,
+                model=str(chosen["id"]),
+                flavour=flavour,
+                version=await _version(client, base, flavour, api_key),
+                max_model_len=_length(chosen),
+                reasoning_field=_reasoning_field(base, flavour),
+                local=is_local(base),
+            )
+    raise failure or EndpointUnreachable(host_of(given), "it answered nothing")
+
+
+def _clean(url: str) -> str:
+    cleaned = url.strip().rstrip("/")
+    if "://" not in cleaned:
+        cleaned = f"http://{cleaned}"
+    parts = urlsplit(cleaned)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise EndpointUnreachable(host_of(cleaned), "an endpoint is an http:// or https:// address")
+    return cleaned.removesuffix("/chat/completions").removesuffix("/models")
+
+
+async def _get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> str:
+    import openai
+
+    try:
+        return await client.get(url, cast_to=str, options={"headers": request_headers(api_key)})
+    except openai.APIError as error:
+        raise translate(error, host_of(url), api_key) from error
+
+
+def _models(text: str, base: str) -> list[Mapping[str, Any]]:
+    """The entries of a list of models; anything else there is not a model server."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(entries, list):
+        what = "a web page" if "<html" in text[:2000].lower() else "something that is not a list of models"
+        advice = "this is not the address of an OpenAI-compatible API, which usually ends in /v1"
+        raise EndpointRefused(
+            200, f"{what} at {urlsplit(base).path}/models", host=host_of(base), advice=advice
+        )
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("id")]
+
+
+def _choose(listed: list[Mapping[str, Any]], model: str | None, base: str) -> Mapping[str, Any]:
+    names = [str(entry["id"]) for entry in listed]
+    some = ", ".join(names[:_MODELS_NAMED]) + (", …" if len(names) > _MODELS_NAMED else "")
+    if model is not None:
+        for entry in listed:
+            if entry["id"] == model:
+                return entry
+        advice = f"it serves {some}: name one of them with --model" if names else "it serves no model yet"
+        raise EndpointRefused(404, f"there is no model {model!r}", host=host_of(base), advice=advice)
+    if not listed:
+        raise EndpointRefused(
+            404, "no models", host=host_of(base), advice="wait until it has loaded its model"
+        )
+    like_m3 = [entry for entry in listed if "minimax-m3" in str(entry["id"]).lower()]
+    candidates = listed if len(listed) == 1 else like_m3
+    if len(candidates) != 1:
+        raise EndpointRefused(
+            300, f"{len(names)} models", host=host_of(base), advice=f"name one of {some} with --model"
+        )
+    return candidates[0]
+
+
+def _length(entry: Mapping[str, Any]) -> int | None:
+    for key in _LENGTH_KEYS:
+        if isinstance(entry.get(key), int):
+            return int(entry[key])
+    return None
+
+
+def _reasoning_field(base: str, flavour: Flavour) -> ReasoningField:
+    name = urlsplit(base).hostname or ""
+    for domain, field in _HOSTED_REASONING_FIELDS.items():
+        if name == domain or name.endswith(f".{domain}"):
+            return field
+    return _REASONING_FIELDS[flavour]
+
+
+async def _version(
+    client: "openai.AsyncOpenAI", base: str, flavour: Flavour, api_key: str | None
+) -> str | None:
+    """The server's version; None where it does not say, which is no fault."""
+    path = _VERSION_PATHS.get(flavour)
+    if path is None:
+        return None
+    try:
+        answer = json.loads(await _get(client, base.removesuffix("/v1") + path, api_key))
+    except (ModelServerError, ValueError):
+        return None
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return str(version) if version else None

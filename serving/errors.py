@@ -1,0 +1,110 @@
+"""What can go wrong with a model server: typed, and said in one sentence that names the host."""
+
+_SHOWN_CHARACTERS = 300  # of a server's own words
+_RETRIABLE_STATUSES = frozenset({408, 409, 429})
+
+
+def shown(text: str) -> str:
+    """A server's own words on one line, cut to a readable length."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+class ModelServerError(Exception):
+    """Base of all of them; `retriable` says whether the same request may succeed later."""
+
+    retriable = False
+    retry_after: float | None = None
+    """Seconds that the server asked to wait, if it did."""
+
+
+class EndpointUnreachable(ModelServerError):
+    """Nothing answers there: refused, unresolved, or silent."""
+
+    retriable = True
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(
+            f"No answer from a model server at {host}: {shown(reason)}; start the server or correct --endpoint."
+        )
+        self.host = host
+        self.reason = reason
+
+
+class EndpointRefused(ModelServerError):
+    """A server answered, but not with what was asked for; `status` is HTTP's, `text` the server's words."""
+
+    def __init__(
+        self, status: int, text: str, *, host: str, advice: str = "", retry_after: float | None = None
+    ) -> None:
+        advice = advice or _advice(status)
+        said = f": {shown(text)}" if text.strip() else ""
+        super().__init__(f"The model server at {host} answered {status}{said}; {advice}.")
+        self.status = status
+        self.text = text
+        self.host = host
+        self.retry_after = retry_after
+        self.retriable = status in _RETRIABLE_STATUSES or status >= 500
+
+
+class StreamCut(ModelServerError):
+    """An answer stopped before it was whole, so nothing in it may be used."""
+
+    retriable = True
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(
+            f"The answer from the model server at {host} broke off: {shown(reason)}; "
+            "try again, and look at the server's log if it keeps happening."
+        )
+        self.host = host
+        self.reason = reason
+
+
+class ContextTooLong(ModelServerError):
+    """The prompt and the answer do not fit the model's window; both in tokens, None where unknown."""
+
+    def __init__(self, limit: int | None, asked: int | None, *, host: str = "the endpoint") -> None:
+        wanted = f"{asked:,} tokens were asked for" if asked is not None else "more tokens were asked for"
+        window = f"{limit:,}" if limit is not None else "fewer"
+        super().__init__(
+            f"The model server at {host} takes {window} tokens and {wanted}; "
+            "lower --context-budget or serve the model with a longer context."
+        )
+        self.limit = limit
+        self.asked = asked
+        self.host = host
+
+
+class ServerDied(ModelServerError):
+    """A server that had been answering stopped, and did not come back while we waited."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(
+            f"The model server at {host} was answering and has died: {shown(reason)}; "
+            "look at its log, start it again, and resume the session."
+        )
+        self.host = host
+        self.reason = reason
+
+
+class DeadlineExceeded(ModelServerError):
+    """The answer was not there by the caller's deadline: a limit of the run, not a fault of the server."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"The model server at {host} had not finished its answer when the time limit was up."
+        )
+        self.host = host
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return "set M3AGENT_API_KEY to a key that this server accepts"
+    if status == 404:
+        return "check the address, it usually ends in /v1, and the model's name"
+    if status == 429:
+        return "it is limiting requests, so wait or use another key"
+    if status >= 500:
+        return "look at the server's log"
+    return "it does not accept this request"

@@ -1,0 +1,208 @@
+"""A real HTTP server on loopback that answers chat completions as it is told to, faults included."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+MODEL = "minimax-m3"
+VLLM_MODELS = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm", "max_model_len": 1048576}]}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A plain answer: status, body, headers."""
+
+    status: int
+    body: Any = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Accepts the request and never answers."""
+
+
+@dataclass(frozen=True)
+class Stall:
+    """In a stream: nothing more, and the connection stays open."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """In a stream: the connection is dropped here."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streamed answer: each event is a JSON value, or text sent as it is; `[DONE]` unless `done` is False."""
+
+    events: list[Any]
+    done: bool = True
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the test run keeps its own
+
+
+class MisbehavingServer:
+    """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.pages: dict[str, Any] = {"/v1/models": VLLM_MODELS, "/version": {"version": "0.24.0"}}
+        self.requests: list[Received] = []
+        app = Starlette(routes=[Route("/{path:path}", self._handle, methods=["GET", "POST"])])
+        config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+        self._server = _Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._ready = threading.Event()
+        started = self._server.startup
+
+        async def startup(*args: Any, **kwargs: Any) -> None:
+            await started(*args, **kwargs)
+            self._ready.set()
+
+        self._server.startup = startup  # type: ignore[method-assign]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._ready.wait(10):
+            raise RuntimeError("the test server did not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}/v1"
+
+    @property
+    def chats(self) -> list[Received]:
+        return [request for request in self.requests if request.path == "/v1/chat/completions"]
+
+    async def _handle(self, request: Request) -> Response:
+        path = request.url.path
+        self.requests.append(Received(path, dict(request.headers), await request.body()))
+        if path != "/v1/chat/completions":
+            return await self._respond(request, self.pages.get(path, Reply(404, {"detail": "Not Found"})))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return await self._respond(request, answer)
+
+    async def _respond(self, request: Request, answer: Any) -> Response:
+        if isinstance(answer, Silence):
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            return Response()
+        if isinstance(answer, Stream):
+            return StreamingResponse(self._stream(answer), media_type="text/event-stream")
+        if not isinstance(answer, Reply):
+            answer = Reply(200, answer)
+        if isinstance(answer.body, str):
+            return Response(answer.body, answer.status, answer.headers, media_type="text/html")
+        return Response(json.dumps(answer.body), answer.status, answer.headers, media_type="application/json")
+
+    async def _stream(self, answer: Stream) -> AsyncIterator[str]:
+        for event in answer.events:
+            if isinstance(event, Cut):
+                raise ConnectionAbortedError
+            if isinstance(event, Stall):
+                await asyncio.Event().wait()
+            yield event if isinstance(event, str) else f"data: {json.dumps(event)}\n\n"
+        if answer.done:
+            yield "data: [DONE]\n\n"
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    """One event of a stream with this delta."""
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
+
+
+def call(index: int, name: str | None = None, arguments: str = "", identity: str | None = None) -> dict[str, Any]:
+    """One event with (a piece of) a call."""
+    function: dict[str, Any] = {"arguments": arguments} | ({"name": name} if name else {})
+    piece = {"index": index, "type": "function", "function": function} | ({"id": identity} if identity else {})
+    return delta(tool_calls=[piece])
+
+
+def finish(reason: str) -> dict[str, Any]:
+    """The event that ends a message."""
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+
+
+def usage(prompt: int, completion: int, **details: Any) -> dict[str, Any]:
+    """The event with token counts, as vLLM sends it last."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {"object": "chat.completion.chunk", "choices": [], "usage": counts | details}
+
+
+def leaked(text: str, size: int = 7, reason: str = "stop") -> Stream:
+    """Wire text that a server failed to parse: all of it arrives as content."""
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    return Stream([*(delta(content=piece) for piece in pieces), finish(reason), usage(10, 20)])
+
+
+def messages_bytes(body: bytes) -> bytes:
+    """The bytes of the messages in a request, from `[` up to but without `]`."""
+    opening = b'{"messages":'
+    assert body.startswith(opening), "messages come first in a request"
+    text = body[len(opening) :].decode()
+    _, end = json.JSONDecoder().raw_decode(text)
+    return text[: end - 1].encode()
+
+
+def history_faults(bodies: list[bytes]) -> list[str]:
+    """What is wrong with consecutive requests of one conversation, as a strict server would see it."""
+    faults: list[str] = []
+    for earlier, later in zip(bodies, bodies[1:], strict=False):
+        if not messages_bytes(later).startswith(messages_bytes(earlier)):
+            faults.append("a later request rewrote an earlier message")
+    for body in bodies:
+        waiting: list[str] = []
+        for message in json.loads(body)["messages"]:
+            if message["role"] == "tool":
+                if not waiting or message["tool_call_id"] not in waiting:
+                    faults.append("a tool result without its call")
+                else:
+                    waiting.remove(message["tool_call_id"])
+                continue
+            if waiting:
+                faults.append("a call without its result right behind it")
+            waiting = [made["id"] for made in message.get("tool_calls", [])]
+            for made in message.get("tool_calls", []):
+                if not isinstance(json.loads(made["function"]["arguments"]), dict):
+                    faults.append("arguments that are no object")
+            keys = {"reasoning", "reasoning_content", "reasoning_details"} & message.keys()
+            if len(keys) > 1:
+                faults.append("reasoning under two names")
+    return faults

@@ -1,0 +1,67 @@
+"""The papers that are contracts name what the code has, no more and no less."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent import events
+from m3agent.agent.errors import EXIT_CODES, Status
+from m3agent.agent.settings import REPOSITORY_MAY_SET, Settings
+
+ROOT = Path(__file__).parent.parent
+PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EVENTS = {event.type: event for event in events.Event.__subclasses__()}
+
+
+def sections() -> dict[str, str]:
+    """Return the text of each event type's section."""
+    parts = re.split(r"^### (.+)$", (ROOT / "docs" / "events.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_event_type_has_its_section() -> None:
+    assert set(sections()) == set(EVENTS)
+
+
+@pytest.mark.parametrize("name", sorted(EVENTS))
+def test_every_field_of_an_event_is_described(name: str) -> None:
+    described = set(re.findall(r"`([a-z_0-9]+)`", sections()[name]))
+    assert set(EVENTS[name].model_fields) - described == set()
+
+
+def test_every_setting_stands_in_the_table() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|(.*)\| (yes|no) \|$", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE
+    )
+    assert [name for name, _, _ in rows] == list(Settings.model_fields)
+    assert {name for name, _, allowed in rows if allowed == "yes"} == REPOSITORY_MAY_SET
+
+
+def test_plain_defaults_are_right() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    for name, field in Settings.model_fields.items():
+        if field.default is not None:
+            default = field.default if isinstance(field.default, str) else f"{field.default:g}"
+            default = str(field.default).lower() if isinstance(field.default, bool) else default
+            assert re.search(rf"^\| `{name}` \| `?{re.escape(default)}`? \|", text, re.MULTILINE), name
+
+
+def test_the_readme_has_every_status_and_exit_code() -> None:
+    text = (ROOT / "README.md").read_text()
+    for status, code in EXIT_CODES.items():
+        if status is not Status.ERROR:  # an error has the code of its kind
+            assert re.search(rf"^\| {code} \|.*`{status}`", text, re.MULTILINE), status
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: path.name)
+def test_links_between_papers_lead_somewhere(paper: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", paper.read_text()):
+        if "://" not in target:
+            assert (paper.parent / target).exists(), target
+
+
+def test_commands_of_the_readme_are_targets() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    papers = "".join(paper.read_text() for paper in PAPERS)
+    assert set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)(?=`|$|\s{2,})", papers, re.MULTILINE)) <= targets

@@ -1,0 +1,143 @@
+"""What is built and how it is laid out: wheel, source distribution, links, imports, versions."""
+
+import ast
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import m3agent
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ["agent", "evals", "sandbox", "serving", "tools"]
+# What `m3agent --help` must not pay for; typer, click and the standard library are what it may.
+HEAVY = [
+    "docker",
+    "git",
+    "httpx",
+    "httpx2",
+    "openai",
+    "pydantic",
+    "pytest",
+    "requests",
+    "rich",
+    "starlette",
+    "tenacity",
+    "uvicorn",
+]
+
+
+def sources() -> set[str]:
+    """Return the Python files of the packages, as they are named inside the distribution `m3agent`."""
+    return {
+        f"m3agent/{path.relative_to(ROOT).as_posix()}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Build a wheel or an sdist as an installer would, but with the tools that are here."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(folder)]
+    result = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    metadata = f"m3agent-{m3agent.__version__}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"m3agent", metadata}
+    assert {name for name in names if name.endswith(".py")} == sources() | {"m3agent/__init__.py"}
+    assert {name.split("/")[1] for name in names if name.startswith("m3agent/")} == {
+        *PACKAGES,
+        "__init__.py",
+        "py.typed",
+    }
+    assert f"{metadata}/licenses/LICENSE" in names
+
+
+def test_the_wheel_installs_the_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        entry_points = archive.read(f"m3agent-{m3agent.__version__}.dist-info/entry_points.txt").decode()
+    assert "m3agent = m3agent.agent.cli:main" in entry_points
+
+
+def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:
+    """No links are needed: the archive alone, on the path, gives every package."""
+    program = "import importlib, sys; sys.path.insert(0, sys.argv[1])\n"
+    program += f"for name in {PACKAGES}: print(importlib.import_module('m3agent.' + name).__file__)"
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, str(wheel)], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == [f"{wheel}/m3agent/{name}/__init__.py" for name in PACKAGES]
+
+
+def test_the_source_distribution_builds_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sdist").mkdir()
+    archive = build("sdist", tmp_path / "sdist")
+    with tarfile.open(archive) as packed:
+        names = {name.split("/", 1)[1] for name in packed.getnames()}
+    assert {name.removeprefix("m3agent/") for name in sources()} <= names
+    assert not [name for name in names if re.match(r"(\.venv|\.setup|\.git)/|.*\.pyc$", name)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_links_lead_to_the_packages(package: str) -> None:
+    link = ROOT / "src" / "m3agent" / package
+    assert link.is_symlink()
+    assert not link.readlink().is_absolute()
+    assert link.resolve() == ROOT / package
+
+
+def test_there_is_nothing_else_beside_the_links() -> None:
+    names = {path.name for path in (ROOT / "src" / "m3agent").iterdir()} - {"__pycache__"}
+    assert names == {*PACKAGES, "__init__.py", "py.typed"}
+
+
+def test_the_version_is_said_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == m3agent.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", m3agent.__version__)
+    assert f"## [{m3agent.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_command_line_starts_light() -> None:
+    """The time budget of `m3agent --help`, kept without a clock: what it must not import."""
+    program = f"import m3agent.agent.cli, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules that a file imports anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("package", ["sandbox", "serving", "tools"])
+def test_dependencies_point_one_way(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / package).rglob("*.py")
+        for name in imported(path)
+        if re.match(r"m3agent\.(agent|evals)\b", name)
+    ]
+    assert wrong == []

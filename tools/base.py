@@ -1,0 +1,95 @@
+"""What a tool is, and what it returns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from m3agent.sandbox.base import Sandbox
+
+MOST_CHARACTERS = 30_000
+"""Of one result shown to the model; the whole is kept in the session's folder."""
+
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Arguments(BaseModel):
+    """Base of every tool's arguments: unknown ones are an error, so that a model learns of a misspelt name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The one result of one call.
+
+    content: what the model reads. digest: SHA-256 over the whole output, before cutting. full_path: where the whole
+    output is kept, when it was cut. data: structured; for tests the lists passed, failed, errored, skipped of ids.
+    """
+
+    content: str
+    is_error: bool = False
+    exit_code: int | None = None
+    digest: str = ""
+    truncated: bool = False
+    full_path: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def refusal(text: str) -> ToolResult:
+    """The result of a call that was not carried out."""
+    return ToolResult(f"error: {text}", is_error=True)
+
+
+@dataclass
+class CallContext:
+    """What a call works with. `log` is where its whole output goes."""
+
+    sandbox: Sandbox
+    log: Path
+
+
+A = TypeVar("A", bound=Arguments)
+
+
+@dataclass(frozen=True)
+class Tool(Generic[A]):
+    """A name, a description for the model, the type of its arguments and what it does."""
+
+    name: str
+    description: str
+    arguments: type[A]
+    run: Callable[[CallContext, A], Awaitable[ToolResult]]
+
+    def schema(self) -> dict[str, Any]:
+        """The entry in a request's `tools` list."""
+        parameters = self.arguments.model_json_schema()
+        parameters.pop("title", None)
+        parameters.pop("description", None)
+        for prop in parameters["properties"].values():
+            prop.pop("title", None)
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+        }
+
+
+def readable(data: bytes) -> str:
+    """Output as text for a model and a terminal: escape sequences dropped, control characters made visible."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    text = ESCAPES.sub("", text)
+    return CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def cut(text: str, limit: int = MOST_CHARACTERS) -> str:
+    """Head and tail of a text, with a line that says how much is missing between them."""
+    if len(text) <= limit:
+        return text
+    head, tail = text[: limit // 2], text[-(limit // 2) :]
+    return f"{head}\n[... {len(text) - len(head) - len(tail):,} characters omitted ...]\n{tail}"

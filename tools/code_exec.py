@@ -1,0 +1,87 @@
+"""`code_exec`: run a Python or bash program in the sandbox."""
+
+from __future__ import annotations
+
+import signal
+from typing import Literal
+
+from pydantic import Field
+
+from m3agent.sandbox.base import ExecResult
+from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, cut, readable
+
+# The program goes into a file, not onto the command line, which holds 128 KiB at most. The name never changes, so
+# that equal failures have equal tracebacks.
+LAUNCH = """
+mkdir -p /tmp/m3agent && cat > "/tmp/m3agent/$1" || exit 125
+case $1 in
+*.py) exec python3 "/tmp/m3agent/$1" < /dev/null ;;
+*) command -v bash > /dev/null && exec bash "/tmp/m3agent/$1" < /dev/null; exec sh "/tmp/m3agent/$1" < /dev/null ;;
+esac
+"""
+
+
+class CodeExecArguments(Arguments):
+    """Arguments of code_exec."""
+
+    code: str = Field(description="The program to run; the repository is the working directory.")
+    language: Literal["python", "bash"] = Field("python", description="What the program is written in.")
+    timeout: int = Field(60, ge=1, le=600, description="Seconds after which everything it started is killed.")
+
+
+def describe(result: ExecResult, timeout: float) -> str:
+    """The first line of a command's result."""
+    if result.timed_out:
+        return f"timed out after {timeout:g} s (processes killed)"
+    if result.exit < 0:
+        number = -result.exit
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return f"exit code: {128 + number} (killed by {name}{', out of memory' if result.oom else ''})"
+    return f"exit code: {result.exit}" + (" (a process was killed: out of memory)" if result.oom else "")
+
+
+def stream_text(data: bytes, omitted: int) -> str:
+    """One output stream as the model sees it."""
+    if omitted <= 0:
+        return readable(data)
+    half = len(data) // 2
+    return f"{readable(data[:half])}\n[... {omitted:,} bytes omitted ...]\n{readable(data[half:])}"
+
+
+async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
+    """Run the program; its output is the result, also when it fails or is over its time."""
+    name = "code.py" if arguments.language == "python" else "code.sh"
+    result = await context.sandbox.exec(
+        ["sh", "-c", LAUNCH, "sh", name],
+        stdin=arguments.code.encode("utf-8", "replace"),
+        timeout=arguments.timeout,
+        log=context.log,
+    )
+    streams = (stream_text(result.stdout, result.omitted[0]), stream_text(result.stderr, result.omitted[1]))
+    budget = MOST_CHARACTERS
+    parts = [describe(result, arguments.timeout)]
+    # standard error is usually the shorter and the more telling: what it leaves is standard output's
+    shown_err = cut(streams[1], budget // 2)
+    shown_out = cut(streams[0], budget - len(shown_err))
+    for title, text in (("stdout", shown_out), ("stderr", shown_err)):
+        if text.strip():
+            parts.append(f"{title}:\n{text.rstrip()}")
+    truncated = any(result.omitted) or shown_out != streams[0] or shown_err != streams[1]
+    return ToolResult(
+        "\n".join(parts),
+        is_error=result.exit != 0 or result.timed_out,
+        exit_code=124 if result.timed_out else result.exit,
+        digest=result.digest,
+        truncated=truncated,
+        full_path=str(context.log) if truncated else None,
+        data={"timed_out": result.timed_out, "out_of_memory": result.oom},
+    )
+
+
+TOOL = Tool(
+    "code_exec",
+    "Run a Python or bash program in the sandbox, in the repository's folder. No network. Returns exit code, stdout and "
+    "stderr. Every process it starts is ended when it returns.",
+    CodeExecArguments,
+    run,
+)

@@ -1,0 +1,84 @@
+"""The tools offered to the model, and the one way to call one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
+from m3agent.tools import code_exec, files, test_runner
+from m3agent.tools.base import CallContext, Tool, ToolResult, refusal
+
+TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.READ, test_runner.TOOL)
+"""In the order in which every request names them: it is part of the prompt's prefix."""
+
+
+class Toolset:
+    """The tools over one sandbox. `folder` gets each call's whole output, in a file named by the call's number."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        self._sandbox = sandbox
+        self._folder = folder
+        self._by_name = {tool.name: tool for tool in TOOLS}
+
+    @staticmethod
+    def schemas() -> list[dict[str, Any]]:
+        """The `tools` list of a request: always the same."""
+        return [tool.schema() for tool in TOOLS]
+
+    async def call(
+        self, name: str, arguments: dict[str, Any] | None, number: int, problem: str | None = None
+    ) -> ToolResult:
+        """Carry out a call; exactly one result, also for one that is refused.
+
+        `problem` is what was wrong with the arguments before they got here (not a JSON object).
+
+        Raises:
+            SandboxError: the sandbox is gone or full on the host's side: not something to show a model.
+        """
+        tool = self._by_name.get(name)
+        if tool is None:
+            return refusal(f"there is no tool '{name}': the tools are {', '.join(self._by_name)}")
+        if arguments is None:
+            return refusal(
+                f"{name}: the arguments could not be read ({problem or 'not a JSON object'}): send them again, whole"
+            )
+        try:
+            valid = tool.arguments.model_validate(arguments)
+        except ValidationError as error:
+            return refusal(f"{name}: {explain(error)}. Its arguments: {signature(tool)}")
+        try:
+            return await tool.run(CallContext(self._sandbox, self._folder / f"{number:04d}.log"), valid)
+        except (FileProblem, PathEscapes) as error:
+            return refusal(str(error))
+        except DiskFull as error:
+            if str(error).startswith("cannot write"):
+                raise  # the host's disk, not the sandbox's
+            return refusal(str(error))
+
+
+def explain(error: ValidationError) -> str:
+    """What is wrong with a call's arguments, in words a model can act on."""
+    parts = []
+    for item in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"])
+        message = item["msg"][:1].lower() + item["msg"][1:]
+        parts.append(f"{where}: {'unknown argument' if item['type'] == 'extra_forbidden' else message}")
+    return "; ".join(parts)
+
+
+def signature(tool: Tool[Any]) -> str:
+    """A tool's arguments in one line: name, type, default."""
+    parts = []
+    schema = tool.schema()["function"]["parameters"]
+    for name, prop in schema["properties"].items():
+        kind = prop.get("type") or "|".join(p.get("type", "?") for p in prop.get("anyOf", []))
+        if "enum" in prop:
+            kind = "|".join(map(repr, prop["enum"]))
+        parts.append(
+            f"{name}: {kind}" + ("" if name in schema["required"] else f" = {prop.get('default')!r}")
+        )
+    return ", ".join(parts)

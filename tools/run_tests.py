@@ -1,0 +1,190 @@
+"""Runs inside the sandbox (`python3 -c`): tests with pytest or unittest, each result to a report file.
+
+Standard library only but for pytest, Python 3.8+. The report is JSON lines: {"start": id} when a test begins, then
+{"id", "outcome", "seconds", "text"} when it ends (passed, failed, error, skipped), and {"end": exit status}.
+
+Arguments: framework, report path, target, seconds one test may take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+SHRINK = (
+    3  # after each test that was over its time the next may take a third of it, down to a second: a suite in
+)
+#             which one endless loop makes every test hang still ends
+MOST_TEXT = 4000
+
+
+class OverTime(BaseException):
+    """Raised in a test that took too long; no `except Exception` of the code under test catches it."""
+
+
+class Report:
+    """The report file, and the clock of the test that is running."""
+
+    def __init__(self, path: str, limit: float) -> None:
+        self.file = open(path, "w", buffering=1)
+        self.limit = limit
+        self.current: str | None = None
+        self.began = 0.0
+        self.over = False
+        signal.signal(signal.SIGALRM, self.ring)
+
+    def ring(self, *_: object) -> None:
+        self.over = True
+        raise OverTime("timed out after %g s" % self.limit)
+
+    def start(self, ident: str) -> None:
+        self.current = ident
+        self.began = time.time()
+        self.over = False
+        self.file.write(json.dumps({"start": ident}) + "\n")
+        # again every second: code that swallows it once is rung again
+        signal.setitimer(signal.ITIMER_REAL, self.limit, 1.0)
+
+    def stop_clock(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def result(self, ident: str, outcome: str, text: str = "") -> None:
+        self.stop_clock()
+        seconds = time.time() - self.began if ident == self.current else 0.0
+        if self.over:
+            outcome, text = "failed", "timed out after %g s\n%s" % (self.limit, text)
+            self.limit = max(1.0, self.limit / SHRINK)
+            self.over = False
+        line = {"id": ident, "outcome": outcome, "seconds": round(seconds, 4), "text": text[-MOST_TEXT:]}
+        self.file.write(json.dumps(line) + "\n")
+
+    def end(self, status: int) -> None:
+        self.stop_clock()
+        self.file.write(json.dumps({"end": int(status)}) + "\n")
+
+
+class PytestPlugin:
+    """Writes what pytest reports of each test."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.worst = ("passed", "")
+
+    def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
+        self.worst = ("passed", "")
+        self.report.start(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call":
+            self.report.stop_clock()
+        if report.failed:
+            text = getattr(report, "longreprtext", "") or str(report.longrepr)
+            if self.worst[0] in ("passed", "skipped"):
+                self.worst = ("failed" if report.when == "call" else "error", text)
+        elif report.skipped and self.worst[0] == "passed":
+            self.worst = ("skipped", "")
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: object) -> None:
+        self.report.result(nodeid, *self.worst)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.report.result(report.nodeid or ".", "error", str(report.longrepr))
+
+
+def run_pytest(report: Report, target: str) -> int:
+    import pytest
+
+    options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
+    status = pytest.main([*options, target], plugins=[PytestPlugin(report)])
+    if status == pytest.ExitCode.USAGE_ERROR and os.path.exists(target.split("::")[0]):
+        # often a repository's addopts names a plugin that is not installed here
+        print("usage error: once more without the repository's addopts", file=sys.stderr)
+        status = pytest.main([*options, "-o", "addopts=", target], plugins=[PytestPlugin(report)])
+    return int(status)
+
+
+def run_unittest(report: Report, target: str) -> int:
+    import unittest
+
+    class Result(unittest.TextTestResult):
+        outcome: tuple[str, str] | None = None
+
+        def startTest(self, test: Any) -> None:
+            super().startTest(test)
+            self.outcome = ("passed", "")
+            report.start(test.id())
+
+        def note(self, outcome: str, error: Any = None) -> None:
+            if self.outcome is not None and self.outcome[0] in ("passed", "skipped"):
+                text = "".join(traceback.format_exception(*error)) if error else ""
+                self.outcome = (outcome, text)
+
+        def addError(self, test: Any, err: Any) -> None:
+            super().addError(test, err)
+            if self.outcome is None or not isinstance(test, unittest.TestCase):
+                report.result(test.id(), "error", str(err[1]))  # a class or module that could not be set up
+            else:
+                self.note("error", err)
+
+        def addFailure(self, test: Any, err: Any) -> None:
+            super().addFailure(test, err)
+            self.note("failed", err)
+
+        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+            super().addSubTest(test, subtest, err)
+            if err is not None:
+                self.note("failed" if issubclass(err[0], test.failureException) else "error", err)
+
+        def addSkip(self, test: Any, reason: str) -> None:
+            super().addSkip(test, reason)
+            self.note("skipped")
+
+        def addUnexpectedSuccess(self, test: Any) -> None:
+            super().addUnexpectedSuccess(test)
+            self.note("failed")
+
+        def stopTest(self, test: Any) -> None:
+            super().stopTest(test)
+            report.result(test.id(), *(self.outcome or ("error", "")))
+            self.outcome = None
+
+    loader = unittest.TestLoader()
+    path, _, inner = target.partition("::")
+    if os.path.isdir(path):
+        suite = loader.discover(
+            path, top_level_dir=None if os.path.exists(os.path.join(path, "__init__.py")) else path
+        )
+        if not suite.countTestCases() and path in (".", "./"):
+            for folder in ("tests", "test"):
+                if os.path.isdir(folder):
+                    top = "." if os.path.exists(os.path.join(folder, "__init__.py")) else folder
+                    suite = loader.discover(folder, top_level_dir=top)
+                    break
+    elif path.endswith(".py"):
+        folder, name = os.path.split(path)
+        sys.path.insert(0, folder or ".")
+        names = name[:-3] + ("." + inner.replace("::", ".") if inner else "")
+        suite = loader.loadTestsFromName(names)
+    else:
+        suite = loader.loadTestsFromName(path)
+    kind: Any = Result
+    result = unittest.TextTestRunner(resultclass=kind, verbosity=0).run(suite)
+    return 0 if result.wasSuccessful() else 1
+
+
+def main(framework: str, path: str, target: str, limit: str) -> None:
+    sys.path[0] = os.getcwd()
+    report = Report(path, float(limit))
+    status = run_pytest(report, target) if framework == "pytest" else run_unittest(report, target)
+    report.end(status)
+    sys.exit(int(status))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,221 @@
+"""`test_runner`: run tests in the sandbox; results come from the runner's own report, never from scraped text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from m3agent.sandbox.base import Sandbox
+from m3agent.tools import run_tests
+from m3agent.tools.base import (
+    MOST_CHARACTERS,
+    Arguments,
+    CallContext,
+    Tool,
+    ToolResult,
+    cut,
+    readable,
+    refusal,
+)
+from m3agent.tools.files import plain
+
+PER_TEST = 1 / 20  # of the whole time limit: what one test may take before it counts as hanging
+FIRST_ERROR_LINES = 12  # lines of a failed test's first error shown to the model
+LISTED = 100  # failed tests listed at the most
+MOST_REPORT = 64 << 20  # bytes of report read back
+
+Framework = Literal["pytest", "unittest"]
+
+
+class TestRunnerArguments(Arguments):
+    """Arguments of test_runner."""
+
+    __test__ = False  # the name is the tool's, not a test's
+
+    test_file: str = Field(
+        description="A test file, a node id (tests/test_a.py::test_b), a folder, or . for all."
+    )
+    framework: Framework = Field("pytest", description="pytest also runs unittest's test cases.")
+    timeout: int = Field(300, ge=1, le=1800, description="Seconds for the whole run.")
+
+
+@dataclass(frozen=True)
+class TestReport:
+    """What a run of tests showed. Ids are the framework's; `errors` maps those that failed to their error text.
+
+    complete: whether the run came to its end; if not, tests may be missing. output: the runner's own text.
+    """
+
+    __test__ = False
+
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    errored: tuple[str, ...]
+    skipped: tuple[str, ...]
+    errors: dict[str, str]
+    complete: bool
+    timed_out: bool
+    seconds: float
+    exit: int
+    output: str
+    truncated: bool
+
+    @property
+    def red(self) -> set[str]:
+        """Ids that failed or could not run."""
+        return {*self.failed, *self.errored}
+
+    @property
+    def ran(self) -> int:
+        """Tests with a result."""
+        return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
+
+
+async def run_in_sandbox(
+    sandbox: Sandbox,
+    target: str,
+    *,
+    framework: Framework = "pytest",
+    timeout: float = 300,
+    log: Path | None = None,
+) -> TestReport:
+    """Run tests and read the runner's report.
+
+    Raises:
+        SandboxError: the sandbox itself failed; a failing or hanging test is a result.
+    """
+    report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
+    source = Path(run_tests.__file__).read_text()
+    argv = ["python3", "-c", source, framework, report, target, str(max(1.0, timeout * PER_TEST))]
+    result = await sandbox.exec(argv, timeout=timeout, log=log)
+    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report], keep=MOST_REPORT)
+    outcomes: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    running = None
+    complete = False
+    for line in raw.stdout.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the line that a kill cut off
+        if "start" in entry:
+            running = entry["start"]
+        elif "end" in entry:
+            complete = True
+        elif outcomes.get(entry["id"]) not in {"failed", "error"}:
+            outcomes[entry["id"]] = entry["outcome"]
+            if entry["outcome"] in {"failed", "error"}:
+                errors[entry["id"]] = readable(entry["text"].encode("utf-8", "replace"))
+    if running is not None and running not in outcomes:
+        outcomes[running] = "failed"
+        how = (
+            f"timed out after {timeout:g} s"
+            if result.timed_out
+            else "the test process ended during this test"
+        )
+        errors[running] = f"{how} (exit {result.exit})"
+    by = {kind: tuple(sorted(i for i, o in outcomes.items() if o == kind)) for kind in set(outcomes.values())}
+    text = readable(result.stdout + b"\n" + result.stderr).strip()
+    return TestReport(
+        passed=by.get("passed", ()),
+        failed=by.get("failed", ()),
+        errored=by.get("error", ()),
+        skipped=by.get("skipped", ()),
+        errors=errors,
+        complete=complete and not result.timed_out,
+        timed_out=result.timed_out,
+        seconds=result.seconds,
+        exit=result.exit,
+        output=text,
+        truncated=any(result.omitted),
+    )
+
+
+def first_error(text: str) -> list[str]:
+    """The lines of an error that tell most: the last ones, where assertion and exception stand."""
+    lines = [line.rstrip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-FIRST_ERROR_LINES:]
+
+
+def summary(report: TestReport, timeout: float) -> str:
+    """The counts, in one line."""
+    counts = (
+        f"{len(report.passed)} passed, {len(report.failed)} failed, "
+        f"{len(report.errored)} errors, {len(report.skipped)} skipped"
+    )
+    if report.timed_out:
+        counts += f" (timed out after {timeout:g} s: tests after the last one listed did not run)"
+    elif not report.complete:
+        counts += f" (the test process ended early with exit code {report.exit})"
+    return counts
+
+
+async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
+    """Run the tests; failing ones are a result, not an error of the tool."""
+    target = plain(arguments.test_file) or "."
+    if target.startswith("-"):
+        return refusal(f"test_file takes a path or node id, not options: {target}")
+    report = await run_in_sandbox(
+        context.sandbox, target, framework=arguments.framework, timeout=arguments.timeout, log=context.log
+    )
+    lines = [summary(report, arguments.timeout)]
+    for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
+        for ident in ids[:LISTED]:
+            lines.append(f"{kind} {ident}")
+        if len(ids) > LISTED:
+            lines.append(f"[{len(ids) - LISTED} more {kind} not listed]")
+    # errors go behind their ids while there is room: ids are never cut for them
+    room = MOST_CHARACTERS - sum(len(line) + 1 for line in lines)
+    shown: list[str] = []
+    for line in lines:
+        shown.append(line)
+        ident = line.partition(" ")[2]
+        if line.startswith(("FAILED ", "ERROR ")) and ident in report.errors:
+            block = [f"    {text}" for text in first_error(report.errors[ident])]
+            size = sum(len(text) + 1 for text in block)
+            if size <= room:
+                room -= size
+                shown += block
+    if not report.ran:
+        shown.append(
+            f"no tests ran. The runner said:\n{cut(report.output, 4000)}"
+            if report.output
+            else "no tests ran."
+        )
+    sets = {
+        "passed": report.passed,
+        "failed": report.failed,
+        "errored": report.errored,
+        "skipped": report.skipped,
+    }
+    # durations and temporary names change from run to run: what counts is which tests did what
+    digest = hashlib.sha256(
+        json.dumps([sets, sorted(report.errors.items())], sort_keys=True).encode()
+    ).hexdigest()
+    return ToolResult(
+        "\n".join(shown),
+        is_error=bool(report.red) or not report.ran,
+        exit_code=report.exit,
+        digest=digest,
+        truncated=report.truncated,
+        full_path=str(context.log),
+        data={
+            **{k: list(v) for k, v in sets.items()},
+            "complete": report.complete,
+            "timed_out": report.timed_out,
+        },
+    )
+
+
+TOOL = Tool(
+    "test_runner",
+    "Run tests in the sandbox: which passed, failed, could not run, and the first error of each.",
+    TestRunnerArguments,
+    run,
+)
