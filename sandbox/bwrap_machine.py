@@ -86,6 +86,7 @@ def command(limits: Limits) -> list[str]:
         *("--size", str(limits.scratch), "--tmpfs", "/tmp"),  # noqa: S108 - inside the sandbox
         *("--size", str(limits.disk), "--tmpfs", ROOT),
         *("--size", str(32 << 20), "--tmpfs", TOOLBOX),
+        *("--remount-ro", "/"),
         *("--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--chdir", ROOT),
         *("--", "/usr/bin/python3", "-I", "-S", "-c", BOOT, ROOT),
     ]

@@ -53,6 +53,7 @@ FRAME = struct.Struct(">II")
 MAX_PAYLOAD = 256 << 20
 STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is counted
 BACKLOG = 4 << 20  # unsent bytes above which the jobs' pipes are not read: the host sets the pace
+SETTLE = 2.0  # seconds for killed processes to be gone before a command's end is reported
 PR_SET_DUMPABLE = 4
 OOM_SCORE_ADJ = b"700"  # the kernel's out-of-memory killer takes a job before the supervisor
 O_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -345,23 +346,32 @@ class Supervisor:
 
     def reap(self) -> None:
         """Collect every dead process; finish the jobs whose main process is among them."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            for job in list(self.jobs.values()):
-                if job.pid == pid:
-                    job.status = status
+        self.collect()
         for job in list(self.jobs.values()):
             if job.status is not None:
                 self.finish(job, job.status)
 
+    def collect(self) -> bool:
+        """Collect every dead process; returns whether any other is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            for job in self.jobs.values():
+                if job.pid == pid:
+                    job.status = status
+
     def finish(self, job: Job, status: int) -> None:
         """The main process is gone: end its left-overs, drain the pipes, report."""
         self.kill_job(job)
+        patience = time.monotonic() + SETTLE
+        # killed is not yet gone: hundreds of dying processes would still be seen by the next command
+        while len(self.jobs) == 1 and self.collect() and time.monotonic() < patience:
+            time.sleep(0.001)
+            self.kill_job(job)
         for fd in list(job.pipes):
             while self.read_pipe(job, fd):
                 pass
@@ -634,6 +644,7 @@ def main(root: str) -> NoReturn:
     if os.getpid() != 1:
         sys.exit("the supervisor runs only as process 1 of a sandbox")
     set_dumpable(0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would make process 1 killable by it
     os.umask(0o022)
     fd_in, fd_out = os.dup(0), os.dup(1)  # dup makes them close-on-exec: no child ever holds them
     null = os.open("/dev/null", os.O_RDWR)
