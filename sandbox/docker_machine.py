@@ -137,7 +137,7 @@ class DockerMachine:
             binds=[f"{folder}:{folder}:ro" for folder in image.binds if Path(folder).exists()],
             tmpfs={
                 ROOT: f"rw,exec,nosuid,nodev,size={limits.disk},nr_inodes={limits.inodes},mode=0755,{owner}",
-                "/tmp": f"rw,exec,nosuid,nodev,size={limits.scratch},nr_inodes={limits.inodes},mode=1777",  # noqa: S108
+                "/tmp": f"rw,exec,nosuid,nodev,size={limits.scratch},nr_inodes={limits.inodes},mode=1777,{owner}",  # noqa: S108
                 TOOLBOX: f"rw,nosuid,nodev,size=32m,nr_inodes=4096,mode=0755,{owner}",
             },
         )

@@ -18,7 +18,7 @@ from typing import Any
 from m3agent.sandbox.errors import ImageMissing
 
 DEFAULT_IMAGE = "python:3.12-slim"
-SKELETON = "m3agent-skeleton:1"
+SKELETON = "m3agent-skeleton:2"
 SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp", "ws")
 HOST_FOLDERS = ("/usr", "/etc/alternatives")
 """Laid read-only over the skeleton."""
@@ -52,7 +52,8 @@ def skeleton_archive() -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder in SKELETON_FOLDERS:
             info = tarfile.TarInfo(folder)
-            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            # the engine gives a tmpfs the mode of the folder it covers
+            info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder.endswith("tmp") else 0o755
             archive.addfile(info)
         for name, target in usr_links():
             info = tarfile.TarInfo(name)

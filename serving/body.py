@@ -27,7 +27,8 @@ class RequestBody:
                 self._encoded += b","
             self._encoded += _json(message)
             self._sent.append(dict(message))
-        return b"".join((b'{"messages":[', self._encoded, b"],", _json(parameters)[1:]))
+        ending = b"]," if parameters else b"]"
+        return b"".join((b'{"messages":[', self._encoded, ending, _json(parameters)[1:]))
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

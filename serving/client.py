@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -106,7 +106,7 @@ class Client:
         top_p: float = 0.95,
         top_k: int = 40,
         deadline: float | None = None,
-    ) -> AsyncIterator[Delta | Turn]:
+    ) -> AsyncGenerator[Delta | Turn, None]:
         """Ask for the next message: deltas as they come, then exactly one Turn.
 
         `messages` and `tools` are OpenAI's. Sampling defaults are MiniMax's for M3. `deadline` is an instant
@@ -167,7 +167,9 @@ class Client:
     def _retrying(self, deadline: float | None) -> "AsyncRetrying":
         from tenacity import AsyncRetrying, retry_if_exception, wait_exponential_jitter
 
-        backoff = wait_exponential_jitter(self._backoff, _LONGEST_BACKOFF_SECONDS, jitter=self._backoff)
+        backoff = wait_exponential_jitter(
+            multiplier=self._backoff, max=_LONGEST_BACKOFF_SECONDS, jitter=self._backoff
+        )
         failed_first: float | None = None
 
         def wait(state: "RetryCallState") -> float:

@@ -73,7 +73,7 @@ async def probe(
     *,
     api_key: str | None,
     model: str | None,
-    timeout: float = 10,  # noqa: ASYNC109  it is for each answer, not for the whole
+    timeout: float = 10,
 ) -> Endpoint:
     """Ask a server which models it has and what it is.
 

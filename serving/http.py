@@ -24,8 +24,8 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _LIMIT = re.compile(
-    r"(?:maximum |model'?s )?(?:context length|context window|maximum model length|max_(?:seq|model|input)_len\w*)"
-    r"[^0-9.]{0,24}?([0-9][0-9,]*)",
+    r"(?:context length|context window|maximum model length)[^0-9.]{0,24}?([0-9][0-9,]*)(?![0-9,)])"
+    r"|max_(?:seq|model|input)_len\w*\W{0,4}([0-9][0-9,]*)",
     re.IGNORECASE,
 )
 _ASKED = re.compile(
@@ -105,11 +105,10 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
 def refusal(status: int, text: str, host: str, wait: float | None = None) -> ModelServerError:
     """The error for a status and the server's words; one about the context's length is told apart."""
     if status in (400, 413, 422) and _TOO_LONG.search(text):
-        limit, asked = _LIMIT.search(text), _ASKED.search(text)
-        counted = _number(next(filter(None, asked.groups()))) if asked else None
+        asked = _first_number(_ASKED, text)
         if room := _ROOM.search(text):
-            counted = int(room[1]) + int(room[2])
-        return ContextTooLong(_number(limit[1]) if limit else None, counted, host=host)
+            asked = int(room[1]) + int(room[2])
+        return ContextTooLong(_first_number(_LIMIT, text), asked, host=host)
     if "<html" in text[:2000].lower():
         text = "a web page"
     return EndpointRefused(status, text, host=host, retry_after=wait)
@@ -131,8 +130,9 @@ def retry_after(value: str | None) -> float | None:
         return max(0.0, parsed.timestamp() - time.time()) if parsed else None
 
 
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
+def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(next(filter(None, found.groups())).replace(",", "")) if found else None
 
 
 def _server_words(error: "openai.APIStatusError") -> str:

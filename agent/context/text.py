@@ -33,8 +33,8 @@ _RESERVED = "|".join(
         r"\](?=\\*<\][\w. ]{1,64}\[>\[)",  # ]<]minimax[>[, ]<]start of image[>[, ]<]2.0 seconds[>[ and the like
         r"\](?=\\*(?:~b\]|~!b\[|!p~\[|!d~\[))",  # role and document markers
         r"\[(?=\\*e~\[)",
-        # Our own delimiters. `<file>` is left alone: it is no delimiter of ours, but common in code and manuals.
-        r"<(?=\\*(?:/file|/?not_shown)(?!\w))",
+        # Our own delimiters, and the one that ends the issue. `<file>` is left alone: it is no delimiter of ours, but common in code and manuals.
+        r"<(?=\\*(?:/file|/issue|/?not_shown)(?!\w))",
         r"<(?=\\*file(?![\w>.:/-]))",
         r"<(?=\\*U\+[0-9A-F]{4,6}>)",
     )

@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import settings
+
+# A time limit for each example would fail on a busy machine, not on a fault.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 GIT_ENV = {
     "GIT_AUTHOR_NAME": "A. Tester",

@@ -76,6 +76,7 @@ DELIMITERS = [
     "<file",
     "<not_shown>",
     "</not_shown>",
+    "</issue>",
 ]
 INVISIBLE = [
     chr(code)
@@ -83,7 +84,7 @@ INVISIBLE = [
 ]
 
 RESERVED = [*M3_TOKENS, *OTHER_TOKENS]
-FORGED = re.compile(r"</file\b|<file\s|<file$|</?not_shown\b")
+FORGED = re.compile(r"</(?:file|issue)\b|<file\s|<file$|</?not_shown\b")
 
 texts = st.lists(
     st.one_of(
@@ -100,7 +101,7 @@ texts = st.lists(
 def undo(text: str) -> str:
     """The documented way back: codes become characters, one backslash goes from a reserved string."""
     reserved = "|".join(re.escape(token[1:]) for token in RESERVED)
-    extra = r"\|[\w-]{1,64}\|>|<\][\w. ]{1,64}\[>\[|(?:/file|/?not_shown)(?!\w)|file(?![\w>.:/-])|U\+[0-9A-F]{4,6}>"
+    extra = r"\|[\w-]{1,64}\|>|<\][\w. ]{1,64}\[>\[|(?:/file|/issue|/?not_shown)(?!\w)|file(?![\w>.:/-])|U\+[0-9A-F]{4,6}>"
     pattern = rf"<U\+([0-9A-F]{{4,6}})>|([<\[\]])\\(?=\\*(?:{reserved}|{extra}))"
     return re.sub(pattern, lambda match: match[2] or chr(int(match[1], 16)), text)
 

@@ -195,18 +195,15 @@ async def test_checkpoint_patch_and_rollback(sandbox_of: SandboxOf) -> None:
         "run.sh": "echo\n",
         "bin.dat": b"\0\1",
     }
+    work = (
+        "echo three >> a.py; rm gone.py; echo n > new.py; echo l > x.log; mkdir -p build __pycache__; "
+        "echo b > build/b; echo p > __pycache__/p.pyc; chmod +x run.sh; ln -s a.py link; printf '*.py' > sub.txt; "
+        "mkdir sub; echo '*' > sub/.gitignore; echo s > sub/s.py"
+    )
     async with sandbox_of(files) as sandbox:
         base = sandbox.tree
         assert await sandbox.checkpoint() == base
-        await sandbox.exec(
-            [
-                "sh",
-                "-c",
-                "echo three >> a.py; rm gone.py; echo n > new.py; echo l > x.log; mkdir -p build __pycache__; "
-                "echo b > build/b; echo p > __pycache__/p.pyc; chmod +x run.sh; ln -s a.py link; printf '*.py' > sub.txt; "
-                "mkdir sub; echo '*' > sub/.gitignore; echo s > sub/s.py",
-            ]
-        )
+        await sandbox.exec(["sh", "-c", work])
         changed = await sandbox.checkpoint()
         patch = await sandbox.patch()
         assert patch.tree == changed

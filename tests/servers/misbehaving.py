@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -76,6 +77,7 @@ class MisbehavingServer:
         self.answers: list[Any] = []
         self.pages: dict[str, Any] = {"/v1/models": VLLM_MODELS, "/version": {"version": "0.24.0"}}
         self.requests: list[Received] = []
+        self._arrival = threading.Condition()
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=["GET", "POST"])])
         config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
         self._server = _Server(config)
@@ -111,9 +113,17 @@ class MisbehavingServer:
     def chats(self) -> list[Received]:
         return [request for request in self.requests if request.path == "/v1/chat/completions"]
 
+    def wait_for_chats(self, count: int) -> None:
+        """Block until so many chat requests are here."""
+        with self._arrival:
+            assert self._arrival.wait_for(lambda: len(self.chats) >= count, timeout=10)
+
     async def _handle(self, request: Request) -> Response:
         path = request.url.path
-        self.requests.append(Received(path, dict(request.headers), await request.body()))
+        received = Received(path, dict(request.headers), await request.body())
+        with self._arrival:
+            self.requests.append(received)
+            self._arrival.notify_all()
         if path != "/v1/chat/completions":
             return await self._respond(request, self.pages.get(path, Reply(404, {"detail": "Not Found"})))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -145,19 +155,29 @@ class MisbehavingServer:
 
 def delta(**fields: Any) -> dict[str, Any]:
     """One event of a stream with this delta."""
-    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
+    return {
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": fields, "finish_reason": None}],
+    }
 
 
-def call(index: int, name: str | None = None, arguments: str = "", identity: str | None = None) -> dict[str, Any]:
+def call(
+    index: int, name: str | None = None, arguments: str = "", identity: str | None = None
+) -> dict[str, Any]:
     """One event with (a piece of) a call."""
     function: dict[str, Any] = {"arguments": arguments} | ({"name": name} if name else {})
-    piece = {"index": index, "type": "function", "function": function} | ({"id": identity} if identity else {})
+    piece = {"index": index, "type": "function", "function": function} | (
+        {"id": identity} if identity else {}
+    )
     return delta(tool_calls=[piece])
 
 
 def finish(reason: str) -> dict[str, Any]:
     """The event that ends a message."""
-    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    return {
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": {}, "finish_reason": reason}],
+    }
 
 
 def usage(prompt: int, completion: int, **details: Any) -> dict[str, Any]:
@@ -184,7 +204,7 @@ def messages_bytes(body: bytes) -> bytes:
 def history_faults(bodies: list[bytes]) -> list[str]:
     """What is wrong with consecutive requests of one conversation, as a strict server would see it."""
     faults: list[str] = []
-    for earlier, later in zip(bodies, bodies[1:], strict=False):
+    for earlier, later in itertools.pairwise(bodies):
         if not messages_bytes(later).startswith(messages_bytes(earlier)):
             faults.append("a later request rewrote an earlier message")
     for body in bodies:

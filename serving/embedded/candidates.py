@@ -1,0 +1,103 @@
+"""Candidates in the order they are tried, and the choice among those that hold."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from m3agent.serving.embedded.localise import Scores
+from m3agent.serving.embedded.mutants import propose
+from m3agent.serving.embedded.operators.base import Hints, Mutation
+from m3agent.serving.embedded.scope import Kinds
+from m3agent.serving.embedded.source import Source, splice
+
+SUSPICION = 3.0
+"""How much being the most suspected line, against not at all, weighs beside the cost of a change."""
+
+DOUBTFUL: Mapping[str, float] = {
+    "statement deleted": 1.6,
+    "condition removed": 1.4,
+    "raise dropped": 1.6,
+    "statement repeated": 1.4,
+    "condition": 0.8,
+    "operand dropped": 0.4,
+    "missing guard": 0.4,
+    "constant for variable": 0.4,
+    "call dropped": 0.4,
+    "argument dropped": 0.6,
+    "truth value": 0.4,
+    "decorator": 0.4,
+}
+"""Kinds of change that satisfy tests more often than they repair; added to the cost when choosing."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mutation of one file and how suspected the place is."""
+
+    path: str
+    mutation: Mutation
+    suspicion: float
+
+    @property
+    def order(self) -> float:
+        """The rank to try it at; smaller is earlier."""
+        return self.mutation.cost + SUSPICION * (1 - self.suspicion)
+
+    def doubt(self, source: Source) -> float:
+        """How little to trust it once it holds; smaller is better."""
+        extra = sum(DOUBTFUL.get(part, 0.0) for part in self.mutation.operator.split(" and "))
+        added = sum(len(edit.text) - (edit.end - edit.start) for edit in self.mutation.edits)
+        return self.mutation.cost + extra + SUSPICION / 2 * (1 - self.suspicion) + max(0, added) / 200
+
+    def changed(self, source: Source) -> str:
+        """Return the whole text of the file with the change made."""
+        return splice(source.text, self.mutation.edits)
+
+
+@lru_cache(maxsize=32)
+def _proposed(
+    path: str, text: str, lines: tuple[tuple[int, float], ...], kinds: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...], hints: Hints
+) -> tuple[tuple[float, Mutation], ...]:
+    held = {where: {name: list(seen) for name, seen in names} for where, names in kinds}
+    return tuple(propose(Source(path, text), dict(lines), held, hints))
+
+
+def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
+    return tuple(
+        (where, tuple((name, tuple(seen)) for name, seen in sorted(names.items()))) for where, names in sorted(kinds.items())
+    )
+
+
+def candidates(sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, seed: int) -> list[Candidate]:
+    """Return every candidate, the ones to try first in front. Equal ranks are ordered by `seed`."""
+    found: list[Candidate] = []
+    for path, lines in scores.items():
+        own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
+        proposals = _proposed(path, sources[path].text, tuple(sorted(lines.items())), _frozen(own), hints)
+        found += [Candidate(path, mutation, suspicion) for suspicion, mutation in proposals]
+
+    def key(candidate: Candidate) -> tuple[float, int, str, tuple[object, ...]]:
+        edits = candidate.mutation.edits
+        tie = zlib.crc32(f"{seed} {candidate.path} {edits}".encode())
+        return round(candidate.order, 6), tie, candidate.path, edits
+
+    return sorted(found, key=key)
+
+
+def minimal_edit(before: str, after: str) -> tuple[str, str]:
+    """Return whole lines of `before`, unique in it, and what replaces them to give `after`."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    while True:
+        passage = "".join(old[start : len(old) - end])
+        if passage and before.count(passage) == 1:
+            return passage, "".join(new[start : len(new) - end])
+        if start == 0 and end == 0:
+            return before, after
+        start, end = max(0, start - 1), max(0, end - 1)

@@ -1,0 +1,128 @@
+"""Which lines are to blame: coverage spectrum, tracebacks and the issue's own words."""
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from m3agent.serving.embedded.source import FUNCTIONS, Source
+
+Scores = dict[str, dict[int, float]]
+"""Suspicion from 0 to 1, by file and line."""
+
+DEEPEST_FRAME = 0.5
+OTHER_FRAME = 0.15
+NAMED_IN_ISSUE = 0.25
+SAME_FUNCTION = 0.1
+DEFINITION = 0.6
+IMPORTED = 0.2
+LINES = 400
+
+
+def ochiai(failed: int, passed: int, all_failed: int) -> float:
+    """Return the Ochiai coefficient of a line that `failed` and `passed` tests ran."""
+    return failed / math.sqrt(all_failed * (failed + passed)) if failed and all_failed else 0.0
+
+
+def issue_words(issue: str) -> set[str]:
+    """Return the identifiers that an issue text seems to name."""
+    quoted = " ".join(re.findall(r"`([^`]+)`", issue))
+    words = set(re.findall(r"[A-Za-z_]\w+", quoted)) | set(re.findall(r"\b([A-Za-z_]\w+)\(", issue))
+    return words | {word for word in re.findall(r"[A-Za-z_]\w+", issue) if "_" in word or re.search("[a-z][A-Z]", word)}
+
+
+def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: str) -> Scores:
+    """Score the lines of `sources` by the probe's spectrum.
+
+    Ochiai's coefficient is the base; the deepest project frame of each failure and functions the issue names are
+    raised; definitions outside of functions count as far as suspected code uses their names.
+    """
+    scores: Scores = {path: {} for path in sources}
+    all_failed = spectrum["traced"][0]
+    for path, rows in spectrum["lines"].items():
+        if path in scores:
+            scores[path] = {line: ochiai(failed, passed, all_failed) for line, failed, passed in rows}
+    _frames(spectrum, scores)
+    words = issue_words(issue)
+    for path, source in sources.items():
+        _functions(source, scores[path], words, spectrum)
+    used = _names_used(sources, scores)
+    for path, source in sources.items():
+        _definitions(source, scores[path], used, spectrum["imported"].get(path, ()))
+    return _normalised(scores)
+
+
+def _frames(spectrum: Mapping[str, Any], scores: Scores) -> None:
+    failures = spectrum["failed"]
+    for _, _, _, _, frames in failures:
+        own = [(path, line) for path, line, _ in frames if path in scores]
+        for path, line in dict.fromkeys(own):
+            bonus = DEEPEST_FRAME if (path, line) == own[-1] else OTHER_FRAME
+            scores[path][line] = scores[path].get(line, 0.0) + bonus / len(failures)
+
+
+def _functions(source: Source, lines: dict[int, float], words: set[str], spectrum: Mapping[str, Any]) -> None:
+    deepest = set()
+    for _, _, _, _, frames in spectrum["failed"]:
+        own = [(line, name) for path, line, name in frames if path == source.path]
+        deepest |= {line for line, _ in own[-1:]}
+    for node in ast.walk(source.tree):
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        bonus = NAMED_IN_ISSUE if node.name in words else 0.0
+        if isinstance(node, FUNCTIONS) and any(line in span for line in deepest):
+            bonus += SAME_FUNCTION
+        if isinstance(node, ast.ClassDef):
+            bonus /= 4
+        for line in span:
+            if bonus and line in lines:
+                lines[line] += bonus
+
+
+def _names_used(sources: Mapping[str, Source], scores: Scores) -> dict[str, float]:
+    """Map each name that suspected code reads to the highest suspicion of a line reading it."""
+    used: dict[str, float] = {}
+    for path, source in sources.items():
+        for node in ast.walk(source.tree):
+            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+            line = getattr(node, "lineno", 0)
+            if name is not None and line in scores[path]:
+                used[name] = max(used.get(name, 0.0), scores[path][line])
+    return used
+
+
+def _definitions(source: Source, lines: dict[int, float], used: Mapping[str, float], imported: Iterable[int]) -> None:
+    """Score statements of modules and classes, which every test runs by importing them."""
+    known = set(imported)
+    for statement in source.statements():
+        if source.function(statement) is not None or isinstance(statement, ast.ClassDef):
+            continue
+        first, last = source.header(statement)
+        if isinstance(statement, FUNCTIONS):
+            if statement.name in used and first not in lines:
+                lines[first] = DEFINITION * used[statement.name]
+            continue
+        defined = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        value = max((used.get(name, 0.0) for name in defined), default=0.0) * DEFINITION
+        for line in range(first, last + 1):
+            if value or line in known:
+                lines[line] = max(lines.get(line, 0.0), value or IMPORTED * 0.5)
+    for line in known:
+        if line > 0:
+            lines.setdefault(line, IMPORTED)
+
+
+def _normalised(scores: Scores) -> Scores:
+    highest = max((score for lines in scores.values() for score in lines.values()), default=0.0)
+    if not highest:
+        return {}
+    ranked = sorted(
+        ((score / highest, path, line) for path, lines in scores.items() for line, score in lines.items()),
+        key=lambda item: (-item[0], item[1], item[2]),
+    )
+    found: Scores = {}
+    for score, path, line in ranked[:LINES]:
+        found.setdefault(path, {})[line] = score
+    return found

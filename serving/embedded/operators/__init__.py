@@ -1,0 +1,1 @@
+"""General edits: what ordinary mistakes look like, undone."""

@@ -1,0 +1,371 @@
+"""Mode ``judge``: try candidates, in order, and let the tests say which of them hold."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import shutil
+import sys
+import tempfile
+import time
+from typing import Any
+
+from m3agent.serving.embedded.probe.jobs import Job, Jobs
+from m3agent.serving.embedded.probe.session import Channel, Clock, fork, messages, reap, recorder, run_pytest, warm_up
+from m3agent.serving.embedded.probe.swap import ImportTimeCalls, changes, live_functions
+from m3agent.serving.embedded.probe.tree import Tree
+
+WORKERS = 8
+
+
+def processors() -> int:
+    """Count the processors this sandbox may use."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            count = min(count, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no control group says otherwise
+    return max(1, min(WORKERS, count))
+
+
+def spliced(source: str, edits: list[list[Any]]) -> str:
+    """Apply ``[start, end, text]`` edits, in characters, to `source`."""
+    for start, end, text in sorted(edits, reverse=True):
+        source = source[:start] + text + source[end:]
+    return source
+
+
+class Task:
+    """What every candidate is judged by."""
+
+    def __init__(self, asked: dict[str, Any]) -> None:
+        self.root: str = os.path.abspath(asked["root"])
+        self.extra: list[str] = asked["extra"]
+        self.targets: list[str] = asked["targets"]
+        self.first: list[str] = asked["first"]
+        self.failing = set(asked["failing"])
+        self.passed: int = asked["passed"]
+        self.whole: bool = asked["whole"]
+        self.limit: float = max(0.5, 8 * asked["slowest"])
+        self.suite_seconds: float = asked["suite_seconds"]
+        self.files: list[str] = asked["files"]
+        self.candidates: list[list[Any]] = asked["candidates"]
+        self.sources: dict[str, str] = {}
+        for rel in self.files:
+            with open(os.path.join(self.root, rel), "rb") as file:
+                self.sources[rel] = file.read().decode("utf-8")
+
+    def text(self, index: int) -> tuple[str, str]:
+        """Return the file that candidate `index` changes and its new text."""
+        number, edits = self.candidates[index]
+        rel = self.files[number]
+        return rel, spliced(self.sources[rel], edits)
+
+    def fixed(self, ended: dict[str, str]) -> list[str]:
+        """Return the failing tests that `ended` (node id: outcome) shows to pass."""
+        found = []
+        for node in sorted(self.failing):
+            if "::" in node:
+                good = ended.get(node) == "passed"
+            else:
+                inside = [outcome for other, outcome in ended.items() if other.startswith(node + "::")]
+                good = node not in ended and "passed" in inside and not set(inside) - {"passed", "skipped"}
+            if good:
+                found.append(node)
+        return found
+
+    def regressed(self, ended: dict[str, str]) -> bool:
+        """Tell whether a test that used to pass does so no more."""
+        return any(
+            outcome not in ("passed", "skipped") and node not in self.failing and node.split("::")[0] not in self.failing
+            for node, outcome in ended.items()
+        )
+
+
+class Slot:
+    """One place where candidates are tried, one after the other."""
+
+    def __init__(self, task: Task, tree: Tree, jobs: Jobs) -> None:
+        self.task = task
+        self.tree = tree
+        self.jobs = jobs
+        self.busy = False
+        self.current = -1
+        self.server: Job | None = None
+        self.requests = -1
+        self.ready = False
+        self.swapping = True
+
+    def start_server(self, heard: Any, ended: Any) -> None:
+        """Start the process that has the tests collected and swaps candidates in."""
+        reader, self.requests = os.pipe()
+
+        def body(channel: Channel) -> None:
+            os.close(self.requests)
+            serve(channel, self.task, self.tree, reader)
+
+        pid, fd = fork(self.tree, body)
+        os.close(reader)
+        self.server = Job(pid, fd, time.monotonic() + 60, heard, ended)
+        self.jobs.add(self.server)
+
+    def drop_server(self) -> None:
+        """Forget a server that ended."""
+        if self.requests >= 0:
+            os.close(self.requests)
+        self.server, self.requests, self.ready = None, -1, False
+
+
+def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
+    """Collect the first failing tests, then judge the candidates whose numbers arrive on `requests`."""
+    calls = ImportTimeCalls()
+    clock = Clock(task.limit)
+
+    def loop(session: Any) -> bool:
+        plugin.tracer = None
+        functions = live_functions()
+        items = [item for node in task.first for item in session.items if item.nodeid == node]
+        compiled = {
+            rel: compile(source, os.path.join(tree.place, rel), "exec", dont_inherit=True)
+            for rel, source in task.sources.items()
+        }
+        channel.send(t="ready", ids=[item.nodeid for item in items])
+        with os.fdopen(requests) as lines:
+            for line in lines:
+                index = int(line)
+                rel, text = task.text(index)
+                try:
+                    new = compile(text, os.path.join(tree.place, rel), "exec", dont_inherit=True)
+                except (SyntaxError, ValueError, RecursionError):
+                    channel.send(t="verdict", index=index, ended=None, swapped=True)
+                    continue
+                found = changes(compiled[rel], new, calls.ran)
+                if not found or any(key not in functions for key in found):
+                    channel.send(t="verdict", index=index, ended=None, swapped=found == {})
+                    continue
+                pairs = [(function, code) for key, code in found.items() for function in functions[key]]
+                channel.send(t="verdict", index=index, ended=swapped_in(session, plugin, items, pairs, task), swapped=True)
+                if tree.small:
+                    tree.restore()
+        return True
+
+    plugin = recorder(channel, tree, set(task.first), clock, calls, loop)
+    files = sorted({node.split("::")[0] for node in task.first})
+    run_pytest(channel, tree, files, task.extra, plugin)
+
+
+def swapped_in(session: Any, plugin: Any, items: list[Any], pairs: list[Any], task: Task) -> dict[str, str]:
+    """Run `items` in a fork of this process with the code of `pairs` (function, code) put in."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setsid()
+            os.close(reader)
+            plugin.channel = Channel(writer)
+            for function, code in pairs:
+                function.__code__ = code
+            for number, item in enumerate(items):
+                following = items[number + 1] if number + 1 < len(items) else None
+                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if plugin.timed_out:
+                    break
+            plugin.channel.send(t="done")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    ended: dict[str, str] = {}
+    until = [time.monotonic() + 4 * task.limit + 1]
+    try:
+        for message in messages(reader, lambda: until[0]):
+            if message["t"] == "end":
+                ended[message["id"]] = message["o"]
+                until[0] = time.monotonic() + 4 * task.limit + 1
+            elif message["t"] == "late":
+                ended["late"] = "timeout"
+            elif message["t"] == "done":
+                break
+    finally:
+        os.close(reader)
+        reap(pid)
+    return ended
+
+
+def put(tree: Tree, rel: str, text: str) -> None:
+    """Make `rel` have the candidate's text for this process: on disk in a copy, else only where it is imported."""
+    path = os.path.join(tree.place, rel)
+    if tree.private:
+        with open(path, "wb") as file:
+            file.write(text.encode())
+        return
+    original = importlib.machinery.SourceFileLoader.get_data
+
+    def get_data(self: Any, asked: Any) -> bytes:
+        return text.encode() if os.path.abspath(asked) == path else original(self, asked)
+
+    importlib.machinery.SourceFileLoader.get_data = get_data  # type: ignore[method-assign, assignment]
+    sys.dont_write_bytecode = True
+
+
+class Judge:
+    """Hands candidates to slots: first the cheapest failing tests, then, for survivors, everything."""
+
+    def __init__(self, task: Task, slots: list[Slot], jobs: Jobs, seconds: float, after: int) -> None:
+        self.task = task
+        self.slots = slots
+        self.jobs = jobs
+        self.deadline = time.monotonic() + seconds
+        self.after = after
+        self.cutoff = len(task.candidates)
+        self.verdicts = ["-"] * len(task.candidates)
+        self.found: list[dict[str, Any]] = []
+        self.next = 0
+        self.fresh: list[tuple[int, bool]] = []  # (candidate, whether everything is to run)
+
+    def run(self) -> None:
+        """Judge until the candidates, the time, or the need for more survivors ends."""
+        for slot in self.slots:
+            self._start(slot)
+        while time.monotonic() < self.deadline:
+            for slot in self.slots:
+                self._feed(slot)
+            if not any(slot.busy for slot in self.slots) and not self.fresh and self.next >= self.cutoff:
+                break
+            self.jobs.wait(self.deadline)
+        self.jobs.stop_all()
+
+    def _start(self, slot: Slot) -> None:
+        def heard(message: dict[str, Any]) -> None:
+            if message["t"] == "ready":
+                slot.ready = True
+                slot.swapping = set(message["ids"]) == set(self.task.first)
+            elif message["t"] == "verdict":
+                slot.busy = False
+                self._screened(message["index"], message["ended"], message["swapped"])
+            if slot.server is not None:
+                slot.server.deadline = time.monotonic() + 1e6
+
+        def ended() -> None:
+            slot.drop_server()
+            slot.swapping = False  # no server, or one that a candidate took with it: import afresh from here on
+            if slot.busy:
+                slot.busy = False
+                self.fresh.append((slot.current, False))
+
+        slot.start_server(heard, ended)
+
+    def _feed(self, slot: Slot) -> None:
+        if slot.busy:
+            return
+        if self.fresh:
+            index, everything = self.fresh.pop(0)
+            self._run_fresh(slot, index, everything)
+        elif self.next < self.cutoff and (slot.ready or not slot.swapping):
+            index = self.next
+            self.next += 1
+            if slot.swapping and slot.server is not None:
+                slot.busy = True
+                slot.current = index
+                slot.server.deadline = time.monotonic() + (4 * self.task.limit + 1) * (len(self.task.first) + 1)
+                os.write(slot.requests, b"%d\n" % index)
+            else:
+                self._run_fresh(slot, index, False)
+
+    def _screened(self, index: int, ended: dict[str, str] | None, swapped: bool) -> None:
+        if ended is None:
+            if swapped:
+                self.verdicts[index] = "x"  # does not compile, or changes nothing
+            else:
+                self.fresh.append((index, False))
+        elif "passed" in ended.values() or not self.task.first:
+            self.fresh.append((index, True))
+        else:
+            self.verdicts[index] = "t" if "timeout" in ended.values() else "f"
+
+    def _run_fresh(self, slot: Slot, index: int, everything: bool) -> None:
+        task = self.task
+        rel, text = task.text(index)
+        files = sorted({node.split("::")[0] for node in (task.failing if everything else task.first)})
+        targets = task.targets if everything and task.whole else files
+        wanted = None if everything else {node for node in task.first if "::" in node} or None
+        if any("::" not in node for node in task.first):
+            wanted = None
+
+        def body(channel: Channel) -> None:
+            put(slot.tree, rel, text)
+            plugin = recorder(channel, slot.tree, wanted, Clock(task.limit), None, None)
+            run_pytest(channel, slot.tree, targets, task.extra, plugin)
+
+        ended: dict[str, str] = {}
+        state = {"done": False, "over": False}
+        pid, fd = fork(slot.tree, body)
+
+        def heard(message: dict[str, Any]) -> None:
+            if state["over"]:
+                return
+            if message["t"] == "end":
+                ended[message["id"]] = message["o"]
+                job.deadline = max(job.deadline, time.monotonic() + 4 * task.limit + 2)
+                if everything and task.regressed({message["id"]: message["o"]}):
+                    state["over"] = True
+                    self.jobs.stop(job)
+                    finish()
+            elif message["t"] == "done":
+                state["done"] = True
+
+        def finish() -> None:
+            slot.busy = False
+            slot.tree.restore()
+            if everything:
+                self._decide(index, ended, state["done"])
+            elif any(outcome == "passed" for outcome in ended.values()):
+                self.fresh.append((index, True))
+            else:
+                self.verdicts[index] = "f" if state["done"] else "t"
+
+        slot.busy = True
+        allowed = 4 * task.limit + 10 + (4 * task.suite_seconds if everything else 0)
+        job = Job(pid, fd, time.monotonic() + allowed, heard, finish)
+        self.jobs.add(job)
+
+    def _decide(self, index: int, ended: dict[str, str], done: bool) -> None:
+        fixed = self.task.fixed(ended)
+        passed = sum(outcome == "passed" for outcome in ended.values())
+        lost = self.task.whole and passed < self.task.passed + len([node for node in fixed if "::" in node])
+        if not done or not fixed or lost or self.task.regressed(ended):
+            self.verdicts[index] = "r" if fixed or not done else "f"
+            return
+        full = len(fixed) == len(self.task.failing)
+        self.verdicts[index] = "P" if full else "p"
+        self.found.append({"index": index, "fixed": len(fixed)})
+        if full:
+            self.cutoff = min(self.cutoff, index + self.after)
+
+
+def judge(asked: dict[str, Any]) -> dict[str, Any]:
+    """Try the candidates of `asked` and report one letter for each, and the ones that hold."""
+    started = time.monotonic()
+    warm_up()
+    task = Task(asked)
+    folder = tempfile.mkdtemp(prefix="m3-probe-")
+    jobs = Jobs()
+    try:
+        count = min(processors(), max(1, len(task.candidates))) if asked["private"] else 1
+        places = [os.path.join(folder, f"w{number}") if asked["private"] else None for number in range(count)]
+        slots = [Slot(task, Tree(task.root, place), jobs) for place in places]
+        judging = Judge(task, slots, jobs, asked["seconds"], asked["after"])
+        judging.run()
+    finally:
+        jobs.stop_all()
+        shutil.rmtree(folder, ignore_errors=True)
+    for index in range(judging.cutoff, len(judging.verdicts)):
+        judging.verdicts[index] = "-"
+    return {
+        "mode": "judge",
+        "verdicts": "".join(judging.verdicts),
+        "found": sorted((found for found in judging.found if found["index"] < judging.cutoff), key=lambda found: found["index"]),
+        "seconds": round(time.monotonic() - started, 2),
+    }

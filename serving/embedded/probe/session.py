@@ -1,0 +1,294 @@
+"""One pytest session in a forked child, reported over a private pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import types
+from typing import Any, Callable, Iterator, NoReturn
+
+from m3agent.serving.embedded.probe.tree import Tree
+
+MEMORY = 1024 * 1024 * 1024
+"""Bytes of address space a child may add to what its parent holds."""
+
+FRAMES = 60
+
+
+class TestTimeout(BaseException):
+    """A test ran past its limit; not an Exception, so that code under test does not swallow it."""
+
+
+class Channel:
+    """JSON lines written to a pipe that only parent and child hold."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def send(self, **message: Any) -> None:
+        """Write one message."""
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+def contain(tree: Tree) -> None:
+    """Turn a fresh fork into a process of its own group, quiet, bounded, and importing from `tree`."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+    with open("/proc/self/statm") as statm:
+        held = int(statm.read().split()[0]) * resource.getpagesize()
+    for kind, limit in (
+        (resource.RLIMIT_AS, held + MEMORY),
+        (resource.RLIMIT_FSIZE, 64 * 1024 * 1024),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.setrlimit(kind, (limit, hard))
+    tree.adopt_environment()
+
+
+def fork(tree: Tree, body: Callable[[Channel], None]) -> tuple[int, int]:
+    """Run ``body(channel)`` in a contained child; return its process id and the pipe to read from."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return pid, reader
+    leave: Callable[[int], NoReturn] = os._exit
+    try:
+        os.close(reader)
+        contain(tree)
+        body(Channel(writer))
+    finally:
+        leave(0)
+
+
+def reap(pid: int) -> None:
+    """Kill the child's whole group and collect the child."""
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+    os.waitpid(pid, 0)
+
+
+def arm(cpu: float, wall: float) -> None:
+    """Start the clocks of one test, in seconds; 0 and 0 stop them."""
+    signal.setitimer(signal.ITIMER_PROF, cpu)
+    signal.setitimer(signal.ITIMER_REAL, wall)
+
+
+def on_alarm(number: int, frame: types.FrameType | None) -> None:
+    """Signal handler: end the running test."""
+    raise TestTimeout("the test ran past its limit")
+
+
+def frames_of(error: BaseException | None, tree: Tree) -> list[list[Any]]:
+    """List ``[file, line, function]`` of the traceback, outermost first, causes before effects' own frames."""
+    found: list[list[Any]] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        own: list[list[Any]] = []
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            rel = None if code.co_filename.startswith("<") else tree.rel(os.path.abspath(code.co_filename))
+            entry = [rel, trace.tb_lineno, code.co_name]
+            if rel is not None and entry not in own:
+                own.append(entry)
+            trace = trace.tb_next
+        if isinstance(error, SyntaxError) and error.filename:
+            rel = tree.rel(os.path.abspath(error.filename))
+            if rel is not None:
+                own.append([rel, error.lineno or 1, "<module>"])
+        found = own + found
+        error = error.__cause__ or error.__context__
+    return found[-FRAMES:]
+
+
+def recorder(channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, tracer: Any, loop: Any) -> Any:
+    """Build the pytest plugin that sends what happens to `channel`.
+
+    `wanted` keeps only these node ids; `clock(last_seconds, timed_out)` gives each test's limit; `tracer` (begin, take)
+    records lines; `loop(session)`, when given, replaces pytest's own test loop.
+    """
+    import pytest
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.channel = channel
+            self.tracer = tracer
+            self.outcome = ""
+            self.frames: list[list[Any]] = []
+            self.error = ""
+            self.timed_out = False
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_collection(self, session: Any) -> Iterator[None]:
+            if self.tracer is not None:
+                self.tracer.begin()
+            yield
+            if self.tracer is not None:
+                self.channel.send(t="import", lines=self.tracer.take())
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(self, session: Any, config: Any, items: list[Any]) -> None:
+            if wanted is not None:
+                items[:] = [item for item in items if item.nodeid in wanted]
+            self.channel.send(t="collected", ids=[item.nodeid for item in items])
+
+        def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+            self._blame(call.excinfo.value)
+            if not isinstance(node, pytest.Item):
+                self._finish(node.nodeid, "uncollected", 0.0)
+
+        def _blame(self, error: BaseException) -> None:
+            if not self.frames:
+                self.frames = frames_of(error, tree)
+                self.error = (type(error).__name__ + ": " + str(error))[:300]
+            self.timed_out = self.timed_out or isinstance(error, TestTimeout)
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
+            yield
+            if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+                self._blame(call.excinfo.value)
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed:
+                self.outcome = "failed"
+            elif report.when == "call" and not self.outcome:
+                self.outcome = report.outcome
+
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Iterator[None]:
+            self.outcome, self.frames, self.error, self.timed_out = "", [], "", False
+            self.channel.send(t="start", id=item.nodeid)
+            started = time.monotonic()
+            limit = clock.limit()
+            if self.tracer is not None:
+                self.tracer.begin()
+            arm(limit, 4 * limit)
+            yield
+            arm(0, 0)
+            lines = self.tracer.take() if self.tracer is not None else None
+            seconds = time.monotonic() - started
+            clock.note(seconds, self.timed_out)
+            self._finish(item.nodeid, "timeout" if self.timed_out else self.outcome or "skipped", seconds, lines)
+
+        def _finish(self, node: str, outcome: str, seconds: float, lines: Any = None) -> None:
+            message: dict[str, Any] = {"t": "end", "id": node, "o": outcome, "s": round(seconds, 4)}
+            if outcome not in ("passed", "skipped"):
+                message["frames"], message["error"] = self.frames, self.error
+            if lines is not None:
+                message["lines"] = lines
+                message["kinds"] = self.tracer.take_kinds()
+            self.channel.send(**message)
+            self.frames, self.error = [], ""
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtestloop(self, session: Any) -> Any:
+            return loop(session) if loop is not None else None
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_sessionfinish(self, session: Any) -> None:
+            self.channel.send(t="done")
+            # What is left is reporting for people and a slow garbage collection.
+            os._exit(0)
+
+    return Recorder()
+
+
+class Clock:
+    """The limit of each test in seconds; hung tests make later limits short."""
+
+    def __init__(self, first: float) -> None:
+        self._limit = first
+        self._slowest = 0.0
+
+    def limit(self) -> float:
+        """Return the limit for the next test."""
+        return self._limit
+
+    def note(self, seconds: float, timed_out: bool) -> None:
+        """Learn from a finished test."""
+        if timed_out:
+            self._limit = min(self._limit, max(0.5, 10 * self._slowest))
+        else:
+            self._slowest = max(self._slowest, seconds)
+
+
+def options() -> list[str]:
+    """Return pytest options that keep a repository's own configuration from slowing or steering the probe."""
+    import importlib.util
+
+    chosen = ["-q", "--tb=no", "--no-header", "--continue-on-collection-errors", "-o", "console_output_style=classic"]
+    chosen += ["-p", "no:randomly", "-p", "no:unraisableexception", "-p", "no:cacheprovider"]
+    if importlib.util.find_spec("pytest_cov") is not None:
+        chosen.append("--no-cov")
+    if importlib.util.find_spec("xdist") is not None:
+        chosen += ["-n", "0"]
+    return chosen
+
+
+def run_pytest(channel: Channel, tree: Tree, targets: list[str], extra: list[str], plugin: Any) -> None:
+    """Run one session on `targets`; to be called in a contained child."""
+    import pytest
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGPROF, on_alarm)
+    pytest.main([*options(), "--rootdir", tree.place, *extra, *targets], plugins=[plugin])
+    channel.send(t="broken")
+
+
+def warm_up() -> None:
+    """Import pytest and its plugins into this process, so that every fork finds them loaded."""
+    import pytest
+
+    folder = tempfile.mkdtemp(prefix="m3-warm-")
+    saved = [os.dup(fd) for fd in (1, 2)]
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        with open(os.path.join(folder, "test_warm.py"), "w") as file:
+            file.write("def test_warm():\n    assert [1] != [2]\n")
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", folder, folder])
+    finally:
+        for fd, copy in zip((1, 2), saved):
+            os.dup2(copy, fd)
+            os.close(copy)
+        os.close(null)
+        sys.modules.pop("test_warm", None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def messages(fd: int, deadline: Callable[[], float]) -> Iterator[dict[str, Any]]:
+    """Yield the messages read from `fd` until it ends or ``deadline()`` (monotonic seconds) passes."""
+    buffer = b""
+    while True:
+        left = deadline() - time.monotonic()
+        if left <= 0 or not select.select([fd], [], [], left)[0]:
+            yield {"t": "late"}
+            return
+        data = os.read(fd, 1 << 16)
+        if not data:
+            return
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            yield json.loads(line)

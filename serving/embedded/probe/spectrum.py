@@ -1,0 +1,195 @@
+"""Mode ``spectrum``: what the tests say, and which lines failing and passing tests run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from typing import Any
+
+from m3agent.serving.embedded.probe.session import Channel, Clock, fork, messages, reap, recorder, run_pytest, warm_up
+from m3agent.serving.embedded.probe.tracing import Tracer
+from m3agent.serving.embedded.probe.tree import Tree, is_test, too_big_to_copy
+
+FAILING = 40
+HUNG = 4
+PASSING = 150
+"""Tests of each kind that run under the tracer."""
+
+RESTARTS = 25
+
+
+class Suite:
+    """Runs of the suite in one tree, started again after tests that take their process with them."""
+
+    def __init__(self, tree: Tree, targets: list[str], extra: list[str]) -> None:
+        self.tree = tree
+        self.targets = targets
+        self.extra = extra
+        self.imported: dict[str, list[int]] = {}
+        self.kinds: dict[str, dict[str, list[str]]] = {}
+
+    def run(
+        self, wanted: set[str] | None, test_seconds: float, seconds: float, traced: bool
+    ) -> tuple[dict[str, dict[str, Any]], bool]:
+        """Run the wanted tests (all when None); return what ended, by node id, and whether everything ran."""
+        ended: dict[str, dict[str, Any]] = {}
+        deadline = time.monotonic() + seconds
+        limit = test_seconds
+        for _ in range(RESTARTS):
+            collected, current, complete = self._once(wanted, limit, deadline, traced, ended)
+            if complete:
+                return ended, True
+            if current is not None:
+                ended[current] = {"id": current, "o": "timeout", "s": limit, "frames": [], "error": "did not end"}
+                limit = min(limit, max(1.0, 10 * max((end["s"] for end in ended.values() if end["o"] == "passed"), default=0)))
+            if collected is None or time.monotonic() > deadline:
+                break
+            wanted = set(collected) - ended.keys()
+            if not wanted:
+                break
+        return ended, False
+
+    def _once(
+        self, wanted: set[str] | None, limit: float, deadline: float, traced: bool, ended: dict[str, dict[str, Any]]
+    ) -> tuple[list[str] | None, str | None, bool]:
+        tracer = Tracer(self.tree) if traced else None
+        clock = Clock(limit)
+
+        def body(channel: Channel) -> None:
+            plugin = recorder(channel, self.tree, wanted, clock, tracer, None)
+            run_pytest(channel, self.tree, self.targets, self.extra, plugin)
+
+        pid, reader = fork(self.tree, body)
+        collected: list[str] | None = None
+        current: str | None = None
+        # A test that neither its clock nor its own code ends is ended from here.
+        until = [deadline]
+        try:
+            for message in messages(reader, lambda: until[0]):
+                kind = message["t"]
+                if kind == "start":
+                    current = message["id"]
+                    until[0] = min(deadline, time.monotonic() + 4 * limit + 2)
+                elif kind == "end":
+                    ended[message["id"]] = message
+                    self._learn(message.pop("kinds", {}))
+                    current = None
+                    until[0] = deadline
+                elif kind == "collected":
+                    collected = message["ids"]
+                elif kind == "import":
+                    for rel, lines in message["lines"].items():
+                        self.imported.setdefault(rel, lines)
+                elif kind == "done":
+                    return collected, None, True
+                elif kind == "broken":
+                    return None, None, False
+        finally:
+            os.close(reader)
+            reap(pid)
+            self.tree.restore()
+        return collected, current, False
+
+    def _learn(self, kinds: dict[str, dict[str, list[str]]]) -> None:
+        for where, names in kinds.items():
+            table = self.kinds.setdefault(where, {})
+            for name, seen in names.items():
+                table[name] = sorted({*table.get(name, []), *seen})
+
+
+def count(ended: dict[str, dict[str, Any]], bad: set[str]) -> dict[str, dict[int, list[int]]]:
+    """Count, for each file and line, the failing and the passing tests that ran it."""
+    counts: dict[str, dict[int, list[int]]] = {}
+    for node, end in ended.items():
+        for rel, lines in (end.get("lines") or {}).items():
+            table = counts.setdefault(rel, {})
+            for line in lines:
+                table.setdefault(line, [0, 0])[0 if node in bad else 1] += 1
+    return counts
+
+
+def groups(bad: list[dict[str, Any]]) -> list[str]:
+    """Choose the cheapest failing test of each way to fail (deepest project line and exception), at most eight."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for end in sorted(bad, key=lambda end: (end["o"] == "timeout", end["s"])):
+        frames = [frame for frame in end["frames"] if not is_test(frame[0])]
+        where = frames[-1][:2] if frames else end["id"].split("[")[0]
+        chosen.setdefault(f"{where}{end['error'].split(':')[0]}", end)
+    return [end["id"] for end in list(chosen.values())[:8]]
+
+
+def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
+    """Measure the suite; `asked` holds root, targets, extra, test_seconds and seconds."""
+    started = time.monotonic()
+    root = os.path.abspath(asked["root"])
+    warm_up()
+    folder = tempfile.mkdtemp(prefix="m3-probe-")
+    try:
+        private = not too_big_to_copy(root)
+        tree = Tree(root, os.path.join(folder, "w") if private else None)
+        result = measure(tree, asked)
+        if private and result["failed"] and not result["lines"]:
+            # Nothing of the copy ran: perhaps the project is installed from its own folder.
+            outside = Tree(root, None)
+            second = measure(outside, asked)
+            if second["lines"]:
+                result, private = second, False
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    seconds = round(time.monotonic() - started, 2)
+    return {"mode": "spectrum", "private": private, "seconds": seconds, "packed": pack(result, asked["room"])}
+
+
+def pack(result: dict[str, Any], room: int) -> str:
+    """Compress `result` into at most `room` characters, leaving out the least suspected files where it must."""
+    while True:
+        result["imported"] = {rel: lines for rel, lines in result["imported"].items() if rel in result["lines"]}
+        result["kinds"] = {key: seen for key, seen in result["kinds"].items() if key.rsplit(":", 1)[0] in result["lines"]}
+        text = base64.b64encode(zlib.compress(json.dumps(result, separators=(",", ":")).encode(), 9)).decode()
+        if len(text) <= room or not result["lines"]:
+            return text
+        ranked = sorted(result["lines"], key=lambda rel: (-len(result["lines"][rel]), rel))
+        result["lines"] = {rel: result["lines"][rel] for rel in ranked[: len(ranked) // 2]}
+
+
+def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
+    """Run the suite plainly, then its failing and its cheapest passing tests under the tracer."""
+    suite = Suite(tree, asked["targets"], asked["extra"])
+    started = time.monotonic()
+    ended, whole = suite.run(None, asked["test_seconds"], asked["seconds"], False)
+    suite_seconds = time.monotonic() - started
+    bad = {node: end for node, end in ended.items() if end["o"] not in ("passed", "skipped")}
+    good = {node: end for node, end in ended.items() if end["o"] == "passed"}
+    slowest = max((end["s"] for end in good.values()), default=0.0)
+    traced: dict[str, dict[str, Any]] = {}
+    if bad:
+        hung = [node for node in sorted(bad) if bad[node]["o"] == "timeout"]
+        ending = [node for node in bad if node not in hung]
+        cheap_bad = sorted(ending, key=lambda node: (bad[node]["s"], node))[:FAILING] + hung[:HUNG]
+        cheap_good = sorted(good, key=lambda node: (good[node]["s"], node))[:PASSING]
+        limit = max(1.0, 10 * slowest)
+        traced, _ = suite.run({*cheap_bad, *cheap_good}, limit, asked["seconds"] / 2, True)
+    failing = list(bad.values())
+    counts = count(traced, set(bad))
+    return {
+        "passed": len(good),
+        "failed": [[end["id"], end["o"], end["s"], end["error"], end["frames"]] for end in failing[:FAILING]],
+        "failed_ids": [end["id"] for end in failing],
+        "groups": groups(failing),
+        "traced": [sum(node in bad for node in traced), sum(node in good for node in traced)],
+        "whole": whole,
+        "suite_seconds": round(suite_seconds, 3),
+        "slowest": round(slowest, 4),
+        "lines": {
+            rel: [[line, *pair] for line, pair in sorted(table.items()) if pair[0]]
+            for rel, table in counts.items()
+            if any(pair[0] for pair in table.values())
+        },
+        "imported": suite.imported,
+        "kinds": suite.kinds,
+    }

@@ -1,0 +1,109 @@
+"""The work tree as the probe sees it: which files are tests, private copies, and putting a copy back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import Any
+
+SKIPPED = frozenset(
+    (".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".nox", ".mypy_cache")
+    + (".pytest_cache", ".ruff_cache", ".hypothesis", ".eggs")
+)
+"""Folders that no test needs in a private copy."""
+
+COPY_FILES = 20_000
+COPY_BYTES = 300 * 1024 * 1024
+RESCAN_FILES = 400
+
+
+def report(result: dict[str, Any]) -> None:
+    """Write `result` as the one line the policy reads."""
+    sys.stdout.write("\nM3-REPAIR " + json.dumps(result, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def is_test(rel: str) -> bool:
+    """Tell whether `rel` is test code, which is never blamed and never changed."""
+    parts = rel.split("/")
+    name = parts[-1]
+    return (
+        name.startswith("test_")
+        or name.endswith("_test.py")
+        or name in ("conftest.py", "tests.py", "setup.py", "noxfile.py")
+        or any(part in ("tests", "test") for part in parts[:-1])
+    )
+
+
+def listing(root: str) -> dict[str, tuple[int, int]]:
+    """Map each file under `root` (skipped folders left out) to its modification time and size."""
+    found: dict[str, tuple[int, int]] = {}
+    pending = [root]
+    while pending:
+        for entry in os.scandir(pending.pop()):
+            if entry.name in SKIPPED:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                found[os.path.relpath(entry.path, root)] = (stat.st_mtime_ns, stat.st_size)
+    return found
+
+
+class Tree:
+    """The place where tests run: a private copy of `root`, or `root` itself when a copy cannot serve."""
+
+    def __init__(self, root: str, copy_to: str | None) -> None:
+        self.root = root
+        self.place = copy_to or root
+        self.private = copy_to is not None
+        self._before: dict[str, tuple[int, int]] = {}
+        if copy_to is not None:
+            shutil.copytree(root, copy_to, symlinks=True, ignore=shutil.ignore_patterns(*SKIPPED))
+            self._before = listing(copy_to)
+        self.small = len(self._before) <= RESCAN_FILES
+
+    def rel(self, path: str) -> str | None:
+        """Return `path` relative to the place, or None for a file outside it."""
+        prefix = self.place + os.sep
+        return path[len(prefix) :].replace(os.sep, "/") if path.startswith(prefix) else None
+
+    def restore(self) -> None:
+        """Undo whatever tests or candidates did to the files of a private copy."""
+        if not self.private:
+            return
+        now = listing(self.place)
+        for rel in now.keys() - self._before.keys():
+            os.unlink(os.path.join(self.place, rel))
+        for rel, stamp in self._before.items():
+            if now.get(rel) != stamp:
+                target = os.path.join(self.place, rel)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                shutil.copy2(os.path.join(self.root, rel), target)
+                stat = os.stat(target)
+                self._before[rel] = (stat.st_mtime_ns, stat.st_size)
+
+    def adopt_environment(self) -> None:
+        """Make this process import from the place: change folder, sys.path and PYTHONPATH."""
+        os.chdir(self.place)
+        paths = [self.place, os.path.join(self.place, "src")]
+        own = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[0] not in ("", "-", "-c") else None
+        for entry in sys.path:
+            if entry == own:
+                continue  # the folder of this program itself
+            if not entry or entry == self.root or entry.startswith(self.root + os.sep):
+                entry = self.place + entry[len(self.root) :] if entry else self.place
+            if entry not in paths:
+                paths.append(entry)
+        sys.path[:] = [path for path in paths if os.path.exists(path)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths[:2] if os.path.isdir(path))
+        os.environ["PWD"] = self.place
+
+
+def too_big_to_copy(root: str) -> bool:
+    """Tell whether `root` holds more files or bytes than a private copy is worth."""
+    found = listing(root)
+    return len(found) > COPY_FILES or sum(size for _, size in found.values()) > COPY_BYTES

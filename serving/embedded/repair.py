@@ -1,0 +1,416 @@
+"""The repair itself: a generator that yields tool calls and is sent their results.
+
+It looks at nothing but those results and the issue's text, so the same history always leads to the same next call.
+"""
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.serving.embedded.candidates import Candidate, candidates, minimal_edit
+from m3agent.serving.embedded.localise import localise
+from m3agent.serving.embedded.operators.base import Hints
+from m3agent.serving.embedded.probe import MARK, bundle
+from m3agent.serving.embedded.source import Source
+
+ROOM = 24_000
+"""Characters of packed data in one answer: tools cut what is longer than about 30,000."""
+BATCH_CHARACTERS = 120_000
+FIRST_BATCH = 600
+LATER_BATCH = 1500
+BATCH_SECONDS = 45
+AFTER_FIRST = 150
+"""Candidates judged after the first that holds, so that there is a choice."""
+SUITE_SECONDS = 90
+FIRST_RUN_SECONDS = 100
+FILES = 8
+ROUNDS = 3
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to give up: candidates tried and seconds of judging, as measured inside the sandbox. `seed` orders ties."""
+
+    candidates: int = 6000
+    seconds: float = 240.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One turn: why, and the call."""
+
+    reasoning: str
+    name: str
+    arguments: dict[str, Any]
+
+
+Steps = Generator[Step, str, None]
+
+
+@dataclass
+class State:
+    """What has been found out so far; the report is made from it."""
+
+    failing: list[str] = field(default_factory=list)
+    tried: int = 0
+    seconds: float = 0.0
+    plausible: int = 0
+    changes: list[str] = field(default_factory=list)
+    outcome: str = ""
+    unchanged: bool = True
+
+    def report(self) -> str:
+        """Say in plain words what was done and why it ended."""
+        lines = []
+        if self.failing:
+            shown = ", ".join(self.failing[:3]) + (", …" if len(self.failing) > 3 else "")
+            lines.append(f"Failing at the start: {len(self.failing)} ({shown}).")
+        if self.tried:
+            lines.append(
+                f"Tried {self.tried} candidate changes in {self.seconds:.0f} s; "
+                f"{self.plausible} of them passed every test that can be run here."
+            )
+        lines += self.changes
+        lines.append(self.outcome or "The search has not ended yet.")
+        text = "\n".join(lines)
+        if self.unchanged:
+            return f"No change: {self.outcome or 'the search has not ended yet.'}\n{text}"
+        return text
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """The first line and the ids of a `test_runner` result."""
+
+    __test__ = False
+
+    passed: int
+    red: frozenset[str]
+    ran: bool
+    complete: bool
+
+
+def read_test_run(result: str) -> TestRun | None:
+    """Read a `test_runner` result; None when it is not one."""
+    head = re.search(r"^(\d+) passed, (\d+) failed, (\d+) errors?, (\d+) skipped(.*)$", result, re.MULTILINE)
+    if head is None:
+        return None
+    counts = [int(part) for part in head.groups()[:4]]
+    red = frozenset(re.findall(r"^(?:FAILED|ERROR) (.+)$", result, re.MULTILINE))
+    if not red and counts[1] + counts[2]:
+        red = frozenset(("?",))
+    return TestRun(counts[0], red, sum(counts) > 0, not head[5])
+
+
+def read_probe(result: str) -> dict[str, Any] | None:
+    """Find the probe's one line in a `code_exec` result; None when it is missing or cut."""
+    for line in result.splitlines():
+        if line.startswith(MARK):
+            try:
+                found = json.loads(line[len(MARK) :])
+            except ValueError:
+                return None
+            return found if isinstance(found, dict) else None
+    return None
+
+
+def unpack(text: str) -> bytes:
+    """Undo the probe's packing."""
+    return zlib.decompress(base64.b64decode(text))
+
+
+class Repair:
+    """One attempt at one issue."""
+
+    def __init__(self, issue: str, tools: Mapping[str, frozenset[str]], budget: Budget) -> None:
+        self.issue = issue
+        self.tools = tools
+        self.budget = budget
+        self.state = State()
+        self._framework = "pytest"
+        self._rejected: set[tuple[str, str]] = set()
+
+    def steps(self) -> Steps:
+        """Yield calls until there is nothing more to do; the report is then complete."""
+        lacking = {"code_exec", "file_edit"} - self.tools.keys()
+        if lacking:
+            self.state.outcome = f"I work through tools and was not given {' and '.join(sorted(lacking))}."
+            return
+        if "test_runner" in self.tools and not (yield from self._first_run()):
+            return
+        for number in range(ROUNDS):
+            done = yield from self._round(number)
+            if done:
+                return
+
+    def _first_run(self) -> Generator[Step, str, bool]:
+        run: TestRun | None = None
+        for framework in ("pytest", "unittest"):
+            arguments = {"test_file": ".", "framework": framework, "timeout": FIRST_RUN_SECONDS}
+            result = yield self._step(
+                "I run the tests first: what fails there is what a repair is judged by.", "test_runner", arguments
+            )
+            run = read_test_run(result)
+            if run is None:
+                self.state.outcome = f"the tests cannot be run: {first_words(result)}"
+                return False
+            if run.ran:
+                self._framework = framework
+                break
+        if run is None or not run.ran:
+            self.state.outcome = "there are no tests here, so there is nothing to judge a repair by."
+            return False
+        if not run.red and run.complete:
+            self.state.outcome = "all tests pass, so there is nothing to judge a repair by."
+            return False
+        return True
+
+    def _round(self, number: int) -> Generator[Step, str, bool]:
+        """Search once from the present state of the files; return whether the attempt is over."""
+        state = self.state
+        measured = yield from self._spectrum()
+        if measured is None:
+            return True
+        spectrum, private = measured
+        if not number:
+            state.failing = spectrum["failed_ids"]
+        if not spectrum["failed_ids"]:
+            state.outcome = state.outcome or "no test fails when they are run one by one, so there is nothing to repair."
+            return True
+        sources = yield from self._read(spectrum)
+        if not sources:
+            state.outcome = "the failing tests run no Python file of this repository that I could read."
+            return True
+        scores = localise(spectrum, sources, self.issue)
+        hints = self._hints(spectrum)
+        ranked = [
+            candidate
+            for candidate in candidates(sources, scores, spectrum["kinds"], hints, self.budget.seed)
+            if (candidate.path, candidate.changed(sources[candidate.path])) not in self._rejected
+        ]
+        full, partial = yield from self._search(ranked, sources, spectrum, private)
+        if full:
+            return (yield from self._settle(full, sources, spectrum))
+        if partial:
+            best = max(partial, key=lambda pair: (pair[1], -pair[0].doubt(sources[pair[0].path])))[0]
+            applied = yield from self._apply(best, sources)
+            state.outcome = "Some of the failing tests pass with this; for the rest I found nothing."
+            return not applied or number + 1 == ROUNDS
+        if state.unchanged:
+            state.outcome = (
+                f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
+            )
+        return True
+
+    def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> Step:
+        """Make a step, leaving out arguments the offered tool does not know."""
+        known = self.tools[name]
+        return Step(reasoning, name, {key: value for key, value in arguments.items() if key in known or not known})
+
+    def _probe(self, reasoning: str, mode: str, asked: Mapping[str, Any], timeout: int) -> Generator[Step, str, dict[str, Any] | None]:
+        arguments = {"code": bundle(mode, json.dumps({"root": ".", **asked})), "language": "python", "timeout": timeout}
+        for _ in range(2):
+            result = yield self._step(reasoning, "code_exec", arguments)
+            found = read_probe(result)
+            if found is not None:
+                return found
+            self.state.outcome = f"the measuring program did not answer: {first_words(result)}"
+        return None
+
+    def _extra(self) -> list[str]:
+        return ["-o", "python_files=test*.py *_test.py"] if self._framework == "unittest" else []
+
+    def _spectrum(self) -> Generator[Step, str, tuple[dict[str, Any], bool] | None]:
+        asked = {"targets": ["."], "extra": self._extra(), "test_seconds": 5.0, "seconds": SUITE_SECONDS, "room": ROOM}
+        found = yield from self._probe(
+            "Now which lines do failing and passing tests run? I measure that in a private copy.", "spectrum", asked, 300
+        )
+        if found is None:
+            return None
+        self.state.seconds += found["seconds"]
+        spectrum: dict[str, Any] = json.loads(unpack(found["packed"]))
+        return spectrum, bool(found["private"])
+
+    def _read(self, spectrum: Mapping[str, Any]) -> Generator[Step, str, dict[str, Source]]:
+        """Fetch the suspected files, most suspected first."""
+        weights: dict[str, float] = {}
+        for path, rows in spectrum["lines"].items():
+            weights[path] = sum(failed / (failed + passed) for _, failed, passed in rows)
+        for _, _, _, _, frames in spectrum["failed"]:
+            for path, _, _ in frames:
+                if path.endswith(".py") and not is_test_path(path):
+                    weights[path] = weights.get(path, 0.0) + 1.0
+        wanted = sorted(weights, key=lambda path: (-weights[path], path))[:FILES]
+        sources: dict[str, Source] = {}
+        while wanted:
+            asked = {"files": wanted, "room": ROOM, "list": False}
+            found = yield from self._probe(f"I read {', '.join(wanted[:3])} exactly.", "read", asked, 60)
+            if found is None:
+                break
+            got: dict[str, str] = found["files"]
+            for path, packed in got.items():
+                try:
+                    sources[path] = Source(path, unpack(packed).decode())
+                except (SyntaxError, ValueError):
+                    continue  # what does not parse cannot be changed by syntax
+            left = [path for path in wanted if path not in got and path not in found["missing"]]
+            if len(left) == len(wanted):
+                break
+            wanted = left
+        return sources
+
+    def _hints(self, spectrum: Mapping[str, Any]) -> Hints:
+        errors = {error.split(":")[0] for _, _, _, error, _ in spectrum["failed"]}
+        numbers = tuple(dict.fromkeys(_number(text) for text in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", self.issue)))
+        quoted = re.findall(r"[\"']([^\"'\n]{1,24})[\"']", self.issue) + re.findall(r"`([^`\n]{1,24})`", self.issue)
+        return Hints(numbers[:12], tuple(dict.fromkeys(quoted))[:16], frozenset(errors))
+
+    def _search(
+        self, ranked: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any], private: bool
+    ) -> Generator[Step, str, tuple[list[Candidate], list[tuple[Candidate, int]]]]:
+        """Let the tests judge batch after batch; return those that fix everything and those that fix a part."""
+        state = self.state
+        full: list[Candidate] = []
+        partial: list[tuple[Candidate, int]] = []
+        position = 0
+        size = FIRST_BATCH
+        used = 0.0
+        files = sorted(sources)
+        while position < len(ranked) and state.tried < self.budget.candidates and used < self.budget.seconds:
+            if partial and state.tried > self.budget.candidates / 2:
+                break
+            allowed = min(size, self.budget.candidates - state.tried)
+            batch = fitting(ranked[position : position + allowed])
+            asked = {
+                "targets": ["."],
+                "extra": self._extra(),
+                "first": spectrum["groups"],
+                "failing": spectrum["failed_ids"],
+                "passed": spectrum["passed"],
+                "whole": spectrum["whole"],
+                "slowest": spectrum["slowest"],
+                "suite_seconds": spectrum["suite_seconds"],
+                "private": private,
+                "files": files,
+                "after": AFTER_FIRST,
+                "seconds": round(min(BATCH_SECONDS, self.budget.seconds - used), 1),
+                "candidates": [
+                    [files.index(one.path), [[edit.start, edit.end, edit.text] for edit in one.mutation.edits]]
+                    for one in batch
+                ],
+            }
+            place = f"{batch[0].path}:{batch[0].mutation.line}"
+            found = yield from self._probe(
+                f"{len(batch)} candidates to judge, first at {place} ({batch[0].mutation.operator}).", "judge", asked, 600
+            )
+            if found is None:
+                break
+            verdicts: str = found["verdicts"]
+            judged = len(verdicts) - verdicts.count("-")
+            state.tried += judged
+            state.seconds += found["seconds"]
+            used += found["seconds"]
+            for held in found["found"]:
+                candidate = batch[held["index"]]
+                if held["fixed"] == len(spectrum["failed_ids"]):
+                    full.append(candidate)
+                else:
+                    partial.append((candidate, held["fixed"]))
+            if full:
+                break
+            # Time may end a batch early; what it did not reach comes first in the next.
+            reached = len(verdicts.rstrip("-"))
+            position += max(reached, 1)
+            size = LATER_BATCH
+        state.plausible += len(full)
+        return full, partial
+
+    def _settle(self, full: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]) -> Generator[Step, str, bool]:
+        """Write the best of the candidates that hold, and see the tests pass; else the next."""
+        state = self.state
+        chosen = sorted(full, key=lambda one: (one.doubt(sources[one.path]), one.order))[:ATTEMPTS]
+        for candidate in chosen:
+            source = sources[candidate.path]
+            applied = yield from self._apply(candidate, sources)
+            if not applied:
+                return True
+            if "test_runner" not in self.tools:
+                state.outcome = "The tests passed with it in my own runs."
+                return True
+            timeout = int(min(1800, max(120, 6 * spectrum["suite_seconds"])))
+            arguments = {"test_file": ".", "framework": self._framework, "timeout": timeout}
+            result = yield self._step("The change is made: do all tests pass now?", "test_runner", arguments)
+            run = read_test_run(result)
+            if run is not None and not run.red and run.passed:
+                state.outcome = "All tests pass with it."
+                if state.plausible > 1:
+                    state.outcome += (
+                        f" Of the {state.plausible} changes that pass I took the one that is smallest, most ordinary "
+                        "and closest to the failure; the tests alone cannot tell them apart."
+                    )
+                return True
+            old, new = minimal_edit(candidate.changed(source), source.text)
+            arguments = {"path": candidate.path, "old": old, "new": new}
+            yield self._step("It does not hold outside of my copy; I take it back.", "file_edit", arguments)
+            state.changes.pop()
+            state.unchanged = not state.changes
+        state.outcome = "changes that passed in my private copy of the repository did not pass in the repository itself."
+        return True
+
+    def _apply(self, candidate: Candidate, sources: Mapping[str, Source]) -> Generator[Step, str, bool]:
+        source = sources[candidate.path]
+        old, new = minimal_edit(source.text, candidate.changed(source))
+        result = yield self._step(
+            f"I take this one: {candidate.mutation.operator} at {candidate.path}:{candidate.mutation.line}.",
+            "file_edit",
+            {"path": candidate.path, "old": old, "new": new},
+        )
+        if result.startswith("error: "):
+            self.state.outcome = f"the change could not be written: {first_words(result)}"
+            return False
+        self.state.unchanged = False
+        self.state.changes.append(
+            f"Changed {candidate.path}, line {candidate.mutation.line} ({candidate.mutation.operator}):\n"
+            + diff_lines(source.text, candidate.changed(source))
+        )
+        return True
+
+
+def is_test_path(path: str) -> bool:
+    """Tell whether `path` is test code."""
+    from m3agent.serving.embedded.probe.tree import is_test
+
+    return is_test(path)
+
+
+def fitting(batch: list[Candidate]) -> list[Candidate]:
+    """Return as many of the first candidates as one call should carry."""
+    size = 0
+    for number, candidate in enumerate(batch):
+        size += sum(len(edit.text) + 24 for edit in candidate.mutation.edits)
+        if size > BATCH_CHARACTERS and number:
+            return batch[:number]
+    return batch
+
+
+def diff_lines(before: str, after: str) -> str:
+    """Return the changed lines, marked with ``-`` and ``+``."""
+    import difflib
+
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def first_words(result: str) -> str:
+    """Return the beginning of a tool result, in one line."""
+    return " ".join(result.split())[:300]
+
+
+def _number(text: str) -> int | float:
+    return float(text) if "." in text else int(text)

@@ -1,0 +1,185 @@
+"""What a statement can refer to: variables, attributes, functions, and the kinds of values they held."""
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from m3agent.serving.embedded.source import FUNCTIONS, Function, Source, names_in, own_nodes, parameters
+
+Kinds = Mapping[str, Mapping[str, Iterable[str]]]
+"""Type names seen at run time, by ``path:first line`` of a function and by variable."""
+
+LITERAL_KINDS = {
+    ast.List: "list",
+    ast.ListComp: "list",
+    ast.Dict: "dict",
+    ast.DictComp: "dict",
+    ast.Set: "set",
+    ast.SetComp: "set",
+    ast.Tuple: "tuple",
+    ast.JoinedStr: "str",
+}
+CONSTRUCTORS = frozenset(("list", "dict", "set", "tuple", "str", "int", "float", "deque", "Counter", "defaultdict"))
+
+
+class Module:
+    """Names and constants of one source file, gathered once."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        tree = source.tree
+        self.functions: dict[str, Function] = {}
+        self.classes: list[str] = []
+        self.variables: list[str] = []
+        self.imports: list[str] = []
+        for node in tree.body:
+            if isinstance(node, FUNCTIONS):
+                self.functions[node.name] = node
+            elif isinstance(node, ast.ClassDef):
+                self.classes.append(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                self.variables += [target.id for target in targets if isinstance(target, ast.Name)]
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+        self.attributes: dict[str, list[str]] = {}
+        self.methods: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                seen = self.attributes.setdefault(node.value.id, [])
+                if node.attr not in seen:
+                    seen.append(node.attr)
+            if isinstance(node, ast.ClassDef):
+                self.methods |= {inner.name for inner in node.body if isinstance(inner, FUNCTIONS)}
+
+    @cached_property
+    def constants(self) -> dict[type, list[object]]:
+        """The distinct constants of the file (docstrings left out), by type, in order of appearance."""
+        found: dict[type, list[object]] = {}
+        for node in ast.walk(self.source.tree):
+            if isinstance(node, ast.Constant) and not isinstance(self.source.parents.get(node), ast.Expr):
+                seen = found.setdefault(type(node.value), [])
+                if node.value not in seen:
+                    seen.append(node.value)
+        return found
+
+    @cached_property
+    def all_attributes(self) -> list[str]:
+        """Every attribute name of the file, sorted."""
+        return sorted({name for names in self.attributes.values() for name in names})
+
+
+class Scope:
+    """What is visible inside one function (or, with None, at module level)."""
+
+    def __init__(self, module: Module, function: Function | None, kinds: Kinds) -> None:
+        self.module = module
+        self.function = function
+        source = module.source
+        chain = [function, *source.functions(function)] if function is not None else []
+        self.parameters = [name for name in parameters(function) if name not in ("self", "cls")] if function else []
+        self.first_line: dict[str, int] = {}
+        self._kinds: dict[str, set[str]] = {}
+        for depth, scope in enumerate(chain):
+            self._gather(scope, depth, kinds)
+        self.variables = list(self.first_line)
+        self.owner = source.owner(function) if function is not None else None
+        self.is_method = bool(function and self.owner and any(function is item for item in self.owner.body))
+
+    def _gather(self, scope: Function, depth: int, kinds: Kinds) -> None:
+        for name in parameters(scope):
+            if name not in ("self", "cls"):
+                self.first_line.setdefault(name, 0)
+        stores = [node for node in own_nodes(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        for node in sorted(stores, key=lambda node: node.lineno):
+            if not isinstance(self._binder(node), ast.comprehension):
+                self.first_line.setdefault(node.id, 0 if depth else node.lineno)
+        first = min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
+        for name, seen in kinds.get(f"{self.module.source.path}:{first}", {}).items():
+            self._kinds.setdefault(name, set()).update(seen)
+        for statement in own_nodes(scope):
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                kind = literal_kind(statement.value)
+                if kind:
+                    self._kinds.setdefault(statement.targets[0].id, set()).add(kind)
+
+    def _binder(self, node: ast.AST) -> ast.AST | None:
+        for above in self.module.source.ancestors(node):
+            if not isinstance(above, ast.Tuple | ast.List | ast.Starred):
+                return above
+        return None
+
+    def kinds(self, name: str) -> set[str]:
+        """Return the type names `name` is known to have held, None left out."""
+        return self._kinds.get(name, set()) - {"NoneType"}
+
+    def alike(self, one: str, other: str) -> bool | None:
+        """Tell whether two variables held the same kinds of values; None when that is not known."""
+        first, second = self.kinds(one), self.kinds(other)
+        return bool(first & second) if first and second else None
+
+    def before(self, line: int) -> list[str]:
+        """Return the variables that may be bound when `line` runs."""
+        return [name for name, first in self.first_line.items() if first <= line]
+
+    @cached_property
+    def unread(self) -> set[str]:
+        """Variables of this function that nothing reads: often the ones a fault forgot."""
+        if self.function is None:
+            return set()
+        read = {
+            node.id
+            for node in ast.walk(self.function)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
+        }
+        return {name for name in self.first_line if name not in read}
+
+    @cached_property
+    def self_attributes(self) -> list[str]:
+        """Attributes that the surrounding class uses on ``self`` (methods left out)."""
+        if self.owner is None:
+            return []
+        found: list[str] = []
+        for node in ast.walk(self.owner):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                if node.attr not in found and node.attr not in self.module.methods:
+                    found.append(node.attr)
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if self.module.source.parents.get(node) is self.owner and node.target.id not in found:
+                    found.append(node.target.id)
+        return found
+
+    @cached_property
+    def constants(self) -> dict[type, list[object]]:
+        """The distinct constants of this function, by type."""
+        found: dict[type, list[object]] = {}
+        for node in ast.walk(self.function) if self.function is not None else ():
+            if isinstance(node, ast.Constant):
+                seen = found.setdefault(type(node.value), [])
+                if node.value not in seen:
+                    seen.append(node.value)
+        return found
+
+    def comprehension_names(self, node: ast.AST) -> list[str]:
+        """Return the loop names of the comprehensions and lambdas around `node`."""
+        found: list[str] = []
+        for above in self.module.source.ancestors(node):
+            if isinstance(above, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+                for generator in above.generators:
+                    found += sorted(names_in(generator.target))
+            elif isinstance(above, ast.Lambda):
+                found += [argument.arg for argument in above.args.args]
+            elif isinstance(above, ast.stmt):
+                break
+        return found
+
+
+def literal_kind(value: ast.expr) -> str | None:
+    """Return the type name that `value` obviously has."""
+    if isinstance(value, ast.Constant):
+        return type(value.value).__name__
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in CONSTRUCTORS:
+        return value.func.id
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "len":
+        return "int"
+    return LITERAL_KINDS.get(type(value))

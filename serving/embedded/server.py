@@ -1,0 +1,287 @@
+"""The OpenAI-compatible server in front of the policy: loopback, no key, one model."""
+
+import asyncio
+import itertools
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from m3agent.serving.embedded.policy import Reply, respond
+from m3agent.serving.embedded.repair import Budget
+from m3agent.serving.wire import CallFinished, ReasoningDelta, StreamParser, TextDelta, WireEvent, write
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+MODEL = "m3agent-embedded"
+MAX_MODEL_LEN = 1_048_576
+"""Tokens a request may have, M3's own window; the engine reads only the issue and its own calls' results."""
+CHUNK = 4000
+"""Characters of wire text handed to the parser at a time, as a model's output would come."""
+
+
+class BadRequest(Exception):
+    """A request that cannot be answered: HTTP status, what is wrong, and the field it is about."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+
+def estimate(value: object) -> int:
+    """Estimate the tokens of a JSON value: a quarter of its bytes."""
+    return len(json.dumps(value, ensure_ascii=False).encode(errors="replace")) // 4
+
+
+def check(body: object) -> Mapping[str, Any]:
+    """Return `body` when it is a request for this model; raises BadRequest."""
+    if not isinstance(body, Mapping):
+        raise BadRequest(400, "the request body is not a JSON object")
+    if body.get("model") != MODEL:
+        raise BadRequest(404, f"there is no model {body.get('model')!r} here, only {MODEL!r}", "model", "model_not_found")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest(400, "messages is missing or not a list with at least one message", "messages")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or message.get("role") not in ("system", "developer", "user", "assistant", "tool"):
+            raise BadRequest(400, f"messages[{number}] is not an object with a known role", f"messages[{number}]")
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(
+            isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls
+        ):
+            raise BadRequest(400, f"messages[{number}].tool_calls is malformed", f"messages[{number}].tool_calls")
+    if not isinstance(body.get("tools") or [], list):
+        raise BadRequest(400, "tools is not a list", "tools")
+    prompt = estimate(messages)
+    if prompt > MAX_MODEL_LEN:
+        raise BadRequest(
+            400,
+            f"This model's maximum context length is {MAX_MODEL_LEN} tokens, the request has about {prompt}.",
+            "messages",
+            "context_length_exceeded",
+        )
+    return body
+
+
+class Engine:
+    """Answers requests; counts what it did."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.counts: Counter[str] = Counter()
+        self.started = time.time()
+
+    async def events(self, body: Mapping[str, Any]) -> tuple[list[WireEvent], Reply, str]:
+        """Return the parsed output for a request, the reply behind it, and the wire text."""
+        reply = await asyncio.to_thread(respond, body, self.budget)
+        text = write(reply.reasoning, reply.text, list(reply.calls))
+        kwargs = body.get("chat_template_kwargs")
+        mode = kwargs.get("thinking_mode", "adaptive") if isinstance(kwargs, Mapping) else "adaptive"
+        parser = StreamParser(body.get("tools") or [], mode if mode in ("disabled", "adaptive") else "adaptive")
+        events: list[WireEvent] = []
+        for start in range(0, len(text), CHUNK):
+            events += parser.feed(text[start : start + CHUNK])
+        events += parser.close()
+        self.counts["turns"] += 1
+        self.counts["tool_calls"] += len(reply.calls)
+        self.counts["finished"] += not reply.calls
+        return events, reply, text
+
+    def metrics(self) -> str:
+        """Return the counts in Prometheus' text format."""
+        names = ("requests", "turns", "tool_calls", "finished", "errors", "candidates")
+        lines = []
+        for name in names:
+            lines += [f"# TYPE m3agent_embedded_{name}_total counter", f"m3agent_embedded_{name}_total {self.counts[name]}"]
+        lines += ["# TYPE m3agent_embedded_start_time_seconds gauge", f"m3agent_embedded_start_time_seconds {self.started:.3f}"]
+        return "\n".join(lines) + "\n"
+
+
+def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
+    """Turn parsed events into the deltas of a chat completion: each call whole, as vLLM sends them."""
+    found: list[dict[str, Any]] = []
+    number = itertools.count()
+    for event in events:
+        match event:
+            case ReasoningDelta(text):
+                found.append({"reasoning": text})
+            case TextDelta(text):
+                found.append({"content": text})
+            case CallFinished(call):
+                function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+                entry = {"index": next(number), "id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+                found.append({"tool_calls": [entry]})
+            case _:
+                pass
+    return found
+
+
+def message_of(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add up deltas to the message of an answer that is not streamed."""
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(piece.get("content", "") for piece in pieces)}
+    reasoning = "".join(piece.get("reasoning", "") for piece in pieces)
+    if reasoning:
+        message["reasoning"] = reasoning
+    calls = [{key: value for key, value in call.items() if key != "index"} for piece in pieces for call in piece.get("tool_calls", ())]
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def application(engine: Engine) -> "Starlette":
+    """Build the HTTP application of `engine`."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+    from starlette.routing import Route
+
+    from m3agent import __version__
+
+    def refused(error: BadRequest) -> JSONResponse:
+        engine.counts["errors"] += 1
+        kind = "NotFoundError" if error.status == 404 else "BadRequestError"
+        content = {"message": str(error), "type": kind, "param": error.param, "code": error.code or error.status}
+        return JSONResponse({"error": content}, status_code=error.status)
+
+    async def health(request: "Request") -> "Response":
+        return JSONResponse({"status": "ok"})
+
+    async def version(request: "Request") -> "Response":
+        return JSONResponse({"version": __version__})
+
+    async def models(request: "Request") -> "Response":
+        entry = {
+            "id": MODEL,
+            "object": "model",
+            "created": int(engine.started),
+            "owned_by": "m3agent",
+            "max_model_len": MAX_MODEL_LEN,
+        }
+        return JSONResponse({"object": "list", "data": [entry]})
+
+    async def metrics(request: "Request") -> "Response":
+        return PlainTextResponse(engine.metrics(), media_type="text/plain; version=0.0.4")
+
+    async def completions(request: "Request") -> "Response":
+        engine.counts["requests"] += 1
+        try:
+            try:
+                body = check(json.loads(await request.body()))
+            except ValueError:
+                raise BadRequest(400, "the request body is not valid JSON") from None
+            events, reply, text = await engine.events(body)
+        except BadRequest as error:
+            return refused(error)
+        pieces = deltas(events)
+        finish = "tool_calls" if any("tool_calls" in piece for piece in pieces) else "stop"
+        base = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": MODEL}
+        prompt, completion = estimate(body["messages"]), max(1, len(text.encode()) // 4)
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        if not body.get("stream"):
+            choice = {"index": 0, "message": message_of(pieces), "finish_reason": finish, "logprobs": None}
+            return JSONResponse({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+        options = body.get("stream_options")
+        counted = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        lines = stream(base, pieces, finish, usage if counted else None)
+        return StreamingResponse(lines, media_type="text/event-stream")
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/version", version),
+            Route("/metrics", metrics),
+            Route("/v1/models", models),
+            Route("/v1/chat/completions", completions, methods=["POST"]),
+        ]
+    )
+
+
+async def stream(
+    base: Mapping[str, Any], pieces: list[dict[str, Any]], finish: str, usage: Mapping[str, int] | None
+) -> AsyncIterator[str]:
+    """Yield the server-sent events of one answer."""
+
+    def event(choices: list[dict[str, Any]], **more: Any) -> str:
+        chunk = {**base, "object": "chat.completion.chunk", "choices": choices, **more}
+        return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+
+    yield event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+    for piece in pieces:
+        yield event([{"index": 0, "delta": piece, "finish_reason": None}])
+    yield event([{"index": 0, "delta": {}, "finish_reason": finish}])
+    if usage is not None:
+        yield event([], usage=dict(usage))
+    yield "data: [DONE]\n\n"
+
+
+class EmbeddedServer:
+    """The engine as a running server, for as long as the context lasts.
+
+    It listens on `host` (loopback by default) and `port` (0 takes a free one); `url` ends in ``/v1``. The policy works in
+    a thread, so the caller's event loop stays free. Raises OSError when the address cannot be had.
+    """
+
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, budget: Budget | None = None) -> None:
+        self._host = host
+        self._port = port
+        self.engine = Engine(budget or Budget())
+        self.url = ""
+        self._task: asyncio.Task[None] | None = None
+        self._stop: asyncio.Event | None = None
+
+    async def __aenter__(self) -> Self:
+        import socket
+
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self._host, self._port))
+        except OSError:
+            listener.close()
+            raise
+        port = listener.getsockname()[1]
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"http://{host}:{port}/v1"
+        await self._start(listener)
+        return self
+
+    async def _start(self, listener: "socket.socket") -> None:
+        import uvicorn
+
+        config = uvicorn.Config(
+            application(self.engine), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        self._server = server
+        self._listener = listener
+        # `_serve` is what `serve` does without taking over the process's signal handlers.
+        self._task = asyncio.create_task(server._serve([listener]))
+        while not server.started:
+            if self._task.done():
+                await self._task
+            await asyncio.sleep(0.005)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        assert self._task is not None
+        await self._task
+        self._listener.close()
+
+
+async def serve_forever(host: str = "127.0.0.1", port: int = 8000, budget: Budget | None = None) -> None:
+    """Serve until cancelled."""
+    async with EmbeddedServer(host=host, port=port, budget=budget):
+        await asyncio.Event().wait()

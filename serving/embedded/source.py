@@ -1,0 +1,224 @@
+"""A Python source text with its syntax tree, exact spans, and the names each place can see."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+BLOCKS = ("body", "orelse", "finalbody")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """Replace the characters ``start`` to ``end`` of a source by ``text``."""
+
+    start: int
+    end: int
+    text: str
+
+
+def splice(text: str, edits: tuple[Edit, ...]) -> str:
+    """Return `text` with `edits`, which must not overlap, applied."""
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+@lru_cache(maxsize=20_000)
+def is_atom(text: str) -> bool:
+    """Tell whether the expression `text` keeps its meaning beside any operator without parentheses."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return False
+    if isinstance(node, ast.Tuple):
+        return text.startswith("(")
+    atoms = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.List, ast.Dict, ast.Set)
+    return isinstance(node, (*atoms, ast.ListComp, ast.SetComp, ast.DictComp, ast.JoinedStr))
+
+
+class Source:
+    """A parsed source text.
+
+    Raises SyntaxError (or ValueError for null bytes) when `text` is not Python, or uses bare carriage returns.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        if "\r" in text.replace("\r\n", ""):
+            raise SyntaxError("bare carriage returns")
+        self.path = path
+        self.text = text
+        self.tree = ast.parse(text)
+        self._lines = text.split("\n")
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self.parents: dict[ast.AST, ast.AST] = {
+            child: parent for parent in ast.walk(self.tree) for child in ast.iter_child_nodes(parent)
+        }
+
+    def offset(self, line: int, column: int) -> int:
+        """Return the character offset of a line (from 1) and a column in UTF-8 bytes, as in the syntax tree."""
+        text = self._lines[line - 1]
+        if not text.isascii():
+            column = len(text.encode()[:column].decode(errors="ignore"))
+        return self._starts[line - 1] + column
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Return the start and end offsets of a statement or expression."""
+        assert isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword | ast.alias | ast.excepthandler)
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+    def segment(self, node: ast.AST) -> str:
+        """Return the text of `node`."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def line_start(self, line: int) -> int:
+        """Return the offset where `line` (from 1; one past the last is the end) begins."""
+        return min(self._starts[line - 1], len(self.text))
+
+    def indent(self, line: int) -> str:
+        """Return the white space `line` begins with."""
+        text = self._lines[line - 1]
+        return text[: len(text) - len(text.lstrip())]
+
+    @cached_property
+    def newline(self) -> str:
+        """The line ending of this file."""
+        return "\r\n" if "\r\n" in self.text else "\n"
+
+    @cached_property
+    def unit(self) -> str:
+        """One level of indentation as this file writes it."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.If, ast.For)) and node.body[0].lineno > node.lineno:
+                outer, inner = self.indent(node.lineno), self.indent(node.body[0].lineno)
+                if inner.startswith(outer) and len(inner) > len(outer):
+                    return inner[len(outer) :]
+        return "    "
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around `node`, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function(self, node: ast.AST) -> Function | None:
+        """Return the innermost function `node` stands in, not counting its own header."""
+        below = node
+        for above in self.ancestors(node):
+            if isinstance(above, FUNCTIONS) and any(below is statement for statement in above.body):
+                return above
+            below = above
+        return None
+
+    def functions(self, node: ast.AST) -> list[Function]:
+        """Return the functions around `node`, innermost first."""
+        found: list[Function] = []
+        current = self.function(node)
+        while current is not None:
+            found.append(current)
+            current = self.function(current)
+        return found
+
+    def owner(self, node: ast.AST) -> ast.ClassDef | None:
+        """Return the class `node` stands in."""
+        return next((above for above in self.ancestors(node) if isinstance(above, ast.ClassDef)), None)
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        """Return the statement `node` belongs to (or is)."""
+        while not isinstance(node, ast.stmt):
+            if node not in self.parents:
+                return None
+            node = self.parents[node]
+        return node
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """Yield every statement, in the order of the text."""
+        found = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
+        yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+    def header(self, statement: ast.stmt) -> tuple[int, int]:
+        """Return the first and last line of the statement itself, nested blocks left out."""
+        last = statement.end_lineno or statement.lineno
+        body = getattr(statement, "body", None)
+        if isinstance(body, list) and body:
+            last = max(statement.lineno, body[0].lineno - 1)
+            decorators = getattr(body[0], "decorator_list", [])
+            if decorators:
+                last = max(statement.lineno, decorators[0].lineno - 1)
+        return statement.lineno, last
+
+    def expressions(self, statement: ast.stmt) -> list[ast.expr]:
+        """Return the expressions of the statement itself, nested statements and their own left out."""
+        found: list[ast.expr] = []
+        pending: list[ast.AST] = [statement]
+        while pending:
+            node = pending.pop(0)
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                    continue
+                if isinstance(child, ast.expr):
+                    found.append(child)
+                pending.append(child)
+        return found
+
+    def parenthesised(self, node: ast.AST, text: str) -> str:
+        """Return `text`, in parentheses when it would otherwise change meaning in the place of `node`."""
+        parent = self.parents.get(node)
+        binding = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Attribute, ast.Await, ast.Starred)
+        tight = isinstance(parent, binding)
+        if isinstance(parent, ast.Subscript | ast.Attribute):
+            tight = parent.value is node
+        if isinstance(parent, ast.Call):
+            tight = parent.func is node
+        if isinstance(parent, ast.IfExp | ast.comprehension):
+            tight = True
+        if isinstance(parent, ast.BoolOp) and " or " not in text and " if " not in text and "lambda" not in text:
+            tight = not is_comparison(text) and tight
+        if not tight or is_atom(text):
+            return text
+        start, end = self.span(node)
+        if self.text[start - 1 : start] == "(" and self.text[end : end + 1] == ")":
+            return text
+        return f"({text})"
+
+
+@lru_cache(maxsize=20_000)
+def is_comparison(text: str) -> bool:
+    """Tell whether `text` binds tighter than ``and`` and ``or``."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return False
+    return isinstance(node, ast.Compare | ast.BinOp | ast.UnaryOp) or is_atom(text)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the identifiers `node` reads or writes."""
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body, those of functions inside it left out."""
+    pending = list(ast.iter_child_nodes(function))
+    while pending:
+        node = pending.pop(0)
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def parameters(function: Function) -> list[str]:
+    """Return the names of a function's parameters, in order."""
+    arguments = function.args
+    found = [*arguments.posonlyargs, *arguments.args]
+    found += [arguments.vararg] if arguments.vararg else []
+    found += arguments.kwonlyargs
+    found += [arguments.kwarg] if arguments.kwarg else []
+    return [argument.arg for argument in found]

@@ -1,0 +1,123 @@
+"""What the probe finds out, and what it says when there is nothing to find."""
+
+import socket
+from typing import Any
+
+import pytest
+from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
+
+from m3agent.serving.endpoint import Endpoint, probe
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+
+
+async def ask(url: str, **options: Any) -> Endpoint:
+    return await probe(url, **{"api_key": None, "model": None, "timeout": 5, **options})
+
+
+def models(owner: str, *names: str, **fields: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [{"id": name, "owned_by": owner, **fields} for name in names]}
+
+
+@pytest.mark.parametrize("suffix", ["/v1", "/v1/", "", "/", "/v1/chat/completions"])
+async def test_a_vllm_server(server: MisbehavingServer, suffix: str) -> None:
+    endpoint = await ask(server.url.removesuffix("/v1") + suffix)
+    assert endpoint == Endpoint(
+        url=server.url,
+        model=MODEL,
+        flavour="vllm",
+        version="0.24.0",
+        max_model_len=1048576,
+        reasoning_field="reasoning",
+        local=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "flavour", "field"),
+    [
+        ("sglang", "sglang", "reasoning_content"),
+        ("tensorrt_llm", "trtllm", "reasoning_content"),
+        ("m3agent", "embedded", "reasoning"),
+        ("somebody", "unknown", "reasoning_content"),
+    ],
+)
+async def test_other_servers(server: MisbehavingServer, owner: str, flavour: str, field: str) -> None:
+    server.pages["/v1/models"] = models(owner, "any")
+    server.pages["/get_server_info"] = {"version": "0.5.23"}
+    endpoint = await ask(server.url)
+    assert (endpoint.flavour, endpoint.reasoning_field, endpoint.max_model_len) == (flavour, field, None)
+    versions = {"sglang": "0.5.23", "trtllm": "0.24.0"}
+    assert endpoint.version == versions.get(flavour)
+
+
+async def test_an_api_without_v1(server: MisbehavingServer) -> None:
+    server.pages = {"/api/models": models("x", "m")}
+    endpoint = await ask(server.url.removesuffix("/v1") + "/api")
+    assert endpoint.url.endswith("/api")
+
+
+async def test_the_model(server: MisbehavingServer) -> None:
+    server.pages["/v1/models"] = models("vllm", "a", "MiniMaxAI/MiniMax-M3", "b")
+    assert (await ask(server.url)).model == "MiniMaxAI/MiniMax-M3"
+    assert (await ask(server.url, model="b")).model == "b"
+    with pytest.raises(EndpointRefused, match=r"no model 'c'; it serves a, MiniMaxAI/MiniMax-M3, b"):
+        await ask(server.url, model="c")
+    server.pages["/v1/models"] = models("vllm", "a", "b")
+    with pytest.raises(EndpointRefused, match="name one of a, b with --model"):
+        await ask(server.url)
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "words"),
+    [
+        (Reply(200, "<!DOCTYPE html><html><body>Welcome</body></html>"), 200, "a web page"),
+        (Reply(200, {"hello": 1}), 200, "not a list of models"),
+        (Reply(200, {"object": "list", "data": []}), 404, "loaded its model"),
+        (Reply(401, {"error": {"message": "bad key sk-secret"}}), 401, "set M3AGENT_API_KEY"),
+        (Reply(404, {"detail": "Not Found"}), 404, "/v1"),
+        (Reply(503, "<html>starting</html>"), 503, "a web page"),
+    ],
+)
+async def test_answers_that_are_none(server: MisbehavingServer, page: Reply, status: int, words: str) -> None:
+    server.pages = {"/v1/models": page, "/models": page}
+    with pytest.raises(EndpointRefused) as caught:
+        await ask(server.url.removesuffix("/v1"), api_key="sk-secret")
+    said = str(caught.value)
+    assert caught.value.status == status
+    assert words in said
+    assert "127.0.0.1" in said
+    assert "sk-secret" not in said
+    assert "\n" not in said
+
+
+async def test_nothing_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(EndpointUnreachable, match=host):
+            await ask(f"user:password@{host}")
+
+
+async def test_it_never_answers(server: MisbehavingServer) -> None:
+    server.pages["/v1/models"] = Silence()
+    with pytest.raises(EndpointUnreachable, match="did not answer"):
+        await ask(server.url, timeout=0.2)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "http://", "http:///v1"])
+async def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ModelServerError, match="http"):
+        await ask(url)
+
+
+async def test_the_key_goes_only_where_it_was_given_for(
+    server: MisbehavingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    await ask(server.url)
+    assert "authorization" not in server.requests[0].headers
+    assert "openai-organization" not in server.requests[0].headers
+    await ask(server.url, api_key="mine")
+    assert server.requests[-1].headers["authorization"] == "Bearer mine"

@@ -1,0 +1,180 @@
+"""Properties of the wire format that hold for any text, any chunking, any arguments."""
+
+import itertools
+import random
+import string
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from m3agent.serving.wire import Call, Parsed, StreamParser, collect, parse, write
+
+NS = "]<]minimax[>["
+MODES: Any = st.sampled_from(["adaptive", "enabled", "disabled"])
+FRAGMENTS = [
+    NS,
+    NS[:-1],
+    "]<]minimax[",
+    "\\",
+    "]<]minimax[\\>[",
+    "<mm:think>",
+    "</mm:think>",
+    "<mm:think\\>",
+    NS + "<tool_call>",
+    NS + "</tool_call>",
+    NS + '<invoke name="f">',
+    NS + "</invoke>",
+    NS + "<content>",
+    NS + "</content>",
+    NS + "<item>",
+    NS + "</item>",
+    '<invoke name="f">',
+    "</invoke>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    '<parameter name="content">',
+    "</parameter>",
+    "</content>",
+    "&amp;",
+    "&#93;",
+    "<",
+    ">",
+    "\n",
+    " ",
+    "null",
+    "12",
+    "true",
+    "x",
+    "é🙂",
+]
+NASTY = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=12).map("".join)
+
+NAMES = st.one_of(
+    st.text(string.ascii_lowercase + "-_.", min_size=1, max_size=6),
+    st.sampled_from(["invoke", "tool_call", "parameter", "item", "a b", "<x>", "", 'q"q', NS, "-A", "ünï"]),
+)
+
+
+@st.composite
+def typed(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], Any]:
+    """A schema, and a value that fits it."""
+    kinds = ["string", "integer", "number", "boolean", "maybe", "text or null"]
+    kind = draw(st.sampled_from(kinds + (["array", "object", "map"] if depth else [])))
+    match kind:
+        case "string":
+            return {"type": "string"}, draw(NASTY)
+        case "integer":
+            return {"type": "integer"}, draw(st.integers())
+        case "number":
+            numbers = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
+            return {"type": "number"}, draw(numbers)
+        case "boolean":
+            return {"type": "boolean"}, draw(st.booleans())
+        case "maybe":
+            schema = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+            return schema, draw(st.one_of(st.none(), st.integers()))
+        case "text or null":
+            text = NASTY.filter(lambda value: value.strip() != "null")
+            return {"type": ["string", "null"]}, draw(st.one_of(st.none(), text))
+        case "array":
+            schema, example = draw(typed(depth=depth - 1))
+            return {"type": "array", "items": schema}, [example] * draw(st.integers(0, 3))
+        case "map":
+            schema, example = draw(typed(depth=depth - 1))
+            keys = draw(st.lists(NAMES, max_size=3, unique=True))
+            return {"type": "object", "additionalProperties": schema}, dict.fromkeys(keys, example)
+        case _:
+            schema, value = draw(arguments(depth - 1))
+            return schema, value
+
+
+@st.composite
+def arguments(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema of an object, and an object that fits it."""
+    fields = draw(st.dictionaries(NAMES, typed(depth), max_size=4))
+    schema = {"type": "object", "properties": {name: schema for name, (schema, _) in fields.items()}}
+    return schema, {name: value for name, (_, value) in fields.items()}
+
+
+def chunks(text: str, cuts: list[int]) -> list[str]:
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(edges)]
+
+
+@given(NASTY, NASTY, st.lists(arguments(), max_size=3), MODES)
+@settings(max_examples=400, deadline=None)
+def test_what_is_written_is_read_back(
+    reasoning: str, text: str, made: list[tuple[dict[str, Any], dict[str, Any]]], mode: Any
+) -> None:
+    tools = [{"name": f"tool-{n}", "parameters": schema} for n, (schema, _) in enumerate(made)]
+    calls = [Call(f"tool-{n}", values) for n, (_, values) in enumerate(made)]
+    parsed = parse(write(reasoning, text, calls), tools, mode)
+    assert parsed == Parsed(reasoning, text, calls, None)
+    for before, after in zip(calls, parsed.calls, strict=True):
+        assert repr(after.arguments) == repr(before.arguments)  # 1, 1.0 and True are equal, and not the same
+
+
+TOOLS = [
+    {
+        "name": "f",
+        "parameters": {
+            "properties": {
+                "content": {"type": "string"},
+                "n": {"type": "array", "items": {"type": "integer"}},
+            }
+        },
+    }
+]
+
+
+@given(NASTY, st.lists(st.integers(0, 500), max_size=30), MODES)
+@settings(max_examples=600, deadline=None)
+def test_chunking_does_not_matter_and_nothing_raises(text: str, cuts: list[int], mode: Any) -> None:
+    whole = parse(text, TOOLS, mode)
+    parser = StreamParser(TOOLS, mode)
+    events = [event for chunk in chunks(text, cuts) for event in parser.feed(chunk)]
+    assert collect([*events, *parser.close()]) == whole
+
+
+@given(st.text())
+@settings(max_examples=200, deadline=None)
+def test_ordinary_text_is_not_touched(text: str) -> None:
+    assume(not any(marker in text for marker in ("minimax", "mm:think", "<invoke")))
+    assert parse(text, TOOLS).text == text
+
+
+@given(NASTY, NASTY, st.lists(NASTY, min_size=1, max_size=3), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_cut_never_makes_a_call(
+    reasoning: str, text: str, contents: list[str], data: st.DataObject
+) -> None:
+    calls = [Call("f", {"content": content}) for content in contents]
+    written = write(reasoning, text, calls)
+    cut = written[: data.draw(st.integers(0, len(written)))]
+    parsed = parse(cut, TOOLS)
+    closed = cut.count(NS + "</invoke>")
+    assert parsed.calls == calls[:closed]
+    begun = cut.count(NS + "<invoke")
+    assert (parsed.partial is not None) == (begun > closed)
+
+
+def test_many_random_chunkings_and_truncations() -> None:
+    rng = random.Random(6)
+    calls = [
+        Call("f", {"content": f"a{NS}<x>&amp;</content>\n" * 3, "n": [1, 2]}),
+        Call("f", {"content": ""}),
+    ]
+    written = write("why </mm:think> so", "text " + NS, calls)
+    ends = [at for at in range(len(written) + 1) if written[:at].endswith(NS + "</invoke>")]
+    for _ in range(5_000):
+        cut = rng.randrange(len(written) + 1)
+        parser = StreamParser(TOOLS)
+        events = []
+        position = 0
+        while position < cut:
+            size = rng.choice((1, 1, 2, 3, 7, 20, 80))
+            events += parser.feed(written[position : min(cut, position + size)])
+            position += size
+        parsed = collect([*events, *parser.close()])
+        assert parsed.calls == calls[: sum(end <= cut for end in ends)]
