@@ -63,7 +63,9 @@ class Accumulator:
         delta = choice.get("delta") or choice.get("message")
         if not isinstance(delta, Mapping):
             return []
-        deltas = self._take(self._thoughts.feed(_reasoning(delta)))
+        if reasoning := _reasoning(delta):
+            self._content.reasoning_is_elsewhere()
+        deltas = self._take(self._thoughts.feed(reasoning))
         deltas += self._take(self._content.feed(_plain_text(delta.get("content"))))
         pieces = delta.get("tool_calls")
         for piece in pieces if isinstance(pieces, list) else []:

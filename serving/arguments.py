@@ -138,6 +138,7 @@ class _NamespacedReader:
         self._pieces = body.split(NAMESPACE)
         self._coercer = coercer
         self._known = _properties(coercer)
+        self._read: set[str] = set()
 
     def read(self) -> dict[str, Any]:
         """All parameters, in order."""
@@ -149,10 +150,11 @@ class _NamespacedReader:
             if closing := _CLOSE.match(piece):
                 name = closing[1]
                 value = self._elided_value(loose)
-                if value is not None and self._may_be_elided(name, found):
+                if value is not None and self._may_be_elided(name):
                     found.append((name, self._text(value, self._known.get(name))))
+                    self._read.add(name)
                 loose = [piece[closing.end() :]]
-            elif (opening := _OPEN.match(piece)) and not self._is_elided_text(opening[1], index, found):
+            elif (opening := _OPEN.match(piece)) and not self._is_elided_text(opening[1], index):
                 name, closer = _tag_name(opening[1])
                 schema = _child_schema(self._coercer.root, name)
                 element = self._element(index, piece[opening.end() :], closer, schema, 1)
@@ -160,6 +162,7 @@ class _NamespacedReader:
                     break
                 value, index, tail = element
                 found.append((name, value))
+                self._read.add(name)
                 loose = [tail]
             else:
                 loose.append(piece)
@@ -176,16 +179,16 @@ class _NamespacedReader:
             return NAMESPACE.join(loose[1:])
         return loose[0] if loose[0].strip() else None
 
-    def _may_be_elided(self, name: str, found: list[tuple[str, Any]]) -> bool:
+    def _may_be_elided(self, name: str) -> bool:
         known = name in self._known or not self._known
-        return bool(name) and known and all(name != other for other, _ in found)
+        return bool(name) and known and name not in self._read
 
-    def _is_elided_text(self, tag: str, index: int, found: list[tuple[str, Any]]) -> bool:
+    def _is_elided_text(self, tag: str, index: int) -> bool:
         """Whether what looks like an unknown parameter is the value of a known one, say HTML."""
         if not self._known or _tag_name(tag)[0] in self._known or index + 1 >= len(self._pieces):
             return False
         closing = _CLOSE.match(self._pieces[index + 1])
-        return closing is not None and closing[1] in self._known and self._may_be_elided(closing[1], found)
+        return closing is not None and closing[1] in self._known and self._may_be_elided(closing[1])
 
     def _element(
         self, index: int, text: str, closer: str, schema: object, depth: int

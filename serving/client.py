@@ -245,7 +245,7 @@ class Client:
             kind = stream.response.headers.get("content-type", "")
             if "event-stream" not in kind:
                 whole = await self._within(stream.response.aread(), self._idle_timeout, deadline)
-                yield _whole_answer(whole, kind, host)
+                yield _whole_answer(whole, kind, host, self._api_key)
                 return
             while True:
                 patience = self._idle_timeout
@@ -308,13 +308,14 @@ def _failure(state: "RetryCallState") -> ModelServerError:
     return error
 
 
-def _whole_answer(body: bytes, kind: str, host: str) -> Mapping[str, Any]:
+def _whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapping[str, Any]:
     """The answer of a server that does not stream, as one chunk."""
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or "choices" not in answer:
-        what = "a web page" if "html" in kind else "something that is not a chat completion"
+        said = redact(body.decode(errors="replace"), api_key)
+        what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
         raise EndpointRefused(200, what, host=host, advice="check the address, it usually ends in /v1")
     return answer

@@ -159,6 +159,10 @@ class StreamParser:
         self._body: list[str] = []
         self._unclosed: Call | None = None
 
+    def reasoning_is_elsewhere(self) -> None:
+        """Say that reasoning came by another way, so a closing tag here does not end any."""
+        self._think_seen = True
+
     def feed(self, chunk: str) -> list[WireEvent]:
         """Take the next piece of output and say what it completed."""
         events: list[WireEvent] = []

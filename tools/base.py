@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic_core import PydanticCustomError
 
 from m3agent.sandbox.base import Sandbox
 
@@ -23,6 +24,20 @@ class Arguments(BaseModel):
     """Base of every tool's arguments: unknown ones are an error, so that a model learns of a misspelt name."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*")
+    @classmethod
+    def encodable(cls, value: object) -> object:
+        """Refuse half of a surrogate pair: no file can hold it, and leaving it out would change what was sent."""
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                number = ord(value[error.start])
+                raise PydanticCustomError(
+                    "not_unicode", f"character {error.start} is U+{number:04X}, half of a surrogate pair"
+                ) from None
+        return value
 
 
 @dataclass(frozen=True)
@@ -82,8 +97,11 @@ class Tool(Generic[A]):
 
 def readable(data: bytes) -> str:
     """Output as text for a model and a terminal: escape sequences dropped, control characters made visible."""
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    text = ESCAPES.sub("", text)
+    return visible(ESCAPES.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")))
+
+
+def visible(text: str) -> str:
+    """Control characters, and those that turn the direction of writing, as escapes."""
     return CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 

@@ -8,10 +8,11 @@ from typing import Literal
 from pydantic import Field
 
 from m3agent.sandbox.base import ExecResult
-from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, cut, readable
+from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 
 # The program goes into a file, not onto the command line, which holds 128 KiB at most. The name never changes, so
-# that equal failures have equal tracebacks.
+# that equal failures have equal tracebacks; its folder is the first that Python looks for modules in, so it is one
+# that nothing imports (the standard library has a `code`, which `pdb` needs).
 LAUNCH = """
 mkdir -p /tmp/m3agent && cat > "/tmp/m3agent/$1" || exit 125
 case $1 in
@@ -40,33 +41,40 @@ def describe(result: ExecResult, timeout: float) -> str:
     return f"exit code: {result.exit}" + (" (a process was killed: out of memory)" if result.oom else "")
 
 
-def stream_text(data: bytes, omitted: int) -> str:
-    """One output stream as the model sees it."""
-    if omitted <= 0:
-        return readable(data)
-    half = len(data) // 2
-    return f"{readable(data[:half])}\n[... {omitted:,} bytes omitted ...]\n{readable(data[half:])}"
+def stream_text(data: bytes, omitted: int, limit: int) -> tuple[str, bool]:
+    """One output stream as the model sees it, and whether it was cut.
+
+    Either all of it, or its head and tail with a line between them that counts the bytes missing there, those that
+    the sandbox did not keep (`omitted`, in the middle of `data`) included. `limit` is in characters.
+    """
+    if omitted <= 0 and len(data) <= 4 * limit and len(text := readable(data)) <= limit:
+        return text, False
+    keep = limit // 2
+    head, tail = readable(data[:keep]), readable(data[-keep:])
+    while 2 * keep > len(data) or len(head) + len(tail) > limit:
+        keep //= 2  # control characters take more room shown than they did as bytes
+        head, tail = readable(data[:keep]), readable(data[-keep:])
+    return f"{head}\n[... {omitted + len(data) - 2 * keep:,} bytes omitted ...]\n{tail}", True
 
 
 async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     """Run the program; its output is the result, also when it fails or is over its time."""
-    name = "code.py" if arguments.language == "python" else "code.sh"
+    name = "m3agent_code.py" if arguments.language == "python" else "m3agent_code.sh"
     result = await context.sandbox.exec(
         ["sh", "-c", LAUNCH, "sh", name],
-        stdin=arguments.code.encode("utf-8", "replace"),
+        stdin=arguments.code.encode(),
         timeout=arguments.timeout,
         log=context.log,
     )
-    streams = (stream_text(result.stdout, result.omitted[0]), stream_text(result.stderr, result.omitted[1]))
-    budget = MOST_CHARACTERS
     parts = [describe(result, arguments.timeout)]
     # standard error is usually the shorter and the more telling: what it leaves is standard output's
-    shown_err = cut(streams[1], budget // 2)
-    shown_out = cut(streams[0], budget - len(shown_err))
+    shown_err, cut_err = stream_text(result.stderr, result.omitted[1], MOST_CHARACTERS // 2)
+    room = MOST_CHARACTERS - min(len(shown_err), MOST_CHARACTERS // 2)
+    shown_out, cut_out = stream_text(result.stdout, result.omitted[0], room)
     for title, text in (("stdout", shown_out), ("stderr", shown_err)):
         if text.strip():
             parts.append(f"{title}:\n{text.rstrip()}")
-    truncated = any(result.omitted) or shown_out != streams[0] or shown_err != streams[1]
+    truncated = cut_out or cut_err
     return ToolResult(
         "\n".join(parts),
         is_error=result.exit != 0 or result.timed_out,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
-import textwrap
 from collections.abc import Callable
 
 from pydantic import Field
 
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.workspace import inside_git
-from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable, refusal
+from m3agent.tools.base import (
+    MOST_CHARACTERS,
+    Arguments,
+    CallContext,
+    Tool,
+    ToolResult,
+    cut,
+    refusal,
+    visible,
+)
 
 PATH = Field(description="Path relative to the repository's root.")
 NEAREST = 3  # places shown when the text to replace is not found
+ALIKE = 0.5  # least similarity of such a place's first line, from 0 to 1
+COMPARED = 200  # characters of a line that are compared for that
+LISTED = 10  # line numbers given when the text is found more than once
 
 
 class FileReadArguments(Arguments):
@@ -60,27 +72,32 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
     content = await context.sandbox.read(path)
     if b"\0" in content:
         return refusal(f"{path} is a binary file of {len(content):,} bytes")
-    lines = readable(content).splitlines()
+    lines = split(visible(content.decode("utf-8", "replace").replace("\r\n", "\n")))
     end = len(lines) if arguments.end is None else min(arguments.end, len(lines))
     if arguments.start > max(1, len(lines)):
         return refusal(f"{path} has {len(lines)} lines: there is no line {arguments.start}")
+    if lines and end < arguments.start:
+        return refusal(f"end ({end}) is before start ({arguments.start})")
     shown: list[str] = []
     size = 0
+    truncated = False
     for number in range(arguments.start, end + 1):
-        line = f"{number}\t{lines[number - 1]}"
+        line = f"{number}\t{cut(lines[number - 1])}"
+        truncated = truncated or len(lines[number - 1]) > MOST_CHARACTERS
         size += len(line) + 1
         if shown and size > MOST_CHARACTERS:
             shown.append(f"[lines {number} to {end} not shown: ask for them with start={number}]")
+            truncated = True
             break
         shown.append(line)
     digest = hashlib.sha256(content).hexdigest()
-    return ToolResult("\n".join(shown) or "(empty file)", digest=digest, truncated=size > MOST_CHARACTERS)
+    return ToolResult("\n".join(shown) or "(empty file)", digest=digest, truncated=truncated)
 
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
     """Write a file whole."""
     path = plain(arguments.path)
-    content = arguments.content.encode("utf-8", "replace")
+    content = arguments.content.encode()
     await context.sandbox.write(path, content)
     lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
     return ToolResult(
@@ -93,42 +110,44 @@ async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult
     path = plain(arguments.path)
     if not arguments.old:
         return refusal("old is empty: name the text to replace, or use file_write for a new file")
+    if arguments.old == arguments.new:
+        return refusal("old and new are the same: nothing would change")
     raw = await context.sandbox.read(path)
     try:
         content = raw.decode("utf-8")
     except UnicodeDecodeError:
         return refusal(f"{path} is not UTF-8 text: change it with code_exec")
-    replaced = replace(content, arguments.old, arguments.new)
+    replaced = await asyncio.to_thread(replace, content, arguments.old, arguments.new)
     if isinstance(replaced, str):
-        await context.sandbox.write(path, replaced.encode("utf-8", "replace"))
-        line = next((n for n, (a, b) in enumerate(_pairs(content, replaced), 1) if a != b), 1)
-        digest = hashlib.sha256(replaced.encode("utf-8", "replace")).hexdigest()
-        return ToolResult(f"edited {path} from line {line}", digest=digest)
+        encoded = replaced.encode()
+        await context.sandbox.write(path, encoded)
+        line = content.count("\n", 0, _common(content, replaced)) + 1
+        return ToolResult(f"edited {path} from line {line}", digest=hashlib.sha256(encoded).hexdigest())
     if replaced:
-        where = ", ".join(str(line) for line in replaced)
+        where = ", ".join(str(line) for line in replaced[:LISTED]) + (", ..." if replaced[LISTED:] else "")
         return refusal(
             f"the text to replace is in {path} more than once (lines {where}): add lines around it"
         )
-    return refusal(f"the text to replace is not in {path}.{nearest(content, arguments.old)}")
+    near = await asyncio.to_thread(nearest, content, arguments.old)
+    return refusal(f"the text to replace is not in {path}.{near}")
 
 
 def replace(content: str, old: str, new: str) -> str | list[int]:
     """The content with `old` replaced by `new`; else the lines where `old` begins: none, or more than one.
 
-    Tried in turn: the exact text; line ends of the file's kind; trailing white space ignored; the whole passage
-    indented differently (the replacement is then indented alike).
+    Tried in turn: the exact text (in a file whose lines all end with CR LF, with such line ends); trailing white
+    space ignored; the whole passage indented differently (the replacement is then indented alike).
     """
-    if "\r\n" in content and "\r\n" not in old:
-        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
-    count = content.count(old)
-    if count == 1:
-        return content.replace(old, new)
-    if count > 1:
-        starts, at = [], content.find(old)
-        while at >= 0:
-            starts.append(content.count("\n", 0, at) + 1)
-            at = content.find(old, at + 1)
-        return starts
+    if 0 < content.count("\n") == content.count("\r\n"):
+        old, new = _with_crlf(old), _with_crlf(new)
+    starts, at = [], content.find(old)
+    while at >= 0:
+        starts.append(at)
+        at = content.find(old, at + 1)  # places that overlap are two places
+    if len(starts) == 1:
+        return content[: starts[0]] + new + content[starts[0] + len(old) :]
+    if starts:
+        return [content.count("\n", 0, start) + 1 for start in starts[: LISTED + 1]]
     for normal in (_trimmed, _dedented):
         found = _find_lines(content, old, normal)
         if len(found) > 1:
@@ -140,28 +159,34 @@ def replace(content: str, old: str, new: str) -> str | list[int]:
 
 def nearest(content: str, old: str) -> str:
     """The places of a file most like a text that is not in it, for the model to correct itself."""
-    lines = content.splitlines()
-    wanted = old.strip("\n").splitlines()
+    lines = split(content)
+    wanted = split(old.strip("\r\n"))
     span = max(1, len(wanted))
-    first = wanted[0].strip() if wanted else ""
-    scored = sorted(
-        (
-            (difflib.SequenceMatcher(None, first, line.strip()).ratio(), number)
-            for number, line in enumerate(lines)
-        ),
-        key=lambda item: (-item[0], item[1]),
-    )
-    shown: list[str] = []
-    for score, number in scored[:NEAREST]:
-        if score < 0.5:
-            break
-        passage = "\n".join(f"{n + 1}\t{lines[n]}" for n in range(number, min(len(lines), number + span)))
-        shown.append(passage)
-    return (
-        (" Nearest lines:\n" + "\n...\n".join(shown))
-        if shown
-        else " No line of it is like the first line given."
-    )
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(wanted[0].strip()[:COMPARED] if wanted else "")
+    scored: list[tuple[float, int]] = []
+    for number, line in enumerate(lines):
+        matcher.set_seq1(line.strip()[:COMPARED])
+        if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE:
+            scored.append((matcher.ratio(), number))
+    shown = [
+        "\n".join(f"{n + 1}\t{visible(lines[n])}" for n in range(number, min(len(lines), number + span)))
+        for score, number in sorted(scored, key=lambda item: (-item[0], item[1]))[:NEAREST]
+        if score >= ALIKE
+    ]
+    if not shown:
+        return " No line of it is like the first line given."
+    return cut(" Nearest lines:\n" + "\n...\n".join(shown), MOST_CHARACTERS // 3)
+
+
+def split(text: str) -> list[str]:
+    """Lines as editors and tracebacks count them: they end with LF or CR LF, and with nothing else."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _with_crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
 def _trimmed(lines: list[str]) -> list[str]:
@@ -169,44 +194,57 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 
 def _dedented(lines: list[str]) -> list[str]:
-    return textwrap.dedent("\n".join(line.rstrip() for line in lines)).split("\n")
+    margin = len(_margin(lines))
+    return [line[margin:].rstrip() for line in lines]
 
 
 def _find_lines(content: str, old: str, normal: Callable[[list[str]], list[str]]) -> list[int]:
     """Numbers (from 0) of the lines at which `old` begins once both are brought to a normal form."""
-    lines = content.splitlines()
-    wanted = normal(old.strip("\r\n").splitlines())
-    if not any(line.strip() for line in wanted):
+    lines, passage = split(content), split(old.strip("\r\n"))
+    first = next((n for n, line in enumerate(passage) if line.strip()), None)
+    if first is None:
         return []
-    span = len(wanted)
-    return [start for start in range(len(lines) - span + 1) if normal(lines[start : start + span]) == wanted]
+    wanted, key, span = normal(passage), passage[first].strip(), len(passage)
+    return [
+        start
+        for start in range(len(lines) - span + 1)
+        if lines[start + first].strip() == key and normal(lines[start : start + span]) == wanted
+    ]
 
 
 def _replace_lines(content: str, old: str, new: str, start: int) -> str:
-    lines = content.splitlines(keepends=True)
-    span = len(old.strip("\r\n").splitlines())
-    end = "\r\n" if lines[start].endswith("\r\n") else "\n"
-    first_old = next(line for line in old.strip("\r\n").splitlines() if line.strip())
-    first_here = next(line for line in lines[start : start + span] if line.strip())
-    have, want = _indent(first_old), _indent(first_here)
-    replacement = []
-    for line in new.strip("\r\n").splitlines():
-        if line.startswith(have) and line.strip():
-            line = want + line[len(have) :]
-        replacement.append(line + end)
-    if replacement and not lines[start + span - 1].endswith("\n"):
-        replacement[-1] = replacement[-1].rstrip("\r\n")
-    return "".join(lines[:start] + replacement + lines[start + span :])
+    lines = content.split("\n")
+    passage = split(old.strip("\r\n"))
+    end = start + len(passage)
+    have, want = _margin(passage), _margin(lines[start:end])
+    cr = "\r" if lines[start].endswith("\r") else ""
+    replacement = [_indented(line, have, want) + cr for line in split(new.strip("\r\n"))]
+    if end == len(lines):  # the passage is the end of a file without a last line end
+        replacement = [*replacement[:-1], replacement[-1].removesuffix("\r")] if replacement else [""]
+    return "\n".join(lines[:start] + replacement + lines[end:])
 
 
-def _indent(line: str) -> str:
-    return line[: len(line) - len(line.lstrip())]
+def _indented(line: str, have: str, want: str) -> str:
+    """A line of a passage indented by `have`, for one indented by `want`."""
+    if not line.strip() or have == want:
+        return line
+    if line.startswith(have):
+        return want + line[len(have) :]
+    if want.startswith(have):  # a line further out than the passage was stays so much further out
+        return want[len(have) :] + line
+    return line[min(len(_margin([line])), max(0, len(have) - len(want))) :]
 
 
-def _pairs(before: str, after: str) -> list[tuple[str, str]]:
-    old, new = before.splitlines(), after.splitlines()
-    length = max(len(old), len(new))
-    return list(zip(old + [""] * (length - len(old)), new + ["\0"] * (length - len(new)), strict=True))
+def _margin(lines: list[str]) -> str:
+    """The indentation that all lines but blank ones share."""
+    indents = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
+    # what the first and the last of them in alphabetical order share, all of them do
+    return min(indents)[: _common(min(indents), max(indents))] if indents else ""
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters two texts begin with in common."""
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 READ = Tool("file_read", "Read lines of a file of the repository.", FileReadArguments, read)

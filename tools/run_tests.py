@@ -50,8 +50,12 @@ class Report:
         # again every second: code that swallows it once is rung again
         signal.setitimer(signal.ITIMER_REAL, self.limit, 1.0)
 
-    def stop_clock(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    def stop_clock(self) -> float:
+        """Returns the seconds that were left on it."""
+        return signal.setitimer(signal.ITIMER_REAL, 0)[0]
+
+    def resume_clock(self, left: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, max(left, 1.0), 1.0)
 
     def result(self, ident: str, outcome: str, text: str = "") -> None:
         self.stop_clock()
@@ -74,20 +78,23 @@ class PytestPlugin:
     def __init__(self, report: Report) -> None:
         self.report = report
         self.worst = ("passed", "")
+        self.left = 0.0
 
     def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
         self.worst = ("passed", "")
         self.report.start(nodeid)
 
+    def pytest_runtest_makereport(self, item: object, call: object) -> None:
+        self.left = self.report.stop_clock()  # rung while it formats an error, pytest itself would end
+
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.when == "call":
-            self.report.stop_clock()
         if report.failed:
             text = getattr(report, "longreprtext", "") or str(report.longrepr)
             if self.worst[0] in ("passed", "skipped"):
                 self.worst = ("failed" if report.when == "call" else "error", text)
         elif report.skipped and self.worst[0] == "passed":
             self.worst = ("skipped", "")
+        self.report.resume_clock(self.left)
 
     def pytest_runtest_logfinish(self, nodeid: str, location: object) -> None:
         self.report.result(nodeid, *self.worst)

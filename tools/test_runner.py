@@ -29,6 +29,9 @@ PER_TEST = 1 / 20  # of the whole time limit: what one test may take before it c
 FIRST_ERROR_LINES = 12  # lines of a failed test's first error shown to the model
 LISTED = 100  # failed tests listed at the most
 MOST_REPORT = 64 << 20  # bytes of report read back
+CUT_SHORT = frozenset(
+    {2, 3}
+)  # pytest's exit codes when it was interrupted, or failed itself, before the last test
 
 Framework = Literal["pytest", "unittest"]
 
@@ -104,14 +107,17 @@ async def run_in_sandbox(
             entry = json.loads(line)
         except ValueError:
             continue  # the line that a kill cut off
+        if "end" in entry:
+            complete = entry["end"] not in CUT_SHORT
+            continue
+        # a file name that is not UTF-8 comes as lone surrogates, which no text for a model can hold
+        ident = entry.get("start", entry.get("id", "")).encode("utf-8", "backslashreplace").decode()
         if "start" in entry:
-            running = entry["start"]
-        elif "end" in entry:
-            complete = True
-        elif outcomes.get(entry["id"]) not in {"failed", "error"}:
-            outcomes[entry["id"]] = entry["outcome"]
+            running = ident
+        elif outcomes.get(ident) not in {"failed", "error"}:
+            outcomes[ident] = entry["outcome"]
             if entry["outcome"] in {"failed", "error"}:
-                errors[entry["id"]] = readable(entry["text"].encode("utf-8", "replace"))
+                errors[ident] = readable(entry["text"].encode("utf-8", "replace"))
     if running is not None and running not in outcomes:
         outcomes[running] = "failed"
         how = (

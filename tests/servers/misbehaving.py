@@ -74,9 +74,7 @@ class MisbehavingServer:
     """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever."""
 
     def __init__(self) -> None:
-        self.answers: list[Any] = []
-        self.pages: dict[str, Any] = {"/v1/models": VLLM_MODELS, "/version": {"version": "0.24.0"}}
-        self.requests: list[Received] = []
+        self.reset()
         self._arrival = threading.Condition()
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=["GET", "POST"])])
         config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
@@ -90,6 +88,12 @@ class MisbehavingServer:
             self._ready.set()
 
         self._server.startup = startup  # type: ignore[method-assign]
+
+    def reset(self) -> None:
+        """Forget the script and what was received."""
+        self.answers: list[Any] = []
+        self.pages: dict[str, Any] = {"/v1/models": VLLM_MODELS, "/version": {"version": "0.24.0"}}
+        self.requests: list[Received] = []
 
     def __enter__(self) -> Self:
         self._thread.start()

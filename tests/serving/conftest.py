@@ -1,5 +1,5 @@
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.servers.misbehaving import MisbehavingServer
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[MisbehavingServer]:
+@pytest.fixture(scope="session")
+def running_server() -> Iterator[MisbehavingServer]:
     with MisbehavingServer() as running:
         yield running
+
+
+@pytest.fixture
+def server(running_server: MisbehavingServer) -> MisbehavingServer:
+    running_server.reset()
+    return running_server

@@ -279,6 +279,15 @@ async def test_reasoning_without_its_opening_tag_is_taken_back_from_the_text(
     assert deltas[-3:] == [Delta("reset", ""), Delta("reasoning", "because"), Delta("text", "So.")]
 
 
+async def test_text_that_speaks_of_the_tag_stays_text_when_the_server_splits(
+    server: MisbehavingServer,
+) -> None:
+    events = [delta(reasoning="hm"), delta(content="It ends with </mm:think>, "), delta(content="always.")]
+    turn = await answer(server, Stream([*events, finish("stop")]))
+    assert turn.message.reasoning == "hm"
+    assert turn.message.text == "It ends with </mm:think>, always."
+
+
 CALLS = [
     wire.Call("file_write", {"path": "a.py", "content": f"<a>&amp;{NS}\n"}),
     wire.Call("file_read", {"path": "b-c", "end": 10**30}),
@@ -551,11 +560,12 @@ async def test_nothing_listens_there(server: MisbehavingServer) -> None:
             await ask(made)
 
 
-async def test_a_server_that_dies(server: MisbehavingServer) -> None:
-    server.answers = [FINE]
-    async with client(server, attempts=2) as made:
+async def test_a_server_that_dies() -> None:
+    with MisbehavingServer() as mortal:
+        mortal.answers = [FINE]
+        made = client(mortal, attempts=2)
         await ask(made)
-        await asyncio.to_thread(server.stop)
+    async with made:
         with pytest.raises(ServerDied, match=r"127\.0\.0\.1"):
             await ask(made)
 

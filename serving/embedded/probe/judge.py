@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.machinery
 import os
 import shutil
@@ -132,6 +133,9 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
             rel: compile(source, os.path.join(tree.place, rel), "exec", dont_inherit=True)
             for rel, source in task.sources.items()
         }
+        # What is there by now is not looked at again by any fork's garbage collector, and so stays shared memory.
+        gc.collect()
+        gc.freeze()
         channel.send(t="ready", ids=[item.nodeid for item in items])
         with os.fdopen(requests) as lines:
             for line in lines:

@@ -121,6 +121,11 @@ def frames_of(error: BaseException | None, tree: Tree) -> list[list[Any]]:
     return found[-FRAMES:]
 
 
+def briefly(excinfo: Any, *style: Any) -> str:
+    """Stand in for pytest's description of a failure, which nobody reads here and which takes longer than the test."""
+    return "failed"
+
+
 def recorder(channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, tracer: Any, loop: Any) -> Any:
     """Build the pytest plugin that sends what happens to `channel`.
 
@@ -179,6 +184,7 @@ def recorder(channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, 
         def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Iterator[None]:
             self.outcome, self.frames, self.error, self.timed_out = "", [], "", False
             self.channel.send(t="start", id=item.nodeid)
+            item.repr_failure = briefly
             started = time.monotonic()
             limit = clock.limit()
             if self.tracer is not None:
@@ -200,6 +206,10 @@ def recorder(channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, 
                 message["kinds"] = self.tracer.take_kinds()
             self.channel.send(**message)
             self.frames, self.error = [], ""
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_assertrepr_compare(self, config: Any, op: str, left: Any, right: Any) -> list[str]:
+            return [op]
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtestloop(self, session: Any) -> Any:
@@ -263,6 +273,7 @@ def warm_up() -> None:
     folder = tempfile.mkdtemp(prefix="m3-warm-")
     saved = [os.dup(fd) for fd in (1, 2)]
     null = os.open(os.devnull, os.O_RDWR)
+    sys.stdout.flush()
     try:
         with open(os.path.join(folder, "test_warm.py"), "w") as file:
             file.write("def test_warm():\n    assert [1] != [2]\n")
@@ -270,6 +281,7 @@ def warm_up() -> None:
         os.dup2(null, 2)
         pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", folder, folder])
     finally:
+        sys.stdout.flush()
         for fd, copy in zip((1, 2), saved):
             os.dup2(copy, fd)
             os.close(copy)

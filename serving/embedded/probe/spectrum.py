@@ -116,7 +116,7 @@ def count(ended: dict[str, dict[str, Any]], bad: set[str]) -> dict[str, dict[int
 def groups(bad: list[dict[str, Any]]) -> list[str]:
     """Choose the cheapest failing test of each way to fail (deepest project line and exception), at most eight."""
     chosen: dict[str, dict[str, Any]] = {}
-    for end in sorted(bad, key=lambda end: (end["o"] == "timeout", end["s"])):
+    for end in sorted(bad, key=lambda end: (end["o"] == "timeout", round(end["s"], 1), end["id"])):
         frames = [frame for frame in end["frames"] if not is_test(frame[0])]
         where = frames[-1][:2] if frames else end["id"].split("[")[0]
         chosen.setdefault(f"{where}{end['error'].split(':')[0]}", end)
@@ -170,8 +170,8 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
     if bad:
         hung = [node for node in sorted(bad) if bad[node]["o"] == "timeout"]
         ending = [node for node in bad if node not in hung]
-        cheap_bad = sorted(ending, key=lambda node: (bad[node]["s"], node))[:FAILING] + hung[:HUNG]
-        cheap_good = sorted(good, key=lambda node: (good[node]["s"], node))[:PASSING]
+        cheap_bad = sorted(ending, key=lambda node: (round(bad[node]["s"], 1), node))[:FAILING] + hung[:HUNG]
+        cheap_good = sorted(good, key=lambda node: (round(good[node]["s"], 1), node))[:PASSING]
         limit = max(1.0, 10 * slowest)
         traced, _ = suite.run({*cheap_bad, *cheap_good}, limit, asked["seconds"] / 2, True)
     failing = list(bad.values())

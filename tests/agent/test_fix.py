@@ -1,0 +1,540 @@
+"""The whole flow, from issue to patch: real git, real sandboxes, a real HTTP server that plays the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
+
+MakeRepo = Callable[..., Path]
+
+BUGGY = {
+    "calc.py": "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n",
+    "test_calc.py": (
+        "from calc import add, double\n\n\ndef test_add():\n    assert add(2, 3) == 5\n\n\n"
+        "def test_double():\n    assert double(2) == 4\n"
+    ),
+}
+ISSUE = "add() gives wrong sums: add(2, 3) should be 5."
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+    }
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}}
+
+
+def says(text: str, reasoning: str = "", finish: str = "stop") -> Stream:
+    return Stream([chunk({"reasoning": reasoning}), chunk({"content": text}), chunk({}, finish), USAGE])
+
+
+def calls(name: str, **arguments: Any) -> Stream:
+    return calls_raw(name, json.dumps(arguments))
+
+
+def calls_raw(name: str, arguments: str) -> Stream:
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return Stream([chunk({"reasoning": "hm"}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls"), USAGE])
+
+
+FIX = calls("file_edit", path="calc.py", old="return a - b", new="return a + b")
+TEST = calls("test_runner", test_file=".")
+DONE = says("add() subtracted; it adds now.")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[MisbehavingServer]:
+    with MisbehavingServer() as server:
+        yield server
+
+
+@pytest.fixture
+def model(running: MisbehavingServer) -> MisbehavingServer:
+    running.reset()
+    return running
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "m3agent.agent.cli", *arguments]
+
+
+def run(
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **(env or {})}
+    return subprocess.run(
+        command(*arguments),
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=150,
+    )
+
+
+def fix(repo: Path, url: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run("fix", ISSUE, "--repo", str(repo), "--endpoint", url, *more, env=env)
+
+
+def events(home: Path) -> list[dict[str, Any]]:
+    """The log of the only session there is."""
+    (log,) = (home / "state" / "sessions").glob("*/events.jsonl")
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def of_type(home: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in events(home) if event["type"] == kind]
+
+
+def git(folder: Path, *args: str) -> str:
+    return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_fix_is_verified_and_its_patch_printed(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [TEST, FIX, TEST, DONE]
+    done = fix(repo, model.url)
+    assert done.returncode == 0, done.stderr
+    assert "-    return a - b\n+    return a + b" in done.stdout
+    assert git(repo, "status", "--porcelain") == "", "without --apply the work tree is left alone"
+    subprocess.run(["git", "apply", "-"], cwd=repo, input=done.stdout, text=True, check=True)
+    assert (
+        subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=repo, capture_output=True).returncode == 0
+    )
+    log = events(own_state)
+    assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+    assert {event["v"] for event in log} == {1}
+    assert log[0]["type"] == "session.started"
+    assert log[-1]["type"] == "session.finished"
+    assert log[-1]["status"] == "verified"
+    verdict = of_type(own_state, "verify")[0]
+    assert verdict["fixed"] == ["test_calc.py::test_add"]
+    assert (verdict["broken"], verdict["still_red"]) == ([], [])
+    first, last = [event for event in of_type(own_state, "test.finished") if event["where"] == "session"]
+    assert (first["failed"], first["passed"]) == (["test_calc.py::test_add"], ["test_calc.py::test_double"])
+    assert last["failed"] == []
+    started, finished = of_type(own_state, "call.started"), of_type(own_state, "call.finished")
+    assert [s["call"] for s in started] == [f["call"] for f in finished] == [1, 2, 3]
+    assert started[2]["tree"] == finished[1]["tree"] != started[1]["tree"]
+    assert all(len(f["digest"]) == 64 for f in finished)
+    folder = Path(log[-1]["patch"]).parent
+    assert (folder / "patch.diff").read_text() == done.stdout
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_requests_only_ever_extend_and_are_the_same_for_two_clones(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    repo = make_repo(BUGGY)
+    git(tmp_path, "clone", "-q", str(repo), "elsewhere")
+    script = [TEST, calls("code_exec", code="print('<mm:think> é \\x1b[1m')"), FIX, TEST, DONE]
+    firsts = []
+    for folder in (repo, tmp_path / "elsewhere"):
+        model.reset()
+        model.answers = list(script)
+        assert fix(folder, model.url).returncode == 0
+        bodies = [chat.body for chat in model.chats]
+        assert len(bodies) == len(script)
+        firsts.append(bodies[0])
+        for before, after in zip(bodies, bodies[1:], strict=False):
+            messages = before[: before.index(b'],"model"')] if b'],"model"' in before else b""
+            assert messages.startswith(b'{"messages":[')
+            assert after.startswith(messages + b","), "a request's messages are not the last one's and more"
+        history = json.loads(bodies[-1])["messages"]
+        assert [m["role"] for m in history[:4]] == ["system", "user", "assistant", "tool"]
+        assert history[2]["reasoning"] == "hm", "reasoning goes back to the model"
+        for message, answer in zip(history, history[1:], strict=False):
+            if message.get("tool_calls"):
+                assert answer["role"] == "tool"
+                assert answer["tool_call_id"] == message["tool_calls"][0]["id"]
+    assert firsts[0] == firsts[1]
+
+
+def test_json_mode_prints_the_log_and_nothing_else(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, TEST, DONE]
+    done = fix(make_repo(BUGGY), model.url, "--json")
+    assert done.returncode == 0
+    assert [json.loads(line) for line in done.stdout.splitlines()] == events(own_state)
+
+
+def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    assert fix(repo, model.url, "--branch", "fix/add").returncode == 0
+    assert git(repo, "status", "--porcelain") == ""
+    assert "return a + b" in git(repo, "show", "fix/add:calc.py")
+    assert git(repo, "rev-parse", "fix/add^") == git(repo, "rev-parse", "HEAD")
+    model.reset()
+    again = fix(repo, model.url, "--branch", "fix/add")
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert model.chats == [], "a bad branch is refused before anything is spent"
+    model.answers = [FIX, TEST, DONE]
+    assert fix(repo, model.url, "--apply").returncode == 0
+    assert "return a + b" in (repo / "calc.py").read_text()
+
+
+def test_uncommitted_changes_are_worked_on_and_never_overwritten(
+    model: MisbehavingServer, make_repo: MakeRepo
+) -> None:
+    repo = make_repo(BUGGY)
+    mine = BUGGY["calc.py"] + "\n# mine\n"
+    (repo / "calc.py").write_text(mine)
+    model.answers = [FIX, TEST, DONE]
+    done = fix(repo, model.url, "--apply")
+    assert done.returncode == 5
+    assert "uncommitted changes" in done.stderr
+    assert (repo / "calc.py").read_text() == mine
+    assert "+    return a + b" in done.stdout, "the patch is not lost"
+    assert b"# mine" in model.chats[0].body, "the model sees the files as they are"
+
+
+def test_same_call_same_result_is_told_then_stopped(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, calls("code_exec", code="print(1)")]
+    done = fix(make_repo({"calc.py": BUGGY["calc.py"]}), model.url)
+    assert done.returncode == 6
+    assert "+    return a + b" in done.stdout, "the current diff is handed over"
+    assert [s["action"] for s in of_type(own_state, "stall")] == ["told", "told", "stopped"]
+    told = json.loads(model.chats[-1].body)["messages"][-1]
+    assert told["role"] == "tool"
+    assert "do something different" in told["content"]
+    assert events(own_state)[-1]["status"] == "stalled"
+
+
+def test_a_limit_ends_with_a_summary_without_tools(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [calls("code_exec", code="print(1)"), FIX, says("I changed add().")]
+    done = fix(make_repo({"calc.py": BUGGY["calc.py"]}), model.url, "--max-turns", "2")
+    assert done.returncode == 6
+    bodies = [json.loads(chat.body) for chat in model.chats]
+    assert [body["tool_choice"] for body in bodies] == ["auto", "auto", "none"]
+    assert bodies[-1]["tools"] == bodies[0]["tools"], "the tools stay in the prompt, or its prefix changes"
+    assert events(own_state)[-1]["status"] == "limit"
+    assert "+    return a + b" in done.stdout
+
+
+def test_the_gate_asks_twice_and_takes_a_stated_reason(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [says("I will now fix it."), says("Done!"), says("Really done.")]
+    done = fix(repo, model.url)
+    assert done.returncode == 1
+    assert events(own_state)[-1]["status"] == "empty"
+    assert [bool(gate["missing"]) for gate in of_type(own_state, "gate")] == [True, True, True]
+    assert len(model.chats) == 3
+    model.reset()
+    model.answers = [says("No change: add() is meant to subtract.")]
+    assert fix(repo, model.url).returncode == 1
+    assert len(model.chats) == 1
+
+
+def test_calls_that_cannot_be_carried_out_are_answered(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    bad = [
+        calls("no_such_tool", x=1),
+        calls_raw("file_write", '{"path": "x.py", "content'),
+        calls("file_write", path="x.py"),
+        calls("file_write", path="../x.py", content=""),
+        calls("code_exec", code="print(1)", timeout=100_000),
+        calls("file_edit", path="calc.py", old="return a -b", new="x"),
+        calls("file_read", path="missing.py"),
+    ]
+    model.answers = [*bad, says("No change: just trying.")]
+    assert fix(make_repo(BUGGY), model.url).returncode == 1
+    results = [f["content"] for f in of_type(own_state, "call.finished")]
+    assert len(results) == len(bad)
+    assert all(text.startswith("error: ") for text in results), results
+    for text, part in zip(
+        results,
+        ["file_write", "again", "content", "outside", "600", "return a - b", "missing.py"],
+        strict=True,
+    ):
+        assert part in text
+    for chat in model.chats:
+        for message in json.loads(chat.body)["messages"]:
+            for call in message.get("tool_calls", []):
+                json.loads(call["function"]["arguments"])
+
+
+def test_statuses_when_the_tests_cannot_tell(model: MisbehavingServer, make_repo: MakeRepo) -> None:
+    model.answers = [FIX, says("Not tested: there are no tests.")]
+    untested = fix(make_repo({"calc.py": BUGGY["calc.py"]}, "untested"), model.url)
+    assert untested.returncode == 1
+    assert "unverified" in untested.stderr
+    assert "+    return a + b" in untested.stdout
+    model.answers = [
+        calls("file_write", path="calc.py", content="def add(a, b):\n    return a + b\n"),
+        TEST,
+        DONE,
+        DONE,
+    ]
+    broken = fix(make_repo(BUGGY, "broken"), model.url)
+    assert broken.returncode == 1
+    assert "failed" in broken.stderr
+    # a weakened test does not make a fix
+    weak = BUGGY["test_calc.py"].replace("== 5", "== -1")
+    model.answers = [calls("file_write", path="test_calc.py", content=weak), TEST, DONE]
+    cheated = fix(make_repo(BUGGY, "cheated"), model.url)
+    assert cheated.returncode == 1
+    assert "failed" in cheated.stderr
+
+
+def test_tests_that_fail_to_import_can_be_what_is_fixed(
+    model: MisbehavingServer, make_repo: MakeRepo
+) -> None:
+    files = {
+        "calc.py": "def add(a, b)\n    return a + b\n",
+        "test_calc.py": BUGGY["test_calc.py"].replace(", double", "").split("\n\n\ndef test_double")[0]
+        + "\n",
+    }
+    model.answers = [
+        TEST,
+        calls("file_edit", path="calc.py", old="def add(a, b)\n", new="def add(a, b):\n"),
+        TEST,
+        DONE,
+    ]
+    done = fix(make_repo(files), model.url)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("state", ["detached", "bare", "shallow", "worktree", "subfolder"])
+def test_repositories_of_every_kind(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, state: str
+) -> None:
+    repo = make_repo(BUGGY)
+    target = tmp_path / "target"
+    if state == "detached":
+        git(repo, "checkout", "-q", "--detach")
+        target = repo
+    elif state == "bare":
+        git(tmp_path, "clone", "-q", "--bare", str(repo), "target")
+    elif state == "shallow":
+        git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repo}", "target")
+    elif state == "worktree":
+        git(repo, "worktree", "add", "-q", str(target))
+    else:
+        (repo / "deep").mkdir()
+        target = repo / "deep"
+    model.answers = [FIX, TEST, DONE]
+    done = fix(target, model.url, *(["--apply"] if state == "bare" else []))
+    if state == "bare":
+        assert done.returncode == 2
+        assert "--branch" in done.stderr
+        done = fix(target, model.url, "--branch", "fixed")
+        assert "return a + b" in git(target, "show", "fixed:calc.py")
+    assert done.returncode == 0, done.stderr
+
+
+def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout == ""
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
+    repo = make_repo(BUGGY)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "empty").mkdir()
+    git(tmp_path / "empty", "init", "-q")
+    (tmp_path / "blank.md").write_text(" \n")
+    (tmp_path / "binary.md").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / "huge.md").write_text("x" * 5_000_000)
+    cases: list[tuple[list[str], int, str]] = [
+        ([ISSUE, "--repo", str(tmp_path / "plain")], 2, "not in a git repository"),
+        ([ISSUE, "--repo", str(tmp_path / "empty")], 2, "no commit"),
+        ([ISSUE, "--repo", str(tmp_path / "nowhere")], 2, "no folder"),
+        ([str(tmp_path / "blank.md"), "--repo", str(repo)], 2, "empty"),
+        ([str(tmp_path / "binary.md"), "--repo", str(repo)], 2, "not text"),
+        ([str(tmp_path / "huge.md"), "--repo", str(repo)], 2, "larger"),
+        (["missing.md", "--repo", str(repo)], 2, "missing.md"),
+        ([ISSUE, "--repo", str(repo), "--engine", "vllmm"], 2, "vllmm"),
+        ([ISSUE, "--repo", str(repo), "--apply", "--branch", "x"], 2, "one of them"),
+        ([ISSUE, "--repo", str(repo), "--engine", "embedded", "--branch", "a..b"], 2, "a..b"),
+        (
+            [
+                ISSUE,
+                "--repo",
+                str(repo),
+                "--image",
+                "no-such-image:1",
+                "--sandbox",
+                "docker",
+                "--engine",
+                "embedded",
+            ],
+            3,
+            "",
+        ),
+    ]
+    for arguments, code, part in cases:
+        done = run("fix", *arguments)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert part in one_sentence(done)
+
+
+def test_no_sandbox_is_exit_3(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
+) -> None:
+    repo = make_repo(BUGGY)
+    nowhere = f"unix://{tmp_path}/no.sock"
+    done = fix(repo, model.url, "--sandbox", "docker", DOCKER_HOST=nowhere)
+    assert done.returncode == 3
+    assert "no Docker engine answers" in one_sentence(done)
+    assert model.requests == []
+    assert events(own_state)[-1]["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("pages", "part"),
+    [
+        ({"/v1/models": "<html>hello</html>", "/models": "<html>hello</html>"}, "web page"),
+        ({"/v1/models": Reply(401, {"error": {"message": "bad key"}})}, "401"),
+        ({"/v1/models": {"data": []}}, "no models"),
+        ({"/v1/models": Silence()}, "did not answer"),
+    ],
+)
+def test_a_server_that_is_none_is_exit_4(
+    model: MisbehavingServer, make_repo: MakeRepo, pages: dict[str, Any], part: str
+) -> None:
+    model.pages = pages
+    done = fix(make_repo(BUGGY), model.url)
+    assert done.returncode == 4, done.stderr
+    assert part in one_sentence(done)
+
+
+def test_a_named_server_that_is_down_is_never_replaced(make_repo: MakeRepo) -> None:
+    done = fix(make_repo(BUGGY), "http://127.0.0.1:9/v1")
+    assert done.returncode == 4
+    assert "127.0.0.1:9" in one_sentence(done)
+
+
+def test_a_full_disk_is_one_sentence(model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        model.answers = [calls("code_exec", code="print('x' * 1000000)"), FIX, TEST, DONE]
+        done = fix(make_repo(BUGGY), model.url, M3AGENT_STATE=str(small))
+        assert done.returncode == 3, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "full" in done.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def ours(pid: int) -> list[str]:
+    """Containers and processes that belong to the m3agent process `pid`, dead or alive."""
+    left = []
+    listed = subprocess.run(
+        [
+            "docker",
+            "ps",
+            "-a",
+            "--filter",
+            "label=m3agent=1",
+            "--format",
+            '{{.ID}} {{.Label "m3agent.owner"}}',
+        ],
+        capture_output=True,
+        text=True,
+    )
+    left += [
+        f"container {line}" for line in listed.stdout.splitlines() if line.split()[-1].startswith(f"{pid}-")
+    ]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if f"m3agent.owner={pid}-" in line or parent == str(pid):
+            left.append(f"process {line}")
+    return left
+
+
+def wait_until_gone(pid: int, seconds: float = 2.0) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := ours(pid)) and time.monotonic() < deadline:
+        pass
+    assert left == []
+
+
+def start(repo: Path, url: str, backend: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command("fix", ISSUE, "--repo", str(repo), "--endpoint", url, "--sandbox", backend),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_keeps_the_session_and_leaves_nothing_running(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, backend: str, number: signal.Signals
+) -> None:
+    model.answers = [FIX, calls("code_exec", code="while True: pass"), DONE]
+    process = start(make_repo(BUGGY), model.url, backend)
+    model.wait_for_chats(2)
+    while not [e for e in of_type(own_state, "call.started") if e["call"] == 2]:
+        pass
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert b"Traceback" not in stderr
+    last = events(own_state)[-1]
+    assert last["status"] == "interrupted"
+    assert "+    return a + b" in Path(last["patch"]).read_text(), "what was done so far is kept"
+    assert of_type(own_state, "call.finished")[-1]["status"] == "interrupted"
+    wait_until_gone(process.pid)
+
+
+@pytest.mark.parametrize("moment", ["starting", "waiting for the model", "in a call"])
+def test_nothing_is_alive_two_seconds_after_kill_9(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, backend: str, moment: str
+) -> None:
+    busy = calls("code_exec", code="import os\nos.fork()\nwhile True: pass")
+    model.answers = [Stream([Stall()])] if moment == "waiting for the model" else [busy]
+    process = start(make_repo(BUGGY), model.url, backend)
+    if moment == "starting":
+        while not ours(process.pid):
+            assert process.poll() is None
+    else:
+        model.wait_for_chats(1)
+    if moment == "in a call":
+        while not of_type(own_state, "call.started"):
+            pass
+    process.kill()
+    process.wait()
+    wait_until_gone(process.pid)
+    for line in (next((own_state / "state" / "sessions").glob("*/events.jsonl"))).read_text().splitlines():
+        json.loads(line)
