@@ -6,20 +6,23 @@ they do not know; writers never change the meaning of one that exists.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 VERSION = 1
 
 
-class Event(BaseModel):
-    """Base of all events; `type` names the kind on the wire."""
+@dataclass(frozen=True)
+class Event:
+    """Base of all events; `type` names the kind on the wire.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Plain data, never validated: a file name or an answer that is no valid Unicode has to be logged as well.
+    """
+
     type: ClassVar[str]
 
 
+@dataclass(frozen=True)
 class SessionStarted(Event):
     """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
     issue: title, source, digest, text. endpoint: url and how it was chosen. tree: git tree id the work starts from."""
@@ -34,6 +37,7 @@ class SessionStarted(Event):
     tree: str
 
 
+@dataclass(frozen=True)
 class ContextPacked(Event):
     """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count."""
 
@@ -46,6 +50,7 @@ class ContextPacked(Event):
     seconds: float
 
 
+@dataclass(frozen=True)
 class EndpointProbed(Event):
     """What the server said of itself."""
 
@@ -59,6 +64,7 @@ class EndpointProbed(Event):
     seconds: float
 
 
+@dataclass(frozen=True)
 class TurnStarted(Event):
     """A request is about to be sent. messages: how many; digest: SHA-256 over them as JSON."""
 
@@ -68,6 +74,7 @@ class TurnStarted(Event):
     digest: str
 
 
+@dataclass(frozen=True)
 class Message(Event):
     """The assistant's answer, whole: reasoning, text, and its calls as id, name, arguments."""
 
@@ -78,6 +85,7 @@ class Message(Event):
     calls: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
 class CallStarted(Event):
     """Written and synced before the side effect. call: number in the session; tree: the work tree's state before."""
 
@@ -90,6 +98,7 @@ class CallStarted(Event):
     tree: str
 
 
+@dataclass(frozen=True)
 class CallFinished(Event):
     """Written and synced after it. status: done, refused or interrupted. digest: of the whole output, before cutting.
     tree: the work tree's state after."""
@@ -111,6 +120,7 @@ class CallFinished(Event):
     tree: str
 
 
+@dataclass(frozen=True)
 class FileChanged(Event):
     """A call changed the work tree. changes: [status letter (A, M, D), path]."""
 
@@ -121,6 +131,7 @@ class FileChanged(Event):
     tree: str
 
 
+@dataclass(frozen=True)
 class TestFinished(Event):
     """The sets of ids of a test run. where: `session`, or `before`/`after` of the verification."""
 
@@ -136,6 +147,7 @@ class TestFinished(Event):
     tree: str
 
 
+@dataclass(frozen=True)
 class Stall(Event):
     """The loop repeats itself. action: told (inside the tool result) or stopped."""
 
@@ -147,6 +159,7 @@ class Stall(Event):
     text: str
 
 
+@dataclass(frozen=True)
 class Gate(Event):
     """The model said it was done. missing: what it was told is missing; empty when it was let through."""
 
@@ -156,6 +169,7 @@ class Gate(Event):
     asked: int
 
 
+@dataclass(frozen=True)
 class Verify(Event):
     """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before, not after;
     still_red: red before and after; new: tests the patch adds."""
@@ -170,6 +184,7 @@ class Verify(Event):
     seconds: float
 
 
+@dataclass(frozen=True)
 class TurnFinished(Event):
     """What a turn cost. Token counts are null where the server did not say; price in dollars, null when unknown."""
 
@@ -185,6 +200,7 @@ class TurnFinished(Event):
     price: float | None
 
 
+@dataclass(frozen=True)
 class Retry(Event):
     """A request is sent again; what came of the last one was thrown away."""
 
@@ -194,6 +210,7 @@ class Retry(Event):
     reason: str
 
 
+@dataclass(frozen=True)
 class Error(Event):
     """What ended the session early, in one sentence. exit: the process's exit code."""
 
@@ -203,6 +220,7 @@ class Error(Event):
     exit: int
 
 
+@dataclass(frozen=True)
 class SessionFinished(Event):
     """Last event. reason: why it ended so, in one sentence; patch: path of the patch file, null when there is none;
     notes: what the user should know of it (files that run later, files left out)."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from m3agent import __version__
 from m3agent.agent import events, prompt
@@ -35,6 +35,7 @@ from m3agent.serving.client import Client, RetryNote
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
 from m3agent.tools.registry import Toolset
+from m3agent.tools.test_runner import TestReport
 
 EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
 MODEL_SERVER_EXIT = 4
@@ -293,19 +294,21 @@ def _retry_event(note: RetryNote) -> events.Retry:
 
 
 def _log_verification(session: Session, evidence: Verification) -> None:
-    for where, report in (("before", evidence.before), ("after", evidence.after)):
+    runs: tuple[tuple[Literal["before", "after"], TestReport, str], ...] = (
+        ("before", evidence.before, evidence.old_tree),
+        ("after", evidence.after, evidence.new_tree),
+    )
+    for where, report, tree in runs:
         session.write(
-            events.TestFinished.model_validate(
-                {
-                    "where": where,
-                    "call": None,
-                    "passed": report.passed,
-                    "failed": report.failed,
-                    "errored": report.errored,
-                    "skipped": report.skipped,
-                    "complete": report.complete,
-                    "tree": "",
-                }
+            events.TestFinished(
+                where=where,
+                call=None,
+                passed=list(report.passed),
+                failed=list(report.failed),
+                errored=list(report.errored),
+                skipped=list(report.skipped),
+                complete=report.complete,
+                tree=tree,
             )
         )
     session.write(

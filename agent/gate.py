@@ -9,7 +9,7 @@ MOST_ASKED = 2
 
 NO_CHANGE = "No change:"
 NOT_TESTED = "Not tested:"
-STATED = re.compile(rf"^\W*({NO_CHANGE}|{NOT_TESTED})\s*\S", re.MULTILINE | re.IGNORECASE)
+STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*\S", re.MULTILINE | re.IGNORECASE)
 
 
 def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:

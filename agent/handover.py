@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import PermissionRefused, UsageError
@@ -19,12 +20,22 @@ def check_branch(repository: Repository, name: str) -> None:
     Raises:
         UsageError: with the reason.
     """
+    refused = UsageError(f"'{name}' is not a branch name git accepts: choose another")
     try:
-        repository.git("check-ref-format", "--branch", name)
+        said = repository.git("check-ref-format", "--branch", name)
     except GitCommandFailed:
-        raise UsageError(f"'{name}' is not a branch name git accepts: choose another") from None
-    if repository.git("for-each-ref", f"refs/heads/{name}").strip():
-        raise UsageError(f"branch {name} exists already: choose another name, or delete it first")
+        raise refused from None
+    if said.strip() != os.fsencode(name):  # @{-1} stands for another branch
+        raise refused
+    parts = name.split("/")
+    above = [f"refs/heads/{'/'.join(parts[:n])}" for n in range(1, len(parts))]
+    # a pattern finds the branch itself and those below it, which a branch of its name would displace
+    found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
+    for taken in (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found):
+        if taken == name:
+            raise UsageError(f"branch {name} exists already: choose another name, or delete it first")
+        if taken.startswith(f"{name}/") or name.startswith(f"{taken}/"):
+            raise UsageError(f"there can be no branch {name} beside branch {taken}: choose another name")
 
 
 def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patch) -> None:
@@ -38,38 +49,41 @@ def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patc
         raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
     refuse_dirty(repository, patch, "--apply")
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
-    staged: list[tuple[Path | None, Path]] = []
+    for path in patch.paths:
+        _refuse_moved(root, path, workspace, base.get(path))
+    made: list[Path] = []
+    moves: list[_Move] = []
     try:
         for path in patch.paths:
-            target = root / path
-            _refuse_moved(root, target, workspace, base.get(path))
-            if path not in patched:
-                staged.append((None, target))
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = target.with_name(f".m3agent-{secrets.token_hex(6)}.tmp")
-            staged.append((temporary, target))
-            _write(temporary, workspace, patched[path])
-            if (
-                target.is_file()
-                and not target.is_symlink()
-                and path in base
-                and base[path].mode == patched[path].mode
-            ):
-                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
-        for source, target in staged:
-            if source is None:
-                target.unlink()
-            else:
-                source.replace(target)
+            for folder in _missing_folders(root, root / path):
+                folder.mkdir()
+                made.append(folder)
+            move = _Move(root / path, _new_name(root / path), _new_name(root / path))
+            moves.append(move)
+            # both are written before anything is moved: what can fail fails now
+            for source, entries in ((move.new, patched), (move.old, base)):
+                if path in entries:
+                    _write(source, workspace, entries[path])
+            if path in base and not move.target.is_symlink():
+                mode = stat.S_IMODE(move.target.stat().st_mode)
+                move.old.chmod(mode)
+                if path in patched and base[path].mode == patched[path].mode:
+                    move.new.chmod(mode)
+        _carry_out(moves)
     except OSError as error:
         raise PermissionRefused(
             f"the patch could not be written to {error.filename}: {error.strerror}; it is kept in the session's folder"
         ) from None
     finally:
-        for source, _ in staged:
-            if source is not None:
-                source.unlink(missing_ok=True)
+        for move in moves:
+            move.new.unlink(missing_ok=True)
+            move.old.unlink(missing_ok=True)
+        for folder in reversed(made):
+            _remove_if_empty(folder)
+    for path in patch.paths:
+        folder = (root / path).parent
+        while folder != root and _remove_if_empty(folder):  # as git does when a folder's last file goes
+            folder = folder.parent
 
 
 def commit_to_branch(
@@ -87,7 +101,7 @@ def commit_to_branch(
     text = message.encode("utf-8", "replace")
     commands = [
         b"commit refs/heads/%s\ncommitter %s\ndata %d\n%s\nfrom %s\n"
-        % (name.encode(), who, len(text), text, repository.head.encode())
+        % (os.fsencode(name), who, len(text), text, repository.head.encode())
     ]
     for path in patch.paths:
         quoted = b'"%s"' % os.fsencode(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(
@@ -119,14 +133,65 @@ def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
         )
 
 
-def _refuse_moved(root: Path, target: Path, workspace: Workspace, old: TreeEntry | None) -> None:
+@dataclass(frozen=True)
+class _Move:
+    """One file to put in place: `new` takes the place of `target` if it exists, else `target` goes. `old` is a copy of
+    what is there, if something is, to put it back."""
+
+    target: Path
+    new: Path
+    old: Path
+
+
+def _carry_out(moves: list[_Move]) -> None:
+    """All of the moves; raises OSError after undoing them where one fails."""
+    done = 0
+    try:
+        for move in moves:
+            if os.path.lexists(move.new):
+                move.new.replace(move.target)
+            else:
+                move.target.unlink()
+            done += 1
+    except OSError:
+        for move in reversed(moves[:done]):
+            if os.path.lexists(move.old):
+                move.old.replace(move.target)
+            else:
+                move.target.unlink()
+        raise
+
+
+def _new_name(target: Path) -> Path:
+    return target.with_name(f".m3agent-{secrets.token_hex(6)}.tmp")
+
+
+def _missing_folders(root: Path, target: Path) -> list[Path]:
+    """The folders that `target` lacks, outermost first."""
+    return [f for f in reversed(target.parents) if f.is_relative_to(root) and not f.exists()]
+
+
+def _remove_if_empty(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:  # it holds files, or is gone already, or is not ours to remove: it may stay
+        return False
+    return True
+
+
+def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | None) -> None:
     """Refuse a file that is not what the session started from."""
-    if not target.parent.resolve().is_relative_to(root.resolve()) or target.parent.is_symlink():
+    target = root / path
+    if target.parent.resolve() != (root.resolve() / path).parent:
         raise PermissionRefused(f"{target} lies behind a link: the patch is kept in the session's folder")
     try:
         info = target.lstat()
     except FileNotFoundError:
         now = None
+    except NotADirectoryError:
+        raise PermissionRefused(
+            f"{target} cannot be made, a part of its path is a file: the patch is kept in the session's folder"
+        ) from None
     else:
         if stat.S_ISDIR(info.st_mode):
             raise PermissionRefused(f"{target} is a folder now: the patch is kept in the session's folder")

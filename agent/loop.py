@@ -64,6 +64,8 @@ class Loop:
     stall: StallDetector = field(default_factory=StallDetector)
     tested_tree: str | None = None
     """The state of the work tree that the last test run saw."""
+    _digest: Any = field(default_factory=hashlib.sha256)
+    _digested: int = 0
 
     async def run(self) -> Outcome:
         """Turns until an outcome.
@@ -112,8 +114,12 @@ class Loop:
     ) -> Turn:
         """One request; its answer is in the history and the log when this returns."""
         self.turn += 1
-        digest = hashlib.sha256(json.dumps(self.messages).encode()).hexdigest()
-        self.session.write(events.TurnStarted(turn=self.turn, messages=len(self.messages), digest=digest))
+        for new in self.messages[self._digested :]:
+            self._digest.update(json.dumps(new).encode())
+        self._digested = len(self.messages)
+        self.session.write(
+            events.TurnStarted(turn=self.turn, messages=self._digested, digest=self._digest.hexdigest())
+        )
         answer = None
         stream = self.client.complete(
             self.messages,

@@ -23,7 +23,7 @@ def _folder(state: Path) -> Path:
 
 def write_record(state: Path, record: ServerRecord) -> Path:
     """Write a server down; the caller removes the file when the server ends."""
-    _folder(state).mkdir(mode=0o700, exist_ok=True)
+    _folder(state).mkdir(mode=0o700, parents=True, exist_ok=True)
     path = _folder(state) / f"{record.pid}.json"
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(record)))
@@ -41,7 +41,7 @@ def live_servers(state: Path) -> list[ServerRecord]:
             os.kill(record.pid, 0)
         except PermissionError:
             continue  # alive, but another user's
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, OverflowError):
             path.unlink(missing_ok=True)
             continue
         found.append(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -59,18 +60,20 @@ class Session:
         Raises:
             EnvironmentFault: the log cannot be written (a full disk): the session cannot go on without it.
         """
-        self._seq += 1
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line: Line = {"v": VERSION, "seq": self._seq, "ts": now, "session": self.id, "type": event.type}
-        line |= event.model_dump(mode="json")
+        line: Line = {"v": VERSION, "seq": self._seq + 1, "ts": now, "session": self.id, "type": event.type}
+        line |= dataclasses.asdict(event)
         raw = memoryview(json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
+        before = os.fstat(self._log.fileno()).st_size
         try:
             while raw:
                 raw = raw[self._log.write(raw) or 0 :]
             if isinstance(event, SYNCED):
                 os.fsync(self._log.fileno())
         except OSError as error:
+            self._log.truncate(before)  # half a line would spoil the one that may yet follow it
             raise fault(error, self.folder) from None
+        self._seq += 1
         for sink in self._sinks:
             sink(line)
 

@@ -19,7 +19,7 @@ from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.tools.test_runner import TestReport, run_in_sandbox
 
 TEST_FOLDERS = frozenset({"test", "tests", "testing"})
-TEST_TIMEOUT = 900.0
+TEST_TIMEOUT = 600.0
 """Seconds for the whole suite, on each of the two trees."""
 
 
@@ -35,6 +35,8 @@ class Verification:
     new_tests: tuple[str, ...]
     before: TestReport
     after: TestReport
+    old_tree: str
+    new_tree: str
     seconds: float
 
 
@@ -67,20 +69,28 @@ def judge(
     fixed, still_red = set[str](), set[str]()
     for ident in before.red:
         # a file that could not be imported is one red id; its tests have ids of their own once it can be
-        inside = {i for i in after.red | passed_after if i.startswith(f"{ident}::")}
+        inside = {
+            i for i in after.red | passed_after if i.startswith((f"{ident}::", f"{ident}/")) or ident == "."
+        }
         if ident in after.red or inside & after.red:
             still_red |= {ident} | (inside & after.red)
         elif ident in passed_after or inside:
             fixed.add(ident)
         else:
             still_red.add(ident)
-    broken = passed_before - passed_after
+    lost = passed_before - passed_after
+    turned = after.red - before.red - still_red - lost
+    if not before.complete:  # they may not have had their turn
+        still_red, turned = still_red | turned, set()
+    broken = lost | turned
     partly = still_red and {file_of(i) for i in still_red} & {file_of(i) for i in fixed}
     sets = [fixed, broken, still_red]
     if not before.ran and not after.ran:
         return "unverified", "there are no tests to check the patch with", sets
-    if broken:
-        return "failed", f"{count(broken, 'test')} passed before the patch and not after it", sets
+    if lost:
+        return "failed", f"{count(lost, 'test')} passed before the patch and not after it", sets
+    if turned:
+        return "failed", f"{count(turned, 'test')} red after the patch and not before it", sets
     if not after.complete:
         return "failed", "the test run on the patched tree did not come to its end", sets
     if partly:
@@ -140,5 +150,7 @@ async def verify(
         new_tests=tuple(sorted(new_tests)),
         before=before,
         after=after,
+        old_tree=old,
+        new_tree=new,
         seconds=round(time.monotonic() - started, 3),
     )

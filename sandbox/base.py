@@ -172,14 +172,15 @@ class Sandbox:
     async def _equip(self, python_path: list[str]) -> None:
         """Lay down what the image lacks to run tests, and a git history of one commit where there is git."""
         find = "import importlib.util as u,sys; print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])"
-        # -P is not known to old interpreters; the empty folder keeps the work tree from being asked for modules
+        # an empty folder and no PYTHONPATH keep the work tree from being asked for modules
         probe = await self.exec(["python3", "-c", find, *WANTED_MODULES], cwd=TOOLBOX, env={"PYTHONPATH": ""})
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
         if missing := probe.stdout.decode().split():
             unpack = f"import sys,tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall({TOOLBOX!r})"
             archive = await asyncio.to_thread(modules_archive, tuple(missing))
-            done = await self.exec(["python3", "-W", "ignore", "-c", unpack], cwd=TOOLBOX, stdin=archive)
+            argv = ["python3", "-W", "ignore", "-c", unpack]
+            done = await self.exec(argv, cwd=TOOLBOX, stdin=archive, env={"PYTHONPATH": ""})
             if done.exit != 0:
                 raise SandboxError(f"cannot lay down pytest in the sandbox: {_last_line(done.stderr)}")
             self._env["PYTHONPATH"] = ":".join([*python_path, TOOLBOX])

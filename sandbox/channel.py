@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from m3agent.sandbox import supervisor
 from m3agent.sandbox.errors import SandboxDied, SandboxTimeout
-from m3agent.sandbox.supervisor import FRAME, PROTOCOL
+from m3agent.sandbox.supervisor import FRAME, LEASE, PROTOCOL
 
 Header = dict[str, Any]
 DOCKER_STREAM = struct.Struct(">BxxxI")  # Docker's multiplexing of an attached stream without a terminal
@@ -54,6 +54,7 @@ class Channel:
         self._diagnostics = bytearray()
         self._dead = False
         self._task = asyncio.create_task(self._pump())
+        self._alive: asyncio.Task[None] | None = None
 
     async def boot(self, timeout: float) -> Header:
         """Send the supervisor's source to the interpreter at the other end; returns its greeting.
@@ -72,6 +73,7 @@ class Channel:
             raise SandboxDied(
                 f"the sandbox's supervisor speaks version {hello.get('protocol')}, not {PROTOCOL}"
             )
+        self._alive = asyncio.create_task(self._keep_alive())
         return hello
 
     @property
@@ -118,10 +120,18 @@ class Channel:
         """Close the stream: the supervisor kills everything and ends."""
         self._dead = True
         self._task.cancel()
+        if self._alive is not None:
+            self._alive.cancel()
         self._writer.close()
         with contextlib.suppress(OSError, asyncio.CancelledError):  # the other end may be gone already
             await self._writer.wait_closed()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep_alive(self) -> None:
+        while not self._dead:
+            await asyncio.sleep(LEASE / 10)
+            raw = json.dumps({"op": "alive", "id": 0}).encode()
+            self._writer.write(FRAME.pack(len(raw), 0) + raw)
 
     def _death(self) -> str:
         said = bytes(self._diagnostics).decode(errors="replace").strip().splitlines()

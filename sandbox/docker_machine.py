@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 import uuid
 from collections.abc import Callable
@@ -73,6 +74,7 @@ class DockerMachine:
         self._api: Any = None
         self._id: str | None = None
         self._attached: Any = None  # keeps the HTTP answer whose socket we took over alive
+        self._process: tuple[int, str | None] | None = None
         self.image: str | None = None
 
     def job_limits(self) -> dict[str, int]:
@@ -96,7 +98,7 @@ class DockerMachine:
         reader, writer = await asyncio.open_unix_connection(sock=raw, limit=4 << 20)
         channel = Channel(reader, writer, multiplexed=True, why_dead=self._why_dead)
         try:
-            await _uninterrupted(lambda: self._api.start(self._id))
+            await _uninterrupted(self._start)
         except APIError as error:
             await channel.close()
             raise _start_failed(error) from None
@@ -157,20 +159,47 @@ class DockerMachine:
         self._attached = self._api.attach_socket(self._id, params=params)
         return self._attached._sock
 
+    def _start(self) -> None:
+        self._api.start(self._id)
+        pid = self._api.inspect_container(self._id)["State"]["Pid"]
+        self._process = (pid, _start_time(pid))
+
     def _remove(self) -> None:
-        from docker.errors import DockerException
+        from docker.errors import DockerException, NotFound
         from requests.exceptions import RequestException
 
-        # it may have removed itself, or the engine is gone and its containers with it
-        with contextlib.suppress(DockerException, RequestException):
+        try:
             self._api.remove_container(self._id, force=True, v=True)
+        except NotFound:
+            pass  # it removed itself
+        except (DockerException, RequestException):
+            self._kill_process()
         if self._attached is not None:
             self._attached.close()
         self._api.close()
 
+    def _kill_process(self) -> None:
+        """The engine is gone and has left the container running: end it by its process, where that is allowed."""
+        if self._process is None:
+            return
+        pid, started = self._process
+        if started is not None and _start_time(pid) == started:
+            with contextlib.suppress(
+                OSError
+            ):  # not ours to kill: the supervisor ends itself when its lease is over
+                os.kill(pid, signal.SIGKILL)
+
     def _why_dead(self) -> str:
         """Why the stream ended, as far as the engine can still say."""
         return "the sandbox's container ended (removed by someone, or the Docker engine stopped)"
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process of this machine began, in clock ticks since boot; None where there is none to be seen."""
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
 
 
 def _start_failed(error: Any) -> Exception:

@@ -19,9 +19,12 @@ put         files: [[path, mode, size], ...] (payload: contents)     ok
 delete      paths                                                    ok
 scan        skip (folder names), most (bytes hashed in one file)     ok{changed: [[path, mode, sha, size]], deleted}
 ping                                                                 ok
+alive                                                                nothing
 ==========  =======================================================  ======================================
 
-A request that cannot be done is answered `error{code, text}`. When standard input ends, everything is killed.
+A request that cannot be done is answered `error{code, text}`. When standard input ends, everything is killed; so
+it is when the host has not been heard of for `LEASE` seconds, since an engine that is killed leaves its containers
+running with their input open.
 
 Why process 1: the kernel drops SIGKILL, SIGTERM and SIGSTOP sent to it from inside (so their default actions
 must stay in place: a handler would make it killable), `kill(-1)` from it reaches every process there is, and
@@ -53,6 +56,7 @@ FRAME = struct.Struct(">II")
 MAX_PAYLOAD = 256 << 20
 STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is counted
 BACKLOG = 4 << 20  # unsent bytes above which the jobs' pipes are not read: the host sets the pace
+LEASE = 600.0  # seconds of silence after which the host is taken for dead; it says `alive` ten times as often
 SETTLE = 2.0  # seconds for killed processes to be gone before a command's end is reported
 PR_SET_DUMPABLE = 4
 OOM_SCORE_ADJ = b"700"  # the kernel's out-of-memory killer takes a job before the supervisor
@@ -123,6 +127,7 @@ class Supervisor:
             str, tuple[Any, int, str | None, int]
         ] = {}  # path -> (stat signature, mode, sha, size): the tree as last reported
         self.paused = False
+        self.heard = time.monotonic()
         self.selector = selectors.DefaultSelector()
 
     # -- frames ------------------------------------------------------------------------------------------
@@ -168,6 +173,7 @@ class Supervisor:
             return
         if not data:
             self.end()
+        self.heard = time.monotonic()
         self.inbox += data
         while len(self.inbox) >= FRAME.size:
             n_header, n_payload = FRAME.unpack_from(self.inbox)
@@ -295,6 +301,9 @@ class Supervisor:
             self.kill_job(job)
         return {}, b""
 
+    def op_alive(self, header: Header, payload: bytes) -> Answer:
+        return None
+
     def op_ping(self, header: Header, payload: bytes) -> Answer:
         return {}, b""
 
@@ -396,10 +405,12 @@ class Supervisor:
             }
         )
 
-    def check_clocks(self) -> float | None:
-        """End what is over its time; returns the seconds until the next deadline, or None."""
+    def check_clocks(self) -> float:
+        """End what is over its time; returns the seconds until the next deadline."""
         now = time.monotonic()
-        wait: float | None = None
+        wait = LEASE - (now - self.heard)
+        if wait < 0:
+            self.end()
         for job in list(self.jobs.values()):
             if job.deadline is None:
                 continue
@@ -413,8 +424,7 @@ class Supervisor:
             elif now >= job.deadline:
                 self.kill_job(job)
                 job.deadline = now + 0.05  # again until the kernel has let it go
-            left = max(0.0, job.deadline - now)
-            wait = left if wait is None else min(wait, left)
+            wait = min(wait, max(0.0, job.deadline - now))
         return wait
 
     # -- files -------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
-
-NewSandbox = Callable[..., Sandbox]
+from tests.servers.misbehaving import MisbehavingServer
 
 
 def docker_here() -> bool:
@@ -123,3 +122,16 @@ def sandbox_of(
         return new_sandbox(backend, spec, workspace_of(files or {"a.txt": "a\n"}), lambda _: None)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def running_server() -> Iterator[MisbehavingServer]:
+    with MisbehavingServer() as running:
+        yield running
+
+
+@pytest.fixture
+def server(running_server: MisbehavingServer) -> MisbehavingServer:
+    """A model server that answers as the test tells it to."""
+    running_server.reset()
+    return running_server

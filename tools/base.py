@@ -33,9 +33,9 @@ class Arguments(BaseModel):
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                number = ord(value[error.start])
+                what = {"at": error.start, "code": f"U+{ord(value[error.start]):04X}"}
                 raise PydanticCustomError(
-                    "not_unicode", f"character {error.start} is U+{number:04X}, half of a surrogate pair"
+                    "not_unicode", "character {at} is {code}, half of a surrogate pair", what
                 ) from None
         return value
 

@@ -16,10 +16,11 @@ import time
 import traceback
 from typing import Any
 
-SHRINK = (
-    3  # after each test that was over its time the next may take a third of it, down to a second: a suite in
-)
-#             which one endless loop makes every test hang still ends
+# One test may take this many times the longest that passed so far, if that is more than its limit.
+GROW = 20
+# After each test that was over its time the next may take a third of it, down to a second: a suite in which one
+# endless loop makes every test hang still ends.
+SHRINK = 3
 MOST_TEXT = 4000
 
 
@@ -64,6 +65,8 @@ class Report:
             outcome, text = "failed", "timed out after %g s\n%s" % (self.limit, text)
             self.limit = max(1.0, self.limit / SHRINK)
             self.over = False
+        elif outcome == "passed":
+            self.limit = max(self.limit, GROW * seconds)
         line = {"id": ident, "outcome": outcome, "seconds": round(seconds, 4), "text": text[-MOST_TEXT:]}
         self.file.write(json.dumps(line) + "\n")
 
@@ -108,11 +111,13 @@ def run_pytest(report: Report, target: str) -> int:
     import pytest
 
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
+    options += ["--maxfail=0"]  # all of the tests, also where the repository's addopts say -x
     status = pytest.main([*options, target], plugins=[PytestPlugin(report)])
     if status == pytest.ExitCode.USAGE_ERROR and os.path.exists(target.split("::")[0]):
-        # often a repository's addopts names a plugin that is not installed here
-        print("usage error: once more without the repository's addopts", file=sys.stderr)
-        status = pytest.main([*options, "-o", "addopts=", target], plugins=[PytestPlugin(report)])
+        # often a repository's settings name a plugin that is not installed here
+        print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
+        options += ["-o", "addopts=", "-o", "required_plugins="]
+        status = pytest.main([*options, target], plugins=[PytestPlugin(report)])
     return int(status)
 
 
@@ -164,25 +169,29 @@ def run_unittest(report: Report, target: str) -> int:
     loader = unittest.TestLoader()
     path, _, inner = target.partition("::")
     if os.path.isdir(path):
-        suite = loader.discover(
-            path, top_level_dir=None if os.path.exists(os.path.join(path, "__init__.py")) else path
-        )
+        suite = loader.discover(path, top_level_dir=top_level(path))
         if not suite.countTestCases() and path in (".", "./"):
             for folder in ("tests", "test"):
                 if os.path.isdir(folder):
-                    top = "." if os.path.exists(os.path.join(folder, "__init__.py")) else folder
-                    suite = loader.discover(folder, top_level_dir=top)
+                    suite = loader.discover(folder, top_level_dir=top_level(folder))
                     break
     elif path.endswith(".py"):
-        folder, name = os.path.split(path)
-        sys.path.insert(0, folder or ".")
-        names = name[:-3] + ("." + inner.replace("::", ".") if inner else "")
-        suite = loader.loadTestsFromName(names)
+        top = top_level(os.path.dirname(path) or ".")
+        sys.path.insert(0, top)
+        names = os.path.relpath(path, top)[:-3].replace(os.sep, ".")
+        suite = loader.loadTestsFromName(names + ("." + inner.replace("::", ".") if inner else ""))
     else:
         suite = loader.loadTestsFromName(path)
     kind: Any = Result
     result = unittest.TextTestRunner(resultclass=kind, verbosity=0).run(suite)
     return 0 if result.wasSuccessful() else 1
+
+
+def top_level(folder: str) -> str:
+    """The folder that packages are imported from: the first one upwards that is not a package itself."""
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder = os.path.dirname(os.path.abspath(folder))
+    return folder
 
 
 def main(framework: str, path: str, target: str, limit: str) -> None:

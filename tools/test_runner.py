@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,14 @@ from m3agent.tools.base import (
 )
 from m3agent.tools.files import plain
 
-PER_TEST = 1 / 20  # of the whole time limit: what one test may take before it counts as hanging
+PER_TEST = 1 / 30  # of the whole time limit: what one test may take before it counts as hanging, but
+LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # seconds
 FIRST_ERROR_LINES = 12  # lines of a failed test's first error shown to the model
 LISTED = 100  # failed tests listed at the most
 MOST_REPORT = 64 << 20  # bytes of report read back
-CUT_SHORT = frozenset(
-    {2, 3}
-)  # pytest's exit codes when it was interrupted, or failed itself, before the last test
+CUT_SHORT = frozenset({2, 3})  # pytest's exit codes when it was interrupted, or broke, before the last test
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
+"""An object's address, in an id or an error: another one in every run."""
 
 Framework = Literal["pytest", "unittest"]
 
@@ -95,7 +97,8 @@ async def run_in_sandbox(
     """
     report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
     source = Path(run_tests.__file__).read_text()
-    argv = ["python3", "-c", source, framework, report, target, str(max(1.0, timeout * PER_TEST))]
+    per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
+    argv = ["python3", "-c", source, framework, report, target, str(per_test)]
     result = await sandbox.exec(argv, timeout=timeout, log=log)
     raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report], keep=MOST_REPORT)
     outcomes: dict[str, str] = {}
@@ -112,6 +115,7 @@ async def run_in_sandbox(
             continue
         # a file name that is not UTF-8 comes as lone surrogates, which no text for a model can hold
         ident = entry.get("start", entry.get("id", "")).encode("utf-8", "backslashreplace").decode()
+        ident = ADDRESS.sub("0x", ident)
         if "start" in entry:
             running = ident
         elif outcomes.get(ident) not in {"failed", "error"}:
@@ -201,9 +205,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
         "skipped": report.skipped,
     }
     # durations and temporary names change from run to run: what counts is which tests did what
-    digest = hashlib.sha256(
-        json.dumps([sets, sorted(report.errors.items())], sort_keys=True).encode()
-    ).hexdigest()
+    stable = ADDRESS.sub("0x", json.dumps([sets, sorted(report.errors.items())], sort_keys=True))
+    digest = hashlib.sha256(stable.encode()).hexdigest()
     return ToolResult(
         "\n".join(shown),
         is_error=bool(report.red) or not report.ran,

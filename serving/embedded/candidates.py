@@ -57,7 +57,11 @@ class Candidate:
 
 @lru_cache(maxsize=32)
 def _proposed(
-    path: str, text: str, lines: tuple[tuple[int, float], ...], kinds: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...], hints: Hints
+    path: str,
+    text: str,
+    lines: tuple[tuple[int, float], ...],
+    kinds: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...],
+    hints: Hints,
 ) -> tuple[tuple[float, Mutation], ...]:
     held = {where: {name: list(seen) for name, seen in names} for where, names in kinds}
     return tuple(propose(Source(path, text), dict(lines), held, hints))
@@ -65,11 +69,14 @@ def _proposed(
 
 def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
     return tuple(
-        (where, tuple((name, tuple(seen)) for name, seen in sorted(names.items()))) for where, names in sorted(kinds.items())
+        (where, tuple((name, tuple(seen)) for name, seen in sorted(names.items())))
+        for where, names in sorted(kinds.items())
     )
 
 
-def candidates(sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, seed: int) -> list[Candidate]:
+def candidates(
+    sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, seed: int
+) -> list[Candidate]:
     """Return every candidate, the ones to try first in front. Equal ranks are ordered by `seed`."""
     found: list[Candidate] = []
     for path, lines in scores.items():

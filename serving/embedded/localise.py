@@ -29,7 +29,9 @@ def issue_words(issue: str) -> set[str]:
     """Return the identifiers that an issue text seems to name."""
     quoted = " ".join(re.findall(r"`([^`]+)`", issue))
     words = set(re.findall(r"[A-Za-z_]\w+", quoted)) | set(re.findall(r"\b([A-Za-z_]\w+)\(", issue))
-    return words | {word for word in re.findall(r"[A-Za-z_]\w+", issue) if "_" in word or re.search("[a-z][A-Z]", word)}
+    return words | {
+        word for word in re.findall(r"[A-Za-z_]\w+", issue) if "_" in word or re.search("[a-z][A-Z]", word)
+    }
 
 
 def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: str) -> Scores:
@@ -86,14 +88,22 @@ def _names_used(sources: Mapping[str, Source], scores: Scores) -> dict[str, floa
     used: dict[str, float] = {}
     for path, source in sources.items():
         for node in ast.walk(source.tree):
-            name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+            name = (
+                node.id
+                if isinstance(node, ast.Name)
+                else node.attr
+                if isinstance(node, ast.Attribute)
+                else None
+            )
             line = getattr(node, "lineno", 0)
             if name is not None and line in scores[path]:
                 used[name] = max(used.get(name, 0.0), scores[path][line])
     return used
 
 
-def _definitions(source: Source, lines: dict[int, float], used: Mapping[str, float], imported: Iterable[int]) -> None:
+def _definitions(
+    source: Source, lines: dict[int, float], used: Mapping[str, float], imported: Iterable[int]
+) -> None:
     """Score statements of modules and classes, which every test runs by importing them."""
     known = set(imported)
     for statement in source.statements():
@@ -104,7 +114,11 @@ def _definitions(source: Source, lines: dict[int, float], used: Mapping[str, flo
             if statement.name in used and first not in lines:
                 lines[first] = DEFINITION * used[statement.name]
             continue
-        defined = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        defined = {
+            node.id
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
         value = max((used.get(name, 0.0) for name in defined), default=0.0) * DEFINITION
         for line in range(first, last + 1):
             if value or line in known:

@@ -5,8 +5,19 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from m3agent.serving.embedded.operators import arithmetic, calls, constants, flow, indexing, logic, missing, moves, names
+from m3agent.serving.embedded.operators import (
+    arithmetic,
+    calls,
+    constants,
+    flow,
+    indexing,
+    logic,
+    missing,
+    moves,
+    names,
+)
 from m3agent.serving.embedded.operators.base import Expression, Hints, Mutation, Place, Whole
+from m3agent.serving.embedded.operators.layout import first_line
 from m3agent.serving.embedded.scope import Kinds, Module, Scope
 from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, Source, splice
 
@@ -61,7 +72,9 @@ class Suspects:
     lines: Mapping[int, float]
 
 
-def propose(source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints) -> list[tuple[float, Mutation]]:
+def propose(
+    source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
+) -> list[tuple[float, Mutation]]:
     """Return ``(suspicion, mutation)`` for every distinct, well-formed mutation, single edits before pairs.
 
     `suspects` maps lines to suspicion; statements none of whose own lines is in it are left alone.
@@ -102,7 +115,9 @@ def _of_statement(place: Place) -> Iterator[Mutation]:
 
 def _pairs(mutations: Iterable[Mutation]) -> Iterator[Mutation]:
     """Yield pairs of the most ordinary changes of one statement."""
-    ranked = sorted((m for m in mutations if len(m.edits) == 1), key=lambda mutation: mutation.cost)[:PAIR_PARTS]
+    ranked = sorted((m for m in mutations if len(m.edits) == 1), key=lambda mutation: mutation.cost)[
+        :PAIR_PARTS
+    ]
     for one, other in itertools.combinations(ranked, 2):
         first, second = sorted((one.edits[0], other.edits[0]))
         if first.end <= second.start and first.end > first.start:
@@ -118,7 +133,10 @@ class Checker:
         self._seen: set[tuple[int, str]] = set()
         self._before: dict[int, str] = {}
         tops = source.tree.body
-        self._bounds = [(source.line_start(_top(node)), source.line_start((node.end_lineno or 1) + 1)) for node in tops]
+        self._bounds = [
+            (source.line_start(first_line(node)), source.line_start((node.end_lineno or 1) + 1))
+            for node in tops
+        ]
 
     def accepts(self, mutation: Mutation, statement: ast.stmt | None) -> bool:
         """Tell whether `mutation` is a new, well-formed change."""
@@ -144,16 +162,11 @@ class Checker:
         for node in self._source.tree.body:
             if isinstance(node, ast.ClassDef):
                 for item in node.body:
-                    begin = self._source.line_start(_top(item))
+                    begin = self._source.line_start(first_line(item))
                     stop = self._source.line_start((item.end_lineno or 1) + 1)
                     if begin < low and high < stop and isinstance(item, FUNCTIONS):
                         return begin, stop
         return start, end
-
-
-def _top(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _dump(text: str) -> str | None:

@@ -30,7 +30,12 @@ def respond(body: Mapping[str, Any], budget: Budget) -> Reply:
         return Reply("", diverged, (), repair.state.tried)
     if step is None:
         again = "I have nothing to add. " if conversation.finished else ""
-        return Reply("", again + repair.state.report() if not repair.state.unchanged else repair.state.report(), (), repair.state.tried)
+        return Reply(
+            "",
+            again + repair.state.report() if not repair.state.unchanged else repair.state.report(),
+            (),
+            repair.state.tried,
+        )
     return Reply(step.reasoning, "", (Call(step.name, step.arguments, ""),), repair.state.tried)
 
 
@@ -42,9 +47,13 @@ def replay(conversation: Conversation, budget: Budget) -> tuple[Repair, Step | N
     for exchange in conversation.exchanges:
         if step is None or (exchange.name, dict(exchange.arguments)) != (step.name, step.arguments):
             expected = step.name if step is not None else "no further call"
-            return repair, None, (
-                f"No change: this conversation does not go on as I would have ({expected} expected, {exchange.name} found), "
-                "so I cannot tell what has been done and stop here."
+            return (
+                repair,
+                None,
+                (
+                    f"No change: this conversation does not go on as I would have ({expected} expected, {exchange.name} found), "
+                    "so I cannot tell what has been done and stop here."
+                ),
             )
         try:
             step = steps.send(exchange.result or "error: no result")

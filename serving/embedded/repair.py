@@ -23,8 +23,9 @@ BATCH_CHARACTERS = 120_000
 FIRST_BATCH = 600
 LATER_BATCH = 1500
 BATCH_SECONDS = 45
-AFTER_FIRST = 150
-"""Candidates judged after the first that holds, so that there is a choice."""
+CHOICE = 120
+CHOICE_COST = 0.8
+"""After the first that holds, at most so many candidates, of at most so much more cost, are judged for a choice."""
 SUITE_SECONDS = 90
 FIRST_RUN_SECONDS = 100
 FILES = 8
@@ -154,7 +155,9 @@ class Repair:
         for framework in ("pytest", "unittest"):
             arguments = {"test_file": ".", "framework": framework, "timeout": FIRST_RUN_SECONDS}
             result = yield self._step(
-                "I run the tests first: what fails there is what a repair is judged by.", "test_runner", arguments
+                "I run the tests first: what fails there is what a repair is judged by.",
+                "test_runner",
+                arguments,
             )
             run = read_test_run(result)
             if run is None:
@@ -181,7 +184,9 @@ class Repair:
         if not number:
             state.failing = spectrum["failed_ids"]
         if not spectrum["failed_ids"]:
-            state.outcome = state.outcome or "no test fails when they are run one by one, so there is nothing to repair."
+            state.outcome = (
+                state.outcome or "no test fails when they are run one by one, so there is nothing to repair."
+            )
             return True
         sources = yield from self._read(spectrum)
         if not sources:
@@ -203,18 +208,24 @@ class Repair:
             state.outcome = "Some of the failing tests pass with this; for the rest I found nothing."
             return not applied or number + 1 == ROUNDS
         if state.unchanged:
-            state.outcome = (
-                f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
-            )
+            state.outcome = f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
         return True
 
     def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> Step:
         """Make a step, leaving out arguments the offered tool does not know."""
         known = self.tools[name]
-        return Step(reasoning, name, {key: value for key, value in arguments.items() if key in known or not known})
+        return Step(
+            reasoning, name, {key: value for key, value in arguments.items() if key in known or not known}
+        )
 
-    def _probe(self, reasoning: str, mode: str, asked: Mapping[str, Any], timeout: int) -> Generator[Step, str, dict[str, Any] | None]:
-        arguments = {"code": bundle(mode, json.dumps({"root": ".", **asked})), "language": "python", "timeout": timeout}
+    def _probe(
+        self, reasoning: str, mode: str, asked: Mapping[str, Any], timeout: int
+    ) -> Generator[Step, str, dict[str, Any] | None]:
+        arguments = {
+            "code": bundle(mode, json.dumps({"root": ".", **asked})),
+            "language": "python",
+            "timeout": timeout,
+        }
         for _ in range(2):
             result = yield self._step(reasoning, "code_exec", arguments)
             found = read_probe(result)
@@ -227,9 +238,18 @@ class Repair:
         return ["-o", "python_files=test*.py *_test.py"] if self._framework == "unittest" else []
 
     def _spectrum(self) -> Generator[Step, str, tuple[dict[str, Any], bool] | None]:
-        asked = {"targets": ["."], "extra": self._extra(), "test_seconds": 5.0, "seconds": SUITE_SECONDS, "room": ROOM}
+        asked = {
+            "targets": ["."],
+            "extra": self._extra(),
+            "test_seconds": 5.0,
+            "seconds": SUITE_SECONDS,
+            "room": ROOM,
+        }
         found = yield from self._probe(
-            "Now which lines do failing and passing tests run? I measure that in a private copy.", "spectrum", asked, 300
+            "Now which lines do failing and passing tests run? I measure that in a private copy.",
+            "spectrum",
+            asked,
+            300,
         )
         if found is None:
             return None
@@ -267,12 +287,22 @@ class Repair:
 
     def _hints(self, spectrum: Mapping[str, Any]) -> Hints:
         errors = {error.split(":")[0] for _, _, _, error, _ in spectrum["failed"]}
-        numbers = tuple(dict.fromkeys(_number(text) for text in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", self.issue)))
-        quoted = re.findall(r"[\"']([^\"'\n]{1,24})[\"']", self.issue) + re.findall(r"`([^`\n]{1,24})`", self.issue)
+        numbers = tuple(
+            dict.fromkeys(
+                _number(text) for text in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", self.issue)
+            )
+        )
+        quoted = re.findall(r"[\"']([^\"'\n]{1,24})[\"']", self.issue) + re.findall(
+            r"`([^`\n]{1,24})`", self.issue
+        )
         return Hints(numbers[:12], tuple(dict.fromkeys(quoted))[:16], frozenset(errors))
 
     def _search(
-        self, ranked: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any], private: bool
+        self,
+        ranked: list[Candidate],
+        sources: Mapping[str, Source],
+        spectrum: Mapping[str, Any],
+        private: bool,
     ) -> Generator[Step, str, tuple[list[Candidate], list[tuple[Candidate, int]]]]:
         """Let the tests judge batch after batch; return those that fix everything and those that fix a part."""
         state = self.state
@@ -298,16 +328,22 @@ class Repair:
                 "suite_seconds": spectrum["suite_seconds"],
                 "private": private,
                 "files": files,
-                "after": AFTER_FIRST,
+                "stops": stops(batch),
                 "seconds": round(min(BATCH_SECONDS, self.budget.seconds - used), 1),
                 "candidates": [
-                    [files.index(one.path), [[edit.start, edit.end, edit.text] for edit in one.mutation.edits]]
+                    [
+                        files.index(one.path),
+                        [[edit.start, edit.end, edit.text] for edit in one.mutation.edits],
+                    ]
                     for one in batch
                 ],
             }
             place = f"{batch[0].path}:{batch[0].mutation.line}"
             found = yield from self._probe(
-                f"{len(batch)} candidates to judge, first at {place} ({batch[0].mutation.operator}).", "judge", asked, 600
+                f"{len(batch)} candidates to judge, first at {place} ({batch[0].mutation.operator}).",
+                "judge",
+                asked,
+                600,
             )
             if found is None:
                 break
@@ -331,7 +367,9 @@ class Repair:
         state.plausible += len(full)
         return full, partial
 
-    def _settle(self, full: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]) -> Generator[Step, str, bool]:
+    def _settle(
+        self, full: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]
+    ) -> Generator[Step, str, bool]:
         """Write the best of the candidates that hold, and see the tests pass; else the next."""
         state = self.state
         chosen = sorted(full, key=lambda one: (one.doubt(sources[one.path]), one.order))[:ATTEMPTS]
@@ -347,7 +385,15 @@ class Repair:
             arguments = {"test_file": ".", "framework": self._framework, "timeout": timeout}
             result = yield self._step("The change is made: do all tests pass now?", "test_runner", arguments)
             run = read_test_run(result)
-            if run is not None and not run.red and run.passed:
+            if run is None or not run.ran:
+                result = yield self._step(
+                    "That told me nothing about the tests; once more.", "test_runner", arguments
+                )
+                run = read_test_run(result)
+            if run is None or not run.ran:
+                state.outcome = "The tests passed with it in my own runs; the last test run told nothing."
+                return True
+            if not run.red and run.passed:
                 state.outcome = "All tests pass with it."
                 if state.plausible > 1:
                     state.outcome += (
@@ -360,7 +406,9 @@ class Repair:
             yield self._step("It does not hold outside of my copy; I take it back.", "file_edit", arguments)
             state.changes.pop()
             state.unchanged = not state.changes
-        state.outcome = "changes that passed in my private copy of the repository did not pass in the repository itself."
+        state.outcome = (
+            "changes that passed in my private copy of the repository did not pass in the repository itself."
+        )
         return True
 
     def _apply(self, candidate: Candidate, sources: Mapping[str, Source]) -> Generator[Step, str, bool]:
@@ -397,6 +445,17 @@ def fitting(batch: list[Candidate]) -> list[Candidate]:
         if size > BATCH_CHARACTERS and number:
             return batch[:number]
     return batch
+
+
+def stops(batch: list[Candidate]) -> list[int]:
+    """Return, for each candidate (in ascending order of cost), the number of the one to stop before once it holds."""
+    found: list[int] = []
+    end = 0
+    for number, candidate in enumerate(batch):
+        while end < len(batch) and batch[end].order <= candidate.order + CHOICE_COST:
+            end += 1
+        found.append(min(end, number + 1 + CHOICE))
+    return found
 
 
 def diff_lines(before: str, after: str) -> str:

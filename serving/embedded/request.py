@@ -66,7 +66,9 @@ def read(body: Mapping[str, Any]) -> Conversation:
     """Read a request body whose messages have been checked to be objects with a role."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     results = {
-        message.get("tool_call_id"): text_of(message.get("content")) for message in messages if message["role"] == "tool"
+        message.get("tool_call_id"): text_of(message.get("content"))
+        for message in messages
+        if message["role"] == "tool"
     }
     exchanges: list[Exchange] = []
     finished = 0

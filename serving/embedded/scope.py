@@ -19,7 +19,9 @@ LITERAL_KINDS = {
     ast.Tuple: "tuple",
     ast.JoinedStr: "str",
 }
-CONSTRUCTORS = frozenset(("list", "dict", "set", "tuple", "str", "int", "float", "deque", "Counter", "defaultdict"))
+CONSTRUCTORS = frozenset(
+    ("list", "dict", "set", "tuple", "str", "int", "float", "deque", "Counter", "defaultdict")
+)
 
 
 class Module:
@@ -44,13 +46,13 @@ class Module:
                 self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
         self.attributes: dict[str, list[str]] = {}
         self.methods: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                seen = self.attributes.setdefault(node.value.id, [])
-                if node.attr not in seen:
-                    seen.append(node.attr)
-            if isinstance(node, ast.ClassDef):
-                self.methods |= {inner.name for inner in node.body if isinstance(inner, FUNCTIONS)}
+        for inner in ast.walk(tree):
+            if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
+                seen = self.attributes.setdefault(inner.value.id, [])
+                if inner.attr not in seen:
+                    seen.append(inner.attr)
+            if isinstance(inner, ast.ClassDef):
+                self.methods |= {item.name for item in inner.body if isinstance(item, FUNCTIONS)}
 
     @cached_property
     def constants(self) -> dict[type, list[object]]:
@@ -77,7 +79,9 @@ class Scope:
         self.function = function
         source = module.source
         chain = [function, *source.functions(function)] if function is not None else []
-        self.parameters = [name for name in parameters(function) if name not in ("self", "cls")] if function else []
+        self.parameters = (
+            [name for name in parameters(function) if name not in ("self", "cls")] if function else []
+        )
         self.first_line: dict[str, int] = {}
         self._kinds: dict[str, set[str]] = {}
         for depth, scope in enumerate(chain):
@@ -90,7 +94,11 @@ class Scope:
         for name in parameters(scope):
             if name not in ("self", "cls"):
                 self.first_line.setdefault(name, 0)
-        stores = [node for node in own_nodes(scope) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        stores = [
+            node
+            for node in own_nodes(scope)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ]
         for node in sorted(stores, key=lambda node: node.lineno):
             if not isinstance(self._binder(node), ast.comprehension):
                 self.first_line.setdefault(node.id, 0 if depth else node.lineno)
@@ -139,15 +147,17 @@ class Scope:
         """Attributes that the surrounding class uses on ``self`` (methods left out)."""
         if self.owner is None:
             return []
-        found: list[str] = []
+        plain = {
+            item.name for item in self.owner.body if isinstance(item, FUNCTIONS) and not item.decorator_list
+        }
+        found: dict[str, None] = {}
         for node in ast.walk(self.owner):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                if node.attr not in found and node.attr not in self.module.methods:
-                    found.append(node.attr)
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                if self.module.source.parents.get(node) is self.owner and node.target.id not in found:
-                    found.append(node.target.id)
-        return found
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                found[node.attr] = None
+        for item in self.owner.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                found[item.target.id] = None
+        return [name for name in found if name not in plain]
 
     @cached_property
     def constants(self) -> dict[type, list[object]]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from m3agent.serving.embedded.policy import Reply, respond
+from m3agent.serving.embedded.policy import respond
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.wire import CallFinished, ReasoningDelta, StreamParser, TextDelta, WireEvent, write
 
@@ -48,18 +48,30 @@ def check(body: object) -> Mapping[str, Any]:
     if not isinstance(body, Mapping):
         raise BadRequest(400, "the request body is not a JSON object")
     if body.get("model") != MODEL:
-        raise BadRequest(404, f"there is no model {body.get('model')!r} here, only {MODEL!r}", "model", "model_not_found")
+        raise BadRequest(
+            404, f"there is no model {body.get('model')!r} here, only {MODEL!r}", "model", "model_not_found"
+        )
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest(400, "messages is missing or not a list with at least one message", "messages")
     for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or message.get("role") not in ("system", "developer", "user", "assistant", "tool"):
-            raise BadRequest(400, f"messages[{number}] is not an object with a known role", f"messages[{number}]")
+        if not isinstance(message, Mapping) or message.get("role") not in (
+            "system",
+            "developer",
+            "user",
+            "assistant",
+            "tool",
+        ):
+            raise BadRequest(
+                400, f"messages[{number}] is not an object with a known role", f"messages[{number}]"
+            )
         calls = message.get("tool_calls") or []
         if not isinstance(calls, list) or not all(
             isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls
         ):
-            raise BadRequest(400, f"messages[{number}].tool_calls is malformed", f"messages[{number}].tool_calls")
+            raise BadRequest(
+                400, f"messages[{number}].tool_calls is malformed", f"messages[{number}].tool_calls"
+            )
     if not isinstance(body.get("tools") or [], list):
         raise BadRequest(400, "tools is not a list", "tools")
     prompt = estimate(messages)
@@ -81,13 +93,13 @@ class Engine:
         self.counts: Counter[str] = Counter()
         self.started = time.time()
 
-    async def events(self, body: Mapping[str, Any]) -> tuple[list[WireEvent], Reply, str]:
-        """Return the parsed output for a request, the reply behind it, and the wire text."""
+    async def events(self, body: Mapping[str, Any]) -> tuple[list[WireEvent], str]:
+        """Return the parsed output for a request and the wire text."""
         reply = await asyncio.to_thread(respond, body, self.budget)
         text = write(reply.reasoning, reply.text, list(reply.calls))
         kwargs = body.get("chat_template_kwargs")
         mode = kwargs.get("thinking_mode", "adaptive") if isinstance(kwargs, Mapping) else "adaptive"
-        parser = StreamParser(body.get("tools") or [], mode if mode in ("disabled", "adaptive") else "adaptive")
+        parser = StreamParser(body.get("tools") or [], "disabled" if mode == "disabled" else "adaptive")
         events: list[WireEvent] = []
         for start in range(0, len(text), CHUNK):
             events += parser.feed(text[start : start + CHUNK])
@@ -95,15 +107,21 @@ class Engine:
         self.counts["turns"] += 1
         self.counts["tool_calls"] += len(reply.calls)
         self.counts["finished"] += not reply.calls
-        return events, reply, text
+        return events, text
 
     def metrics(self) -> str:
         """Return the counts in Prometheus' text format."""
         names = ("requests", "turns", "tool_calls", "finished", "errors", "candidates")
         lines = []
         for name in names:
-            lines += [f"# TYPE m3agent_embedded_{name}_total counter", f"m3agent_embedded_{name}_total {self.counts[name]}"]
-        lines += ["# TYPE m3agent_embedded_start_time_seconds gauge", f"m3agent_embedded_start_time_seconds {self.started:.3f}"]
+            lines += [
+                f"# TYPE m3agent_embedded_{name}_total counter",
+                f"m3agent_embedded_{name}_total {self.counts[name]}",
+            ]
+        lines += [
+            "# TYPE m3agent_embedded_start_time_seconds gauge",
+            f"m3agent_embedded_start_time_seconds {self.started:.3f}",
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -119,7 +137,12 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
                 found.append({"content": text})
             case CallFinished(call):
                 function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-                entry = {"index": next(number), "id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+                entry = {
+                    "index": next(number),
+                    "id": f"call_{uuid.uuid4().hex[:24]}",
+                    "type": "function",
+                    "function": function,
+                }
                 found.append({"tool_calls": [entry]})
             case _:
                 pass
@@ -128,11 +151,18 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
 
 def message_of(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     """Add up deltas to the message of an answer that is not streamed."""
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(piece.get("content", "") for piece in pieces)}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(piece.get("content", "") for piece in pieces),
+    }
     reasoning = "".join(piece.get("reasoning", "") for piece in pieces)
     if reasoning:
         message["reasoning"] = reasoning
-    calls = [{key: value for key, value in call.items() if key != "index"} for piece in pieces for call in piece.get("tool_calls", ())]
+    calls = [
+        {key: value for key, value in call.items() if key != "index"}
+        for piece in pieces
+        for call in piece.get("tool_calls", ())
+    ]
     if calls:
         message["tool_calls"] = calls
     return message
@@ -149,7 +179,12 @@ def application(engine: Engine) -> "Starlette":
     def refused(error: BadRequest) -> JSONResponse:
         engine.counts["errors"] += 1
         kind = "NotFoundError" if error.status == 404 else "BadRequestError"
-        content = {"message": str(error), "type": kind, "param": error.param, "code": error.code or error.status}
+        content = {
+            "message": str(error),
+            "type": kind,
+            "param": error.param,
+            "code": error.code or error.status,
+        }
         return JSONResponse({"error": content}, status_code=error.status)
 
     async def health(request: "Request") -> "Response":
@@ -178,14 +213,18 @@ def application(engine: Engine) -> "Starlette":
                 body = check(json.loads(await request.body()))
             except ValueError:
                 raise BadRequest(400, "the request body is not valid JSON") from None
-            events, reply, text = await engine.events(body)
+            events, text = await engine.events(body)
         except BadRequest as error:
             return refused(error)
         pieces = deltas(events)
         finish = "tool_calls" if any("tool_calls" in piece for piece in pieces) else "stop"
         base = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": MODEL}
         prompt, completion = estimate(body["messages"]), max(1, len(text.encode()) // 4)
-        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
         if not body.get("stream"):
             choice = {"index": 0, "message": message_of(pieces), "finish_reason": finish, "logprobs": None}
             return JSONResponse({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
@@ -259,7 +298,11 @@ class EmbeddedServer:
         import uvicorn
 
         config = uvicorn.Config(
-            application(self.engine), log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            application(self.engine),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         self._server = server

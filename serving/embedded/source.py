@@ -96,7 +96,10 @@ class Source:
     def unit(self) -> str:
         """One level of indentation as this file writes it."""
         for node in ast.walk(self.tree):
-            if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.If, ast.For)) and node.body[0].lineno > node.lineno:
+            if (
+                isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.If, ast.For))
+                and node.body[0].lineno > node.lineno
+            ):
                 outer, inner = self.indent(node.lineno), self.indent(node.body[0].lineno)
                 if inner.startswith(outer) and len(inner) > len(outer):
                     return inner[len(outer) :]
@@ -179,7 +182,12 @@ class Source:
             tight = parent.func is node
         if isinstance(parent, ast.IfExp | ast.comprehension):
             tight = True
-        if isinstance(parent, ast.BoolOp) and " or " not in text and " if " not in text and "lambda" not in text:
+        if (
+            isinstance(parent, ast.BoolOp)
+            and " or " not in text
+            and " if " not in text
+            and "lambda" not in text
+        ):
             tight = not is_comparison(text) and tight
         if not tight or is_atom(text):
             return text

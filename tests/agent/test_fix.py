@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
 
@@ -59,16 +61,10 @@ TEST = calls("test_runner", test_file=".")
 DONE = says("add() subtracted; it adds now.")
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[MisbehavingServer]:
-    with MisbehavingServer() as server:
-        yield server
-
-
 @pytest.fixture
-def model(running: MisbehavingServer) -> MisbehavingServer:
-    running.reset()
-    return running
+def model(server: MisbehavingServer) -> MisbehavingServer:
+    """The server, in the role of the model."""
+    return server
 
 
 def command(*arguments: str) -> list[str]:
@@ -84,6 +80,7 @@ def run(
         cwd=cwd,
         env=environment,
         capture_output=True,
+        check=False,
         text=True,
         stdin=subprocess.DEVNULL,
         timeout=150,
@@ -119,7 +116,10 @@ def test_a_fix_is_verified_and_its_patch_printed(
     assert git(repo, "status", "--porcelain") == "", "without --apply the work tree is left alone"
     subprocess.run(["git", "apply", "-"], cwd=repo, input=done.stdout, text=True, check=True)
     assert (
-        subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=repo, capture_output=True).returncode == 0
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q"], cwd=repo, capture_output=True, check=False
+        ).returncode
+        == 0
     )
     log = events(own_state)
     assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
@@ -156,14 +156,14 @@ def test_requests_only_ever_extend_and_are_the_same_for_two_clones(
         bodies = [chat.body for chat in model.chats]
         assert len(bodies) == len(script)
         firsts.append(bodies[0])
-        for before, after in zip(bodies, bodies[1:], strict=False):
+        for before, after in itertools.pairwise(bodies):
             messages = before[: before.index(b'],"model"')] if b'],"model"' in before else b""
             assert messages.startswith(b'{"messages":[')
             assert after.startswith(messages + b","), "a request's messages are not the last one's and more"
         history = json.loads(bodies[-1])["messages"]
         assert [m["role"] for m in history[:4]] == ["system", "user", "assistant", "tool"]
         assert history[2]["reasoning"] == "hm", "reasoning goes back to the model"
-        for message, answer in zip(history, history[1:], strict=False):
+        for message, answer in itertools.pairwise(history):
             if message.get("tool_calls"):
                 assert answer["role"] == "tool"
                 assert answer["tool_call_id"] == message["tool_calls"][0]["id"]
@@ -439,7 +439,7 @@ def test_a_full_disk_is_one_sentence(model: MisbehavingServer, make_repo: MakeRe
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("mounting a small file system needs root")
@@ -467,6 +467,7 @@ def ours(pid: int) -> list[str]:
             '{{.ID}} {{.Label "m3agent.owner"}}',
         ],
         capture_output=True,
+        check=False,
         text=True,
     )
     left += [
@@ -538,3 +539,86 @@ def test_nothing_is_alive_two_seconds_after_kill_9(
     wait_until_gone(process.pid)
     for line in (next((own_state / "state" / "sessions").glob("*/events.jsonl"))).read_text().splitlines():
         json.loads(line)
+
+
+@pytest.fixture
+def own_engine(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A Docker engine of the test's own, to be killed: its address and process id."""
+    program = shutil.which("dockerd")
+    if program is None or os.geteuid() != 0:
+        pytest.skip("needs root and a dockerd to start")
+    folder = Path(tempfile.mkdtemp(prefix="m3d", dir="/tmp"))  # a socket's path has to be short
+    address = f"unix://{folder}/s"
+    options = ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--host", address]
+    folders = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
+    with (folder / "log").open("wb") as log:
+        engine = subprocess.Popen(
+            [program, *options, *folders], stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        for _ in range(300):
+            if (folder / "s").exists() and not run_docker(address, "version").returncode:
+                break
+            assert engine.poll() is None, (folder / "log").read_text()
+        yield address, engine.pid
+    finally:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            if str(folder).encode() in _read(path):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+        engine.wait()
+        for line in Path("/proc/mounts").read_text().splitlines():
+            if line.split()[1].startswith(str(folder)):
+                subprocess.run(["umount", "-l", line.split()[1]], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_docker(address: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", "--host", address, *args], capture_output=True, check=False, text=True, timeout=20
+    )
+
+
+def test_an_engine_that_dies_midway_is_exit_3(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: tuple[str, int]
+) -> None:
+    address, engine = own_engine
+    model.answers = [FIX, calls("code_exec", code="while True: pass"), DONE]
+    environment = {**os.environ, "DOCKER_HOST": address}
+    process = subprocess.Popen(
+        command(
+            "fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--endpoint", model.url, "--sandbox", "docker"
+        ),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    model.wait_for_chats(2)
+    while not [e for e in of_type(own_state, "call.started") if e["call"] == 2]:
+        assert process.poll() is None
+    os.kill(engine, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 3, stderr
+    assert b"Traceback" not in stderr
+    last = events(own_state)[-1]
+    assert last["status"] == "error"
+    assert "+    return a + b" in Path(last["patch"]).read_text(), "what was done so far is kept"
+    deadline = time.monotonic() + 5
+    while (left := supervisors()) and time.monotonic() < deadline:
+        pass
+    assert left == []
+
+
+def supervisors() -> list[str]:
+    """Living sandboxes of the test's own engine: their shim carries its folder's name."""
+    lines = {path.parent.name: _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+    shims = {pid for pid, line in lines.items() if b"/m3d" in line and b"shim" in line}
+    stats = [_read(path).rpartition(b")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
+    return [f"child of {s[1].decode()}" for s in stats if s and s[1].decode() in shims and s[0] != b"Z"]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tests.servers.misbehaving import messages_bytes
 
 from m3agent.serving.body import RequestBody
 from m3agent.serving.chat import AssistantMessage, ToolCall
+from tests.servers.misbehaving import messages_bytes
 
 CALL = ToolCall("call_1_0", "file_read", {"path": "ü.py", "start": 1}, '{"path": "ü.py", "start": 1}')
 BROKEN = ToolCall("call_1_1", "file_read", None, '{"path": ', "the arguments are not valid JSON")

@@ -8,6 +8,20 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+
+from m3agent.serving import wire
+from m3agent.serving.chat import Delta, ToolCall, Turn, Usage
+from m3agent.serving.client import Client, RetryNote
+from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    EndpointRefused,
+    EndpointUnreachable,
+    ModelServerError,
+    ServerDied,
+    StreamCut,
+)
 from tests.servers.misbehaving import (
     MODEL,
     Cut,
@@ -22,20 +36,6 @@ from tests.servers.misbehaving import (
     history_faults,
     leaked,
     usage,
-)
-
-from m3agent.serving import wire
-from m3agent.serving.chat import Delta, ToolCall, Turn, Usage
-from m3agent.serving.client import Client, RetryNote
-from m3agent.serving.endpoint import Endpoint
-from m3agent.serving.errors import (
-    ContextTooLong,
-    DeadlineExceeded,
-    EndpointRefused,
-    EndpointUnreachable,
-    ModelServerError,
-    ServerDied,
-    StreamCut,
 )
 
 NS = "]<]minimax[>["

@@ -4,10 +4,10 @@ import socket
 from typing import Any
 
 import pytest
-from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
 
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
 
 
 async def ask(url: str, **options: Any) -> Endpoint:

@@ -58,7 +58,9 @@ def operators(place: Place, node: ast.expr) -> Iterator[Alternative]:
     for other, cost in INSTEAD[sign]:
         yield Alternative(f"{left} {other} {atom(right)}", "arithmetic operator", cost)
     if sign in SIDED:
-        yield Alternative(f"{atom(right)} {sign} {atom(left)}", "operands swapped", 2.8 if sign == "+" else 1.8)
+        yield Alternative(
+            f"{atom(right)} {sign} {atom(left)}", "operands swapped", 2.8 if sign == "+" else 1.8
+        )
     yield Alternative(left, "operand dropped", 2.4)
     yield Alternative(right, "operand dropped", 2.4)
     for inner, outer, inner_left in ((node.left, right, True), (node.right, left, False)):
@@ -74,9 +76,14 @@ def signs(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """A minus sign added or removed."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
         yield Alternative(place.text(node.operand), "sign", 1.4)
-    elif isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript) and numeric(place, node) is not False:
+    elif (
+        isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
+        and numeric(place, node) is not False
+    ):
         parent = place.parent(node)
-        if isinstance(parent, ast.Return | ast.Tuple | ast.Call | ast.Assign | ast.keyword | ast.Lambda | ast.Slice):
+        if isinstance(
+            parent, ast.Return | ast.Tuple | ast.Call | ast.Assign | ast.keyword | ast.Lambda | ast.Slice
+        ):
             yield Alternative(f"-{place.text(node)}", "sign", 3.4)
 
 
@@ -88,27 +95,48 @@ def numeric(place: Place, node: ast.expr) -> bool | None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("len", "int", "abs", "sum", "round", "min", "max", "ord"):
             return True
-        if node.func.id in ("str", "list", "sorted", "set", "dict", "tuple", "enumerate", "zip", "range", "map", "filter"):
+        if node.func.id in (
+            "str",
+            "list",
+            "sorted",
+            "set",
+            "dict",
+            "tuple",
+            "enumerate",
+            "zip",
+            "range",
+            "map",
+            "filter",
+        ):
             return False
     if isinstance(node, ast.BinOp):
         sides = (numeric(place, node.left), numeric(place, node.right))
         return False if False in sides else True if True in sides else None
     if isinstance(node, ast.Constant):
         return type(node.value) in (int, float)
-    if isinstance(node, ast.List | ast.Dict | ast.Set | ast.Tuple | ast.ListComp | ast.JoinedStr | ast.Compare | ast.BoolOp):
+    if isinstance(
+        node,
+        ast.List | ast.Dict | ast.Set | ast.Tuple | ast.ListComp | ast.JoinedStr | ast.Compare | ast.BoolOp,
+    ):
         return False
     return None
 
 
 def offsets(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """A value that should be one more or less, or have something of the scope added, taken away or multiplied."""
-    if isinstance(node, ast.Constant | ast.UnaryOp) or isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+    if isinstance(node, ast.Constant | ast.UnaryOp) or isinstance(
+        getattr(node, "ctx", None), ast.Store | ast.Del
+    ):
         return
     number = numeric(place, node)
-    if number is False or not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp):
+    if number is False or not isinstance(
+        node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.BinOp
+    ):
         return
     parent = place.parent(node)
-    if isinstance(parent, ast.Attribute | ast.Expr | ast.keyword | ast.withitem | ast.FormattedValue | ast.For):
+    if isinstance(
+        parent, ast.Attribute | ast.Expr | ast.keyword | ast.withitem | ast.FormattedValue | ast.For
+    ):
         return
     if isinstance(parent, ast.BinOp) and isinstance(node, ast.BinOp):
         return
@@ -117,29 +145,33 @@ def offsets(place: Place, node: ast.expr) -> Iterator[Alternative]:
     if isinstance(parent, ast.Subscript) and parent.value is node:
         return
     text = place.text(node)
-    base = text if not isinstance(node, ast.BinOp) or isinstance(node.op, ast.Add | ast.Sub) else text
     usual = isinstance(parent, ast.Slice | ast.Subscript | ast.Compare)
     if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "range":
         usual = True
     cost = (1.8 if usual else 2.6) + (0 if number else 0.6)
-    yield Alternative(f"{base} + 1", "off by one", cost)
-    yield Alternative(f"{base} - 1", "off by one", cost)
+    yield Alternative(f"{text} + 1", "off by one", cost)
+    yield Alternative(f"{text} - 1", "off by one", cost)
     for name in place.names(node):
         kinds = place.scope.kinds(name)
         if name == text or (kinds and not kinds & NUMBERS) or (not kinds and number is None and not usual):
             continue
         near = (0 if kinds else 1.0) + (-1.0 if name in place.scope.unread else 0)
-        yield Alternative(f"{base} - {name}", "missing term", 4.0 + near)
-        yield Alternative(f"{base} + {name}", "missing term", 4.0 + near)
+        yield Alternative(f"{text} - {name}", "missing term", 4.0 + near)
+        yield Alternative(f"{text} + {name}", "missing term", 4.0 + near)
         if number:
-            yield Alternative(f"{atom(base)} * {name}", "missing factor", 4.8 + near)
-            yield Alternative(f"max({base}, {name})", "missing bound", 5.0 + near)
-            yield Alternative(f"min({base}, {name})", "missing bound", 5.0 + near)
-    if number is not False:
-        later = 0.0 if number else 1.0
-        for written in (f"max(0, {base})", f"{atom(base)} ** 2", f"2 * {atom(base)}", f"{atom(base)} // 2", f"{atom(base)} % 2"):
-            yield Alternative(written, "missing factor", 4.8 + later)
-        yield Alternative(f"{atom(base)} / 100", "missing factor", 5.0 + later)
-        yield Alternative(f"{atom(base)} * 100", "missing factor", 5.2 + later)
-        yield Alternative(f"1 - {atom(base)}", "missing factor", 5.0 + later)
-        yield Alternative(f"1 + {base}", "off by one", 5.4 + later)
+            yield Alternative(f"{atom(text)} * {name}", "missing factor", 4.8 + near)
+            yield Alternative(f"max({text}, {name})", "missing bound", 5.0 + near)
+            yield Alternative(f"min({text}, {name})", "missing bound", 5.0 + near)
+    later = 0.0 if number else 1.0
+    for written in (
+        f"max(0, {text})",
+        f"{atom(text)} ** 2",
+        f"2 * {atom(text)}",
+        f"{atom(text)} // 2",
+        f"{atom(text)} % 2",
+    ):
+        yield Alternative(written, "missing factor", 4.8 + later)
+    yield Alternative(f"{atom(text)} / 100", "missing factor", 5.0 + later)
+    yield Alternative(f"{atom(text)} * 100", "missing factor", 5.2 + later)
+    yield Alternative(f"1 - {atom(text)}", "missing factor", 5.0 + later)
+    yield Alternative(f"1 + {text}", "off by one", 5.4 + later)

@@ -129,11 +129,15 @@ def arguments(place: Place, node: ast.expr) -> Iterator[Alternative]:
         yield Alternative(_written(node, place, swapped + keywords), "arguments swapped", 1.6)
     if len(texts) == 3:
         for order in ((2, 1, 0), (1, 2, 0), (2, 0, 1)):
-            yield Alternative(_written(node, place, [texts[at] for at in order] + keywords), "arguments swapped", 2.6)
+            yield Alternative(
+                _written(node, place, [texts[at] for at in order] + keywords), "arguments swapped", 2.6
+            )
     for index in range(len(texts) + len(keywords)):
         everything = texts + keywords
         cost = 2.6 if len(everything) > 1 else 3.2
-        yield Alternative(_written(node, place, everything[:index] + everything[index + 1 :]), "argument dropped", cost)
+        yield Alternative(
+            _written(node, place, everything[:index] + everything[index + 1 :]), "argument dropped", cost
+        )
     yield from _keyword_swaps(place, node)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     yield from _known(place, node, name, texts, keywords)
@@ -157,12 +161,21 @@ def _keyword_swaps(place: Place, node: ast.Call) -> Iterator[Alternative]:
                 yield Alternative(changed, "arguments swapped", 1.8)
 
 
-def _known(place: Place, node: ast.Call, name: str, texts: list[str], keywords: list[str]) -> Iterator[Alternative]:
+def _known(
+    place: Place, node: ast.Call, name: str, texts: list[str], keywords: list[str]
+) -> Iterator[Alternative]:
     """Yield what calls of well-known functions often lack."""
     if name in ("sorted", "sort") and not any(text.startswith("reverse") for text in keywords):
         yield Alternative(_written(node, place, [*texts, *keywords, "reverse=True"]), "argument added", 2.2)
     if name in ("sorted", "sort", "min", "max") and not any(text.startswith("key") for text in keywords):
-        for key in ("len", "str.lower", "abs", "lambda item: item[0]", "lambda item: item[1]", "lambda item: -item[1]"):
+        for key in (
+            "len",
+            "str.lower",
+            "abs",
+            "lambda item: item[0]",
+            "lambda item: item[1]",
+            "lambda item: -item[1]",
+        ):
             yield Alternative(_written(node, place, [*texts, *keywords, f"key={key}"]), "argument added", 3.4)
         for attribute in place.module.all_attributes[:12]:
             key = f"key=lambda item: item.{attribute}"
@@ -181,7 +194,19 @@ def _known(place: Place, node: ast.Call, name: str, texts: list[str], keywords: 
             yield Alternative(_written(node, place, ["-1"]), "argument added", 2.8)
         else:
             yield Alternative(_written(node, place, [*texts, "None"]), "argument added", 2.6)
-    if name in ("range", "enumerate", "round", "sum", "strip", "split", "join", "isinstance", "next", "getattr", "zip"):
+    if name in (
+        "range",
+        "enumerate",
+        "round",
+        "sum",
+        "strip",
+        "split",
+        "join",
+        "isinstance",
+        "next",
+        "getattr",
+        "zip",
+    ):
         extra = {
             "range": ("1", "-1", "2"),
             "enumerate": ("1", "start=1"),
@@ -214,7 +239,9 @@ def _ranges(place: Place, node: ast.Call, texts: list[str]) -> Iterator[Alternat
         yield Alternative(_written(node, place, [f"{texts[0]} - 1", f"{texts[1]} - 1"]), "range bounds", 3.0)
 
 
-def _added(place: Place, node: ast.Call, name: str, texts: list[str], keywords: list[str]) -> Iterator[Alternative]:
+def _added(
+    place: Place, node: ast.Call, name: str, texts: list[str], keywords: list[str]
+) -> Iterator[Alternative]:
     function = place.module.functions.get(name)
     if function is not None:
         taken = len(texts) + len(keywords)
@@ -224,7 +251,11 @@ def _added(place: Place, node: ast.Call, name: str, texts: list[str], keywords: 
                 for value in place.names(node):
                     if value == missing:
                         cost = 1.8 if taken < len(known) else 3.0
-                        yield Alternative(_written(node, place, [*texts, *keywords, f"{missing}={value}"]), "argument added", cost)
+                        yield Alternative(
+                            _written(node, place, [*texts, *keywords, f"{missing}={value}"]),
+                            "argument added",
+                            cost,
+                        )
     if name in ("range", "isinstance", "print"):
         return
     methods = name in place.module.methods
@@ -236,7 +267,9 @@ def _added(place: Place, node: ast.Call, name: str, texts: list[str], keywords: 
             cost = base - (1.0 if value in place.scope.unread else 0)
             yield Alternative(_written(node, place, [*texts, value, *keywords]), "argument added", cost)
             if texts:
-                yield Alternative(_written(node, place, [value, *texts, *keywords]), "argument added", cost + 0.4)
+                yield Alternative(
+                    _written(node, place, [value, *texts, *keywords]), "argument added", cost + 0.4
+                )
 
 
 def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
@@ -259,7 +292,21 @@ def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
     outer = parent.func.id if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) else ""
     typing = -0.8 if place.hints.errors & {"TypeError", "AttributeError"} else 0.0
     for wrapper, cost in WRAPPERS:
-        collection = wrapper in ("list", "len", "sorted", "set", "tuple", "dict", "sum", "max", "min", "reversed", "enumerate", "any", "all")
+        collection = wrapper in (
+            "list",
+            "len",
+            "sorted",
+            "set",
+            "tuple",
+            "dict",
+            "sum",
+            "max",
+            "min",
+            "reversed",
+            "enumerate",
+            "any",
+            "all",
+        )
         if (number and collection) or outer == wrapper or (number is False and wrapper in ("abs", "round")):
             continue
         yield Alternative(f"{wrapper}({text})", "missing conversion", cost + typing)
@@ -270,7 +317,9 @@ def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
         if kinds and kind not in kinds:
             continue
         for method in methods:
-            yield Alternative(f"{atom(text)}.{method}", "missing method call", (3.2 if kinds else 4.0) + typing)
+            yield Alternative(
+                f"{atom(text)}.{method}", "missing method call", (3.2 if kinds else 4.0) + typing
+            )
     if isinstance(node, ast.Name) and not kinds & {"int", "float", "str", "bool"}:
         for attribute in place.module.attributes.get(node.id, []):
             yield Alternative(f"{text}.{attribute}", "missing attribute", 3.6 + typing)
@@ -278,6 +327,6 @@ def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 def awaits(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """A missing ``await``."""
-    if isinstance(node, ast.Call) and isinstance(place.scope.function, ast.AsyncFunctionDef):
-        if not isinstance(place.parent(node), ast.Await):
-            yield Alternative(f"await {place.text(node)}", "missing await", 2.4)
+    inside = isinstance(place.scope.function, ast.AsyncFunctionDef)
+    if inside and isinstance(node, ast.Call) and not isinstance(place.parent(node), ast.Await):
+        yield Alternative(f"await {place.text(node)}", "missing await", 2.4)

@@ -22,11 +22,17 @@ def literals(place: Place, node: ast.expr) -> Iterator[Alternative]:
             yield from _numbers(place, node, value)
         elif isinstance(value, str):
             yield from _texts(place, node, value)
-    elif isinstance(node, ast.List | ast.Dict | ast.Tuple) and not getattr(node, "elts", getattr(node, "keys", ())):
+    elif isinstance(node, ast.List | ast.Dict | ast.Tuple) and not getattr(
+        node, "elts", getattr(node, "keys", ())
+    ):
         yield from _others(place, node, "empty value", 2.8)
     elif isinstance(node, ast.List) and not isinstance(node.ctx, ast.Store):
         yield from _lists(place, node)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+    elif (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+    ):
         yield from _others(place, node, "empty value", 3.2)
 
 
@@ -53,7 +59,7 @@ def _lists(place: Place, node: ast.List) -> Iterator[Alternative]:
         yield Alternative(texts[0], "list unwrapped", 3.2)
 
 
-def _numbers(place: Place, node: ast.Constant, value: int | float) -> Iterator[Alternative]:
+def _numbers(place: Place, node: ast.Constant, value: float) -> Iterator[Alternative]:
     seen = {repr(value)}
 
     def offer(number: object, cost: float, operator: str = "number") -> Iterator[Alternative]:
@@ -85,10 +91,30 @@ def _numbers(place: Place, node: ast.Constant, value: int | float) -> Iterator[A
             yield from offer(round(value / divisor, 15), 2.8)
     for constants, cost in ((place.scope.constants, 2.6), (place.module.constants, 3.2)):
         for kind in (int, float):
-            for number in constants.get(kind, [])[:24]:
-                yield from offer(number, cost)
+            for other in constants.get(kind, [])[:24]:
+                yield from offer(other, cost)
     if isinstance(value, int):
-        for number in (7, 10, 12, 16, 24, 26, 30, 31, 60, 100, 256, 360, 365, 366, 400, 1000, 1024, 3600, 86400):
+        for number in (
+            7,
+            10,
+            12,
+            16,
+            24,
+            26,
+            30,
+            31,
+            60,
+            100,
+            256,
+            360,
+            365,
+            366,
+            400,
+            1000,
+            1024,
+            3600,
+            86400,
+        ):
             yield from offer(number, 4.0)
         for step in (2, -2, 3, -3, 10, -10):
             yield from offer(value + step, 3.4)
@@ -161,8 +187,16 @@ def _alike(one: str, other: str) -> bool:
 
 def _variants(value: str) -> Iterator[str]:
     """Yield ordinary misspellings of a text, undone: case, spaces, digits, format letters, pattern signs."""
-    for changed in (value.lower(), value.upper(), value.title(), value.strip(), f"{value} ", f" {value}", value[:-1], value[1:]):
-        yield changed
+    yield from (
+        value.lower(),
+        value.upper(),
+        value.title(),
+        value.strip(),
+        f"{value} ",
+        f" {value}",
+        value[:-1],
+        value[1:],
+    )
     for match in re.finditer(r"\d", value):
         for step in (1, -1):
             digit = int(match[0]) + step
@@ -170,7 +204,16 @@ def _variants(value: str) -> Iterator[str]:
                 yield value[: match.start()] + str(digit) + value[match.end() :]
     for match in re.finditer(r"%([A-Za-z])", value):
         yield value[: match.start(1)] + match[1].swapcase() + value[match.end(1) :]
-    patterns = (("+", "*"), ("*", "+"), ("?", "*"), (r"\d", r"\w"), (r"\w", r"\d"), (r"\s", r"\S"), ("*", "*?"), ("+", "+?"))
+    patterns = (
+        ("+", "*"),
+        ("*", "+"),
+        ("?", "*"),
+        (r"\d", r"\w"),
+        (r"\w", r"\d"),
+        (r"\s", r"\S"),
+        ("*", "*?"),
+        ("+", "+?"),
+    )
     for old, new in patterns:
         position = value.find(old)
         while position >= 0:
@@ -218,7 +261,16 @@ def formats(place: Place, node: ast.expr) -> Iterator[Alternative]:
                 yield Alternative(text[: match.start()] + other + text[match.end() :], "name in text", 2.8)
     literal = list(re.finditer(r"(?:^|\})[^{}]+(?:\{|$)", text[1:]))
     for match in literal:
-        for old, new in ((" ", ""), (", ", " "), (" ", ", "), (",", ";"), ("-", "_"), ("/", "-"), (":", "="), ("\\n", "")):
+        for old, new in (
+            (" ", ""),
+            (", ", " "),
+            (" ", ", "),
+            (",", ";"),
+            ("-", "_"),
+            ("/", "-"),
+            (":", "="),
+            ("\\n", ""),
+        ):
             position = text.find(old, match.start() + 1, match.end() + 1)
             if position > 1:
                 yield Alternative(text[:position] + new + text[position + len(old) :], "text", 3.6)

@@ -60,7 +60,9 @@ def assignments(place: Place) -> Iterator[Mutation]:
     left, right = place.text(target), place.text(value)
     start, end = source.span(statement)
     for sign, cost in (("+=", 1.4), ("-=", 2.2), ("*=", 2.6), ("|=", 3.4), ("&=", 3.6), ("//=", 3.8)):
-        yield Mutation((Edit(start, end, f"{left} {sign} {right}"),), statement.lineno, "missing accumulation", cost)
+        yield Mutation(
+            (Edit(start, end, f"{left} {sign} {right}"),), statement.lineno, "missing accumulation", cost
+        )
     if "\n" not in right and not isinstance(value, ast.Constant):
         for code, cost in (
             (f"{left} = max({left}, {right})", 3.2),
@@ -81,14 +83,19 @@ def assignments(place: Place) -> Iterator[Mutation]:
         for method in ("append", "extend", "add", "update"):
             yield replacement(place, f"{left}.{method}({right})", 4.0, "missing accumulation")
     if isinstance(value, ast.BinOp) and left != place.text(value.left):
-        yield replacement(place, f"{left} = {left} {SIGNS[type(value.op)]} {place.text(value.right)}", 3.4, "operand")
+        yield replacement(
+            place, f"{left} = {left} {SIGNS[type(value.op)]} {place.text(value.right)}", 3.4, "operand"
+        )
 
 
 def tuples(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """Elements of a tuple in another order."""
     if isinstance(node, ast.Tuple) and not isinstance(node.ctx, ast.Store) and len(node.elts) > 1:
         texts = [place.text(part) for part in node.elts]
-        bare = not place.text(node).startswith("(") or place.source.span(node.elts[0])[0] == place.source.span(node)[0]
+        bare = (
+            not place.text(node).startswith("(")
+            or place.source.span(node.elts[0])[0] == place.source.span(node)[0]
+        )
         for index in range(len(texts) - 1):
             joined = ", ".join([*texts[:index], texts[index + 1], texts[index], *texts[index + 2 :]])
             yield Alternative(joined if bare else f"({joined})", "elements swapped", 1.8)
@@ -115,13 +122,20 @@ def jumps(place: Place) -> Iterator[Mutation]:
             if isinstance(statement.value, ast.Call):
                 yield replacement(place, f"{name}.append({value})", 5.0, "return dropped")
         if statement.value is None:
-            for other in (*place.names(statement), "True", "False", "self" if place.scope.is_method else "[]"):
+            for other in (
+                *place.names(statement),
+                "True",
+                "False",
+                "self" if place.scope.is_method else "[]",
+            ):
                 yield replacement(place, f"return {other}", 2.4, "return value")
         else:
             kind = place.scope.kinds(value) if isinstance(statement.value, ast.Name) else set()
             for name in place.names(statement):
                 other_kinds = place.scope.kinds(name)
-                if name == value or (other_kinds and not other_kinds & {"list", "str", "tuple", "int", "float"}):
+                if name == value or (
+                    other_kinds and not other_kinds & {"list", "str", "tuple", "int", "float"}
+                ):
                     continue
                 far = 1.0 if kind and other_kinds and not kind & other_kinds else 0.0
                 if "\n" not in value:
@@ -153,7 +167,9 @@ def _discarded(place: Place, statement: ast.Expr) -> Iterator[Mutation]:
                 yield replacement(place, f"{base} = {text}", 2.2, "result thrown away")
         if isinstance(value, ast.Compare) and isinstance(value.ops[0], ast.Eq):
             left = place.text(value.left)
-            yield replacement(place, f"{left} = {place.text(value.comparators[0])}", 1.2, "result thrown away")
+            yield replacement(
+                place, f"{left} = {place.text(value.comparators[0])}", 1.2, "result thrown away"
+            )
         for name in place.names(value):
             yield replacement(place, f"{name} = {text}", 4.0, "result thrown away")
         for argument in value.args if isinstance(value, ast.Call) else ():
@@ -167,7 +183,13 @@ def branches(place: Place) -> Iterator[Mutation]:
     if not isinstance(statement, ast.If | ast.While):
         return
     start = source.span(statement)[0]
-    word = "elif" if source.text.startswith("elif", start) else "if" if isinstance(statement, ast.If) else "while"
+    word = (
+        "elif"
+        if source.text.startswith("elif", start)
+        else "if"
+        if isinstance(statement, ast.If)
+        else "while"
+    )
     if word == "elif":
         yield Mutation((Edit(start, start + 4, "if"),), statement.lineno, "elif and if", 2.0)
     else:
@@ -180,7 +202,11 @@ def branches(place: Place) -> Iterator[Mutation]:
         before = block[index - 1] if index else None
         if isinstance(before, ast.If) and not before.orelse:
             yield Mutation((Edit(start, start + 2, "elif"),), statement.lineno, "elif and if", 2.2)
-    if isinstance(statement, ast.If) and statement.orelse and len(statement.body) == len(statement.orelse) == 1:
+    if (
+        isinstance(statement, ast.If)
+        and statement.orelse
+        and len(statement.body) == len(statement.orelse) == 1
+    ):
         body, other_branch = statement.body[0], statement.orelse[0]
         if not isinstance(other_branch, ast.If):
             first, second = source.span(body), source.span(other_branch)
@@ -210,6 +236,10 @@ def exceptions(place: Place) -> Iterator[Mutation]:
                 near = 0.0 if name in seen or name in place.hints.strings else 0.6
                 yield Mutation((Edit(*span, name),), node.lineno, "exception kind", cost + near)
                 if isinstance(statement, ast.Try) and isinstance(node, ast.Name):
-                    yield Mutation((Edit(*span, f"({text}, {name})"),), node.lineno, "exception kind", cost + near + 0.6)
+                    yield Mutation(
+                        (Edit(*span, f"({text}, {name})"),), node.lineno, "exception kind", cost + near + 0.6
+                    )
                 if isinstance(node, ast.Tuple):
-                    yield Mutation((Edit(*span, f"{text[:-1]}, {name})"),), node.lineno, "exception kind", cost + near)
+                    yield Mutation(
+                        (Edit(*span, f"{text[:-1]}, {name})"),), node.lineno, "exception kind", cost + near
+                    )

@@ -37,7 +37,8 @@ def slices(place: Place, node: ast.expr) -> Iterator[Alternative]:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         base = place.text(node.value)
         lower, upper, step = (
-            place.text(part) if part is not None else "" for part in (node.slice.lower, node.slice.upper, node.slice.step)
+            place.text(part) if part is not None else ""
+            for part in (node.slice.lower, node.slice.upper, node.slice.step)
         )
 
         def written(low: str, high: str, by: str = step) -> str:
@@ -64,7 +65,9 @@ def slices(place: Place, node: ast.expr) -> Iterator[Alternative]:
             yield Alternative(written("1", upper), "slice", 2.2)
         yield Alternative(written(lower, upper, "" if step else "-1"), "slice", 2.4)
         if step:
-            yield Alternative(written(lower, upper, step[1:] if step.startswith("-") else f"-{step}"), "slice", 2.0)
+            yield Alternative(
+                written(lower, upper, step[1:] if step.startswith("-") else f"-{step}"), "slice", 2.0
+            )
         for name in place.names(node):
             if place.scope.alike(name, name) is None or "int" in place.scope.kinds(name):
                 unread = -0.8 if name in place.scope.unread else 0.0
@@ -75,7 +78,9 @@ def slices(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def _parts(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    if not isinstance(node, ast.Name | ast.Attribute | ast.Call) or isinstance(getattr(node, "ctx", None), ast.Store):
+    if not isinstance(node, ast.Name | ast.Attribute | ast.Call) or isinstance(
+        getattr(node, "ctx", None), ast.Store
+    ):
         return
     parent = place.parent(node)
     if isinstance(parent, ast.Attribute | ast.Subscript | ast.Expr | ast.BinOp | ast.Slice) and not (
@@ -87,14 +92,27 @@ def _parts(place: Place, node: ast.expr) -> Iterator[Alternative]:
     kinds = place.scope.kinds(node.id) if isinstance(node, ast.Name) else set()
     if kinds and not kinds & {"list", "tuple", "str", "bytes", "deque"}:
         return
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in ("sorted", "list"):
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id not in ("sorted", "list")
+    ):
         return
     later = 0.0 if kinds else 0.8
     text = place.text(node)
-    for part, cost in (("[1:]", 3.0), ("[:-1]", 3.0), ("[::-1]", 3.2), ("[:]", 3.4), ("[0]", 3.6), ("[-1]", 3.6)):
+    for part, cost in (
+        ("[1:]", 3.0),
+        ("[:-1]", 3.0),
+        ("[::-1]", 3.2),
+        ("[:]", 3.4),
+        ("[0]", 3.6),
+        ("[-1]", 3.6),
+    ):
         yield Alternative(text + part, "missing slice", cost + later)
     for name in place.names(node):
-        if name != text and "int" in (place.scope.kinds(name) or {"int"} if kinds else place.scope.kinds(name)):
+        if name != text and "int" in (
+            place.scope.kinds(name) or {"int"} if kinds else place.scope.kinds(name)
+        ):
             unread = -0.8 if name in place.scope.unread else 0.0
             for part in (f"[{name}:]", f"[:{name}]", f"[{name}]", f"[{name} + 1:]"):
                 yield Alternative(text + part, "missing slice", 4.2 + later + unread)

@@ -18,7 +18,7 @@ def siblings_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
 
 def first_line(statement: ast.stmt) -> int:
     """Return the line a statement begins on, decorators counted."""
-    decorators = getattr(statement, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
@@ -48,13 +48,16 @@ def lines_text(source: Source, start: int, end: int) -> str:
 def reindented(source: Source, text: str, old: str, new: str) -> str:
     """Return `text` with the indentation `old` of its lines replaced by `new`."""
     lines = text.splitlines(keepends=True)
-    return "".join(new + line[len(old) :] if line.startswith(old) and line.strip() else line for line in lines)
+    return "".join(
+        new + line[len(old) :] if line.startswith(old) and line.strip() else line for line in lines
+    )
 
 
 def has_long_strings(statement: ast.stmt) -> bool:
     """Tell whether a string of `statement` spans lines, so that moving its lines would change it."""
     return any(
-        isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno for node in ast.walk(statement)
+        isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno
+        for node in ast.walk(statement)
     )
 
 

@@ -16,7 +16,11 @@ def _first(place: Place) -> bool:
     function = place.scope.function
     if function is None:
         return False
-    body = [item for item in function.body if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
+    body = [
+        item
+        for item in function.body
+        if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
+    ]
     return bool(body) and body[0] is place.statement
 
 
@@ -37,10 +41,19 @@ def guards(place: Place) -> Iterator[Mutation]:
     first = _first(place)
     read = names_in(place.statement)
     known = [name for name in place.names(place.statement) if first or name in read]
-    failing = place.hints.errors & {"TypeError", "AttributeError", "IndexError", "ZeroDivisionError", "ValueError", "KeyError"}
+    failing = place.hints.errors & {
+        "TypeError",
+        "AttributeError",
+        "IndexError",
+        "ZeroDivisionError",
+        "ValueError",
+        "KeyError",
+    }
     base = 3.8 if failing else 4.6
     returned = {
-        place.text(node.value) for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None
+        place.text(node.value)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value is not None
     }
     generator = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     values = ["return"] if generator else [f"return {value}" for value in VALUES]
@@ -124,12 +137,19 @@ def _copies(place: Place, last: bool) -> Iterator[Mutation]:
     seen = {place.text(other) for other in siblings_of(place.source, place.statement)}
     for scope, cost in ((place.scope.function, 4.4), (place.scope.owner, 5.6)):
         for node in ast.walk(scope) if scope is not None else ():
-            if not isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.Continue | ast.Break):
+            if not isinstance(
+                node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.Continue | ast.Break
+            ):
                 continue
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 continue
             text = place.text(node)
-            if text in seen or "\n" in text or len(text) > 70 or not names_in(node) <= visible | {"len", "max", "min", "int"}:
+            if (
+                text in seen
+                or "\n" in text
+                or len(text) > 70
+                or not names_in(node) <= visible | {"len", "max", "min", "int"}
+            ):
                 continue
             seen.add(text)
             yield from _offer(place, text, cost, "missing statement", last=last)
@@ -144,7 +164,15 @@ def returns(place: Place) -> Iterator[Mutation]:
     if isinstance(place.statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return
     top = any(place.statement is item for item in function.body)
-    values = [*place.names(place.statement), *(["self"] if place.scope.is_method else []), "True", "False", "None", "0", "[]"]
+    values = [
+        *place.names(place.statement),
+        *(["self"] if place.scope.is_method else []),
+        "True",
+        "False",
+        "None",
+        "0",
+        "[]",
+    ]
     values += [f"self.{name}" for name in place.scope.self_attributes] if place.scope.is_method else []
     for value in values:
         cost = (2.4 if top else 4.0) - (0.6 if value in place.scope.unread else 0)
@@ -179,7 +207,9 @@ def attributes(place: Place) -> Iterator[Mutation]:
             yield from _offer(place, f"nonlocal {name}", unbound, "missing nonlocal", last=False)
         for value in ("None", "0", "[]", "''", "{}", "False"):
             if name not in scope.parameters:
-                yield from _offer(place, f"{name} = {value}", unbound + 0.8, "missing initial value", last=False)
+                yield from _offer(
+                    place, f"{name} = {value}", unbound + 0.8, "missing initial value", last=False
+                )
     if scope.is_method:
         for name in scope.self_attributes:
             for value in ("None", "0", "[]", "{}", "False", "set()"):
@@ -211,15 +241,27 @@ def definitions(place: Place) -> Iterator[Mutation]:
                     text = f"{indent}@{decorator_name}{source.newline}"
                     cost = 3.4 if decorator_name == "property" else 2.0
                     yield Mutation((Edit(start, start, text),), statement.lineno, "decorator", cost)
-    if isinstance(source.parents.get(statement), ast.ClassDef) and isinstance(statement, ast.Assign | ast.AnnAssign):
+    if isinstance(source.parents.get(statement), ast.ClassDef) and isinstance(
+        statement, ast.Assign | ast.AnnAssign
+    ):
         yield from _shared(place, statement)
 
 
 def _defaults(place: Place, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Mutation]:
     positional = [*function.args.posonlyargs, *function.args.args]
-    pairs = list(zip(positional[len(positional) - len(function.args.defaults) :], function.args.defaults, strict=True))
-    pairs += [(arg, value) for arg, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if value]
-    body = [item for item in function.body if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
+    pairs = list(
+        zip(positional[len(positional) - len(function.args.defaults) :], function.args.defaults, strict=True)
+    )
+    pairs += [
+        (arg, value)
+        for arg, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if value
+    ]
+    body = [
+        item
+        for item in function.body
+        if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
+    ]
     if not body:
         return
     source = place.source
@@ -230,7 +272,9 @@ def _defaults(place: Place, function: ast.FunctionDef | ast.AsyncFunctionDef) ->
             if body[0].lineno == function.lineno:
                 continue
             end = source.newline
-            guard = f"{indent}if {argument.arg} is None:{end}{indent}{source.unit}{argument.arg} = {text}{end}"
+            guard = (
+                f"{indent}if {argument.arg} is None:{end}{indent}{source.unit}{argument.arg} = {text}{end}"
+            )
             edits = (Edit(*source.span(value), "None"), Edit(start, start, guard))
             yield Mutation(edits, function.lineno, "mutable default", 1.4)
 
@@ -245,7 +289,11 @@ def _shared(place: Place, statement: ast.Assign | ast.AnnAssign) -> Iterator[Mut
     if not isinstance(value, ast.List | ast.Dict | ast.Set | ast.Call | ast.Constant):
         return
     for method in owner.body:
-        if isinstance(method, FUNCTIONS) and method.name == "__init__" and method.body[-1].lineno > method.lineno:
+        if (
+            isinstance(method, FUNCTIONS)
+            and method.name == "__init__"
+            and method.body[-1].lineno > method.lineno
+        ):
             last = method.body[-1]
             at = source.line_start((last.end_lineno or last.lineno) + 1)
             text = f"{source.indent(last.lineno)}self.{target.id} = {place.text(value)}{source.newline}"
@@ -253,5 +301,3 @@ def _shared(place: Place, statement: ast.Assign | ast.AnnAssign) -> Iterator[Mut
                 text = source.newline + text
             cost = 3.8 if isinstance(value, ast.Constant) else 1.8
             yield Mutation((Edit(at, at, text),), statement.lineno, "shared attribute", cost)
-
-

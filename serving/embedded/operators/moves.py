@@ -17,7 +17,9 @@ from m3agent.serving.embedded.source import BLOCKS, FUNCTIONS, Edit
 
 
 def _movable(statement: ast.stmt) -> bool:
-    return not isinstance(statement, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal))
+    return not isinstance(
+        statement, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
+    )
 
 
 def _docstring(statement: ast.stmt) -> bool:
@@ -40,7 +42,9 @@ def deletions(place: Place) -> Iterator[Mutation]:
         if not orelse and own_lines(source, statement.body[0]) is not None:
             start = source.line_start(first_line(statement.body[0]))
             body = lines_text(source, start, span[1])
-            text = reindented(source, body, source.indent(statement.body[0].lineno), source.indent(statement.lineno))
+            text = reindented(
+                source, body, source.indent(statement.body[0].lineno), source.indent(statement.lineno)
+            )
             yield Mutation((Edit(*span, text),), statement.lineno, "condition removed", 4.2)
     if not isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
         text = lines_text(source, *span)
@@ -76,9 +80,14 @@ def dedents(place: Place) -> Iterator[Mutation]:
     while isinstance(parent, ast.excepthandler):
         parent = source.parents.get(parent)
     block = siblings_of(source, statement)
-    if not isinstance(parent, ast.stmt) or isinstance(parent, (*FUNCTIONS, ast.ClassDef)) or block[0] is statement:
-        if not (isinstance(parent, ast.If | ast.For | ast.While) and block[0] is statement and len(block) == 1):
-            return
+    if (
+        not isinstance(parent, ast.stmt)
+        or isinstance(parent, (*FUNCTIONS, ast.ClassDef))
+        or block[0] is statement
+    ) and not (
+        isinstance(parent, ast.If | ast.For | ast.While) and block[0] is statement and len(block) == 1
+    ):
+        return
     if last_line(parent) != last_line(block[-1]) or has_long_strings(statement) or not _movable(statement):
         return
     mine = own_lines(source, statement)

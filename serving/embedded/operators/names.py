@@ -45,8 +45,12 @@ def variables(place: Place, node: ast.expr) -> Iterator[Alternative]:
         yield Alternative(name, "variable", cost + (1.2 if store else 0))
     if scope.is_method:
         for attribute in scope.self_attributes:
-            same = 1.4 if attribute.strip("_") == node.id.strip("_") else 0.4 if close(attribute, node.id) else 0
-            yield Alternative(f"self.{attribute}", "variable for attribute", 3.4 - same - (0 if bound else 1.0))
+            same = (
+                1.4 if attribute.strip("_") == node.id.strip("_") else 0.4 if close(attribute, node.id) else 0
+            )
+            yield Alternative(
+                f"self.{attribute}", "variable for attribute", 3.4 - same - (0 if bound else 1.0)
+            )
     if not store:
         for name in place.module.variables:
             if name != node.id:
@@ -58,7 +62,7 @@ def variables(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 def _callees(place: Place, node: ast.Name) -> Iterator[Alternative]:
     if node.id in place.module.functions or node.id not in BUILTINS:
-        for name, function in place.module.functions.items():
+        for name in place.module.functions:
             if name != node.id:
                 yield Alternative(name, "function", 2.8 - (0.8 if close(name, node.id) else 0))
         for name in (*place.module.classes, *place.module.imports):
@@ -166,8 +170,8 @@ def unwrapped(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 def self_missing(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """``self.`` before a bare name that is stored but never read: an attribute was meant."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and place.scope.is_method:
-        if node.id in place.scope.unread and isinstance(place.statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            yield Alternative(f"self.{node.id}", "missing self", 1.6)
-
-
+    assigned = isinstance(place.statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and place.scope.is_method
+    if assigned and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        if node.id not in place.scope.unread:
+            return
+        yield Alternative(f"self.{node.id}", "missing self", 1.6)

@@ -6,7 +6,8 @@ import json
 import os
 import select
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from m3agent.serving.embedded.probe.session import reap
 
@@ -14,7 +15,14 @@ from m3agent.serving.embedded.probe.session import reap
 class Job:
     """A running child: its pipe, its deadline, and what to do with its messages and its end."""
 
-    def __init__(self, pid: int, fd: int, deadline: float, heard: Callable[[dict[str, Any]], None], ended: Callable[[], None]):
+    def __init__(
+        self,
+        pid: int,
+        fd: int,
+        deadline: float,
+        heard: Callable[[dict[str, Any]], None],
+        ended: Callable[[], None],
+    ):
         self.pid = pid
         self.fd = fd
         self.deadline = deadline

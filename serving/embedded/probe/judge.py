@@ -1,5 +1,8 @@
 """Mode ``judge``: try candidates, in order, and let the tests say which of them hold."""
 
+# Runs inside the sandbox, where plain paths start faster.
+# ruff: noqa: PTH100, PTH118, PTH123
+
 from __future__ import annotations
 
 import gc
@@ -12,7 +15,16 @@ import time
 from typing import Any
 
 from m3agent.serving.embedded.probe.jobs import Job, Jobs
-from m3agent.serving.embedded.probe.session import Channel, Clock, fork, messages, reap, recorder, run_pytest, warm_up
+from m3agent.serving.embedded.probe.session import (
+    Channel,
+    Clock,
+    fork,
+    messages,
+    reap,
+    recorder,
+    run_pytest,
+    warm_up,
+)
 from m3agent.serving.embedded.probe.swap import ImportTimeCalls, changes, live_functions
 from m3agent.serving.embedded.probe.tree import Tree
 
@@ -81,7 +93,9 @@ class Task:
     def regressed(self, ended: dict[str, str]) -> bool:
         """Tell whether a test that used to pass does so no more."""
         return any(
-            outcome not in ("passed", "skipped") and node not in self.failing and node.split("::")[0] not in self.failing
+            outcome not in ("passed", "skipped")
+            and node not in self.failing
+            and node.split("::")[0] not in self.failing
             for node, outcome in ended.items()
         )
 
@@ -151,7 +165,12 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                     channel.send(t="verdict", index=index, ended=None, swapped=found == {})
                     continue
                 pairs = [(function, code) for key, code in found.items() for function in functions[key]]
-                channel.send(t="verdict", index=index, ended=swapped_in(session, plugin, items, pairs, task), swapped=True)
+                channel.send(
+                    t="verdict",
+                    index=index,
+                    ended=swapped_in(session, plugin, items, pairs, task),
+                    swapped=True,
+                )
                 if tree.small:
                     tree.restore()
         return True
@@ -217,12 +236,12 @@ def put(tree: Tree, rel: str, text: str) -> None:
 class Judge:
     """Hands candidates to slots: first the cheapest failing tests, then, for survivors, everything."""
 
-    def __init__(self, task: Task, slots: list[Slot], jobs: Jobs, seconds: float, after: int) -> None:
+    def __init__(self, task: Task, slots: list[Slot], jobs: Jobs, seconds: float, stops: list[int]) -> None:
         self.task = task
         self.slots = slots
         self.jobs = jobs
         self.deadline = time.monotonic() + seconds
-        self.after = after
+        self.stops = stops  # for each candidate the one to stop before, once it has proved to hold
         self.cutoff = len(task.candidates)
         self.verdicts = ["-"] * len(task.candidates)
         self.found: list[dict[str, Any]] = []
@@ -254,7 +273,9 @@ class Judge:
 
         def ended() -> None:
             slot.drop_server()
-            slot.swapping = False  # no server, or one that a candidate took with it: import afresh from here on
+            slot.swapping = (
+                False  # no server, or one that a candidate took with it: import afresh from here on
+            )
             if slot.busy:
                 slot.busy = False
                 self.fresh.append((slot.current, False))
@@ -273,7 +294,9 @@ class Judge:
             if slot.swapping and slot.server is not None:
                 slot.busy = True
                 slot.current = index
-                slot.server.deadline = time.monotonic() + (4 * self.task.limit + 1) * (len(self.task.first) + 1)
+                slot.server.deadline = time.monotonic() + (4 * self.task.limit + 1) * (
+                    len(self.task.first) + 1
+                )
                 os.write(slot.requests, b"%d\n" % index)
             else:
                 self._run_fresh(slot, index, False)
@@ -346,7 +369,7 @@ class Judge:
         self.verdicts[index] = "P" if full else "p"
         self.found.append({"index": index, "fixed": len(fixed)})
         if full:
-            self.cutoff = min(self.cutoff, index + self.after)
+            self.cutoff = min(self.cutoff, self.stops[index])
 
 
 def judge(asked: dict[str, Any]) -> dict[str, Any]:
@@ -360,7 +383,7 @@ def judge(asked: dict[str, Any]) -> dict[str, Any]:
         count = min(processors(), max(1, len(task.candidates))) if asked["private"] else 1
         places = [os.path.join(folder, f"w{number}") if asked["private"] else None for number in range(count)]
         slots = [Slot(task, Tree(task.root, place), jobs) for place in places]
-        judging = Judge(task, slots, jobs, asked["seconds"], asked["after"])
+        judging = Judge(task, slots, jobs, asked["seconds"], asked["stops"])
         judging.run()
     finally:
         jobs.stop_all()
@@ -370,6 +393,9 @@ def judge(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "mode": "judge",
         "verdicts": "".join(judging.verdicts),
-        "found": sorted((found for found in judging.found if found["index"] < judging.cutoff), key=lambda found: found["index"]),
+        "found": sorted(
+            (found for found in judging.found if found["index"] < judging.cutoff),
+            key=lambda found: found["index"],
+        ),
         "seconds": round(time.monotonic() - started, 2),
     }

@@ -1,7 +1,11 @@
 """One pytest session in a forked child, reported over a private pipe."""
 
+# Runs inside the sandbox, where plain paths start faster.
+# ruff: noqa: PTH100, PTH118, PTH123
+
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -12,7 +16,8 @@ import sys
 import tempfile
 import time
 import types
-from typing import Any, Callable, Iterator, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from m3agent.serving.embedded.probe.tree import Tree
 
@@ -45,7 +50,7 @@ def contain(tree: Tree) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
     with open("/proc/self/statm") as statm:
         held = int(statm.read().split()[0]) * resource.getpagesize()
     for kind, limit in (
@@ -79,10 +84,8 @@ def fork(tree: Tree, body: Callable[[Channel], None]) -> tuple[int, int]:
 def reap(pid: int) -> None:
     """Kill the child's whole group and collect the child."""
     for kill in (os.killpg, os.kill):
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
     os.waitpid(pid, 0)
 
 
@@ -126,7 +129,9 @@ def briefly(excinfo: Any, *style: Any) -> str:
     return "failed"
 
 
-def recorder(channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, tracer: Any, loop: Any) -> Any:
+def recorder(
+    channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, tracer: Any, loop: Any
+) -> Any:
     """Build the pytest plugin that sends what happens to `channel`.
 
     `wanted` keeps only these node ids; `clock(last_seconds, timed_out)` gives each test's limit; `tracer` (begin, take)
@@ -195,7 +200,9 @@ def recorder(channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, 
             lines = self.tracer.take() if self.tracer is not None else None
             seconds = time.monotonic() - started
             clock.note(seconds, self.timed_out)
-            self._finish(item.nodeid, "timeout" if self.timed_out else self.outcome or "skipped", seconds, lines)
+            self._finish(
+                item.nodeid, "timeout" if self.timed_out else self.outcome or "skipped", seconds, lines
+            )
 
         def _finish(self, node: str, outcome: str, seconds: float, lines: Any = None) -> None:
             message: dict[str, Any] = {"t": "end", "id": node, "o": outcome, "s": round(seconds, 4)}
@@ -247,7 +254,15 @@ def options() -> list[str]:
     """Return pytest options that keep a repository's own configuration from slowing or steering the probe."""
     import importlib.util
 
-    chosen = ["-q", "--tb=no", "--no-header", "--continue-on-collection-errors", "-o", "console_output_style=classic"]
+    chosen = [
+        "-q",
+        "-s",
+        "--tb=no",
+        "--no-header",
+        "--continue-on-collection-errors",
+        "-o",
+        "console_output_style=classic",
+    ]
     chosen += ["-p", "no:randomly", "-p", "no:unraisableexception", "-p", "no:cacheprovider"]
     if importlib.util.find_spec("pytest_cov") is not None:
         chosen.append("--no-cov")
@@ -282,7 +297,7 @@ def warm_up() -> None:
         pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", folder, folder])
     finally:
         sys.stdout.flush()
-        for fd, copy in zip((1, 2), saved):
+        for fd, copy in ((1, saved[0]), (2, saved[1])):
             os.dup2(copy, fd)
             os.close(copy)
         os.close(null)

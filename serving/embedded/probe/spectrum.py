@@ -1,5 +1,8 @@
 """Mode ``spectrum``: what the tests say, and which lines failing and passing tests run."""
 
+# Runs inside the sandbox, where plain paths start faster.
+# ruff: noqa: PTH100, PTH118
+
 from __future__ import annotations
 
 import base64
@@ -11,7 +14,16 @@ import time
 import zlib
 from typing import Any
 
-from m3agent.serving.embedded.probe.session import Channel, Clock, fork, messages, reap, recorder, run_pytest, warm_up
+from m3agent.serving.embedded.probe.session import (
+    Channel,
+    Clock,
+    fork,
+    messages,
+    reap,
+    recorder,
+    run_pytest,
+    warm_up,
+)
 from m3agent.serving.embedded.probe.tracing import Tracer
 from m3agent.serving.embedded.probe.tree import Tree, is_test, too_big_to_copy
 
@@ -45,8 +57,19 @@ class Suite:
             if complete:
                 return ended, True
             if current is not None:
-                ended[current] = {"id": current, "o": "timeout", "s": limit, "frames": [], "error": "did not end"}
-                limit = min(limit, max(1.0, 10 * max((end["s"] for end in ended.values() if end["o"] == "passed"), default=0)))
+                ended[current] = {
+                    "id": current,
+                    "o": "timeout",
+                    "s": limit,
+                    "frames": [],
+                    "error": "did not end",
+                }
+                limit = min(
+                    limit,
+                    max(
+                        1.0, 10 * max((end["s"] for end in ended.values() if end["o"] == "passed"), default=0)
+                    ),
+                )
             if collected is None or time.monotonic() > deadline:
                 break
             wanted = set(collected) - ended.keys()
@@ -55,7 +78,12 @@ class Suite:
         return ended, False
 
     def _once(
-        self, wanted: set[str] | None, limit: float, deadline: float, traced: bool, ended: dict[str, dict[str, Any]]
+        self,
+        wanted: set[str] | None,
+        limit: float,
+        deadline: float,
+        traced: bool,
+        ended: dict[str, dict[str, Any]],
     ) -> tuple[list[str] | None, str | None, bool]:
         tracer = Tracer(self.tree) if traced else None
         clock = Clock(limit)
@@ -148,8 +176,12 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
 def pack(result: dict[str, Any], room: int) -> str:
     """Compress `result` into at most `room` characters, leaving out the least suspected files where it must."""
     while True:
-        result["imported"] = {rel: lines for rel, lines in result["imported"].items() if rel in result["lines"]}
-        result["kinds"] = {key: seen for key, seen in result["kinds"].items() if key.rsplit(":", 1)[0] in result["lines"]}
+        result["imported"] = {
+            rel: lines for rel, lines in result["imported"].items() if rel in result["lines"]
+        }
+        result["kinds"] = {
+            key: seen for key, seen in result["kinds"].items() if key.rsplit(":", 1)[0] in result["lines"]
+        }
         text = base64.b64encode(zlib.compress(json.dumps(result, separators=(",", ":")).encode(), 9)).decode()
         if len(text) <= room or not result["lines"]:
             return text

@@ -1,5 +1,8 @@
 """Putting a changed function into a process that has already imported the original."""
 
+# Runs inside the sandbox, where plain paths start faster.
+# ruff: noqa: PTH100
+
 from __future__ import annotations
 
 import gc
@@ -7,8 +10,6 @@ import os
 import sys
 import types
 from typing import Any
-
-Key = tuple  # (path, first line, name): one code object of a source file
 
 
 def key_of(code: types.CodeType) -> tuple[str, int, str]:
@@ -52,21 +53,39 @@ def nested(code: types.CodeType) -> list[types.CodeType]:
 
 def shape(code: types.CodeType) -> tuple[Any, ...]:
     """Return what `code` does by itself, nested code and line numbers left out."""
-    consts = tuple((type(const).__name__, repr(const)) for const in code.co_consts if not isinstance(const, types.CodeType))
-    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_argcount, code.co_flags)
+    consts = tuple(
+        (type(const).__name__, repr(const))
+        for const in code.co_consts
+        if not isinstance(const, types.CodeType)
+    )
+    names = (
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_argcount,
+        code.co_flags,
+    )
     return (code.co_code, consts, names, tuple(inner.co_name for inner in nested(code)))
 
 
-def changes(old: types.CodeType, new: types.CodeType, ran: set[tuple[str, int, str]]) -> dict[Any, types.CodeType] | None:
+def changes(
+    old: types.CodeType, new: types.CodeType, ran: set[tuple[str, int, str]]
+) -> dict[Any, types.CodeType] | None:
     """Map the place of each changed function to its new code; None when only a fresh import would do."""
     if shape(old) != shape(new):
         is_function = bool(old.co_flags & 0x2)  # CO_NEWLOCALS: not a module or class body
-        if not is_function or old.co_name != new.co_name or old.co_freevars != new.co_freevars or key_of(old) in ran:
+        if (
+            not is_function
+            or old.co_name != new.co_name
+            or old.co_freevars != new.co_freevars
+            or key_of(old) in ran
+        ):
             return None
         return {key_of(old): new}
     found: dict[Any, types.CodeType] = {}
-    for before, after in zip(nested(old), nested(new)):
-        inner = changes(before, after, ran)
+    for index, before in enumerate(nested(old)):
+        inner = changes(before, nested(new)[index], ran)
         if inner is None:
             return None
         found.update(inner)

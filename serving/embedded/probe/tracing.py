@@ -1,5 +1,8 @@
 """Which lines of the project run, and what kinds of values its variables hold."""
 
+# Runs inside the sandbox, where plain paths start faster.
+# ruff: noqa: PTH100
+
 from __future__ import annotations
 
 import os
@@ -33,7 +36,7 @@ class Tracer:
     def take(self) -> dict[str, list[int]]:
         """Stop, and return the lines that ran since `begin`, by file."""
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         found: dict[str, list[int]] = {}
         for rel, line in sorted(self._lines):
             found.setdefault(rel, []).append(line)
@@ -41,7 +44,9 @@ class Tracer:
 
     def take_kinds(self) -> dict[str, dict[str, list[str]]]:
         """Return the type names seen so far: ``file:first line`` of a function, variable, names; then forget them."""
-        kinds = {key: {name: sorted(seen) for name, seen in names.items()} for key, names in self.kinds.items()}
+        kinds = {
+            key: {name: sorted(seen) for name, seen in names.items()} for key, names in self.kinds.items()
+        }
         self.kinds = {}
         return kinds
 

@@ -1,0 +1,47 @@
+"""`make demo` without its set-up: the script that runs the main job on the example."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def demo(tmp_path: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run the demo with its repositories below `tmp_path`."""
+    return subprocess.run(
+        [ROOT / "scripts" / "demo.sh"],
+        env={**os.environ, "TMPDIR": str(tmp_path), **environment},
+        stdin=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_ends_with_a_verified_patch(tmp_path: Path) -> None:
+    result = demo(tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("diff --git ")
+    assert "\x1b" not in result.stdout + result.stderr
+    (repo,) = tmp_path.glob("m3agent-demo.*/ferry")
+    assert f"applied in {repo}" in result.stderr
+    ferry = ROOT / "examples" / "ferry"
+    changed = [
+        path
+        for path in ferry.rglob("*.py")
+        if path.read_text() != (repo / path.relative_to(ferry)).read_text()
+    ]
+    assert [path.name for path in changed] == ["deck.py"]
+    assert "vehicle.length <= self.free" in (repo / "src" / "ferry" / "deck.py").read_text()
+
+
+def test_the_demo_fails_without_a_verified_patch(tmp_path: Path) -> None:
+    result = demo(tmp_path, M3AGENT_MAX_TURNS="1")
+    assert result.returncode == 6, result.stderr
+    assert result.stdout == ""
+    assert "demo: no verified patch (exit code 6)" in result.stderr

@@ -1,0 +1,29 @@
+"""A sandbox with the tools over it, as the tests of the tools use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.base import Sandbox
+from m3agent.tools.base import ToolResult
+from m3agent.tools.registry import Toolset
+
+
+@dataclass
+class Bench:
+    """A sandbox, the tools over it, and the folder that gets the calls' whole output."""
+
+    sandbox: Sandbox
+    folder: Path
+    calls: int = 0
+
+    async def call(self, name: str, /, **arguments: Any) -> ToolResult:
+        self.calls += 1
+        return await Toolset(self.sandbox, self.folder).call(name, arguments, self.calls)
+
+    async def put(self, files: Mapping[str, str | bytes]) -> None:
+        for path, content in files.items():
+            await self.sandbox.write(path, content if isinstance(content, bytes) else content.encode())

@@ -1,0 +1,42 @@
+"""One warm sandbox for each file of tests, emptied after each test: a session works in one as well."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from m3agent.sandbox.base import Limits, Sandbox
+from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
+from m3agent.sandbox.workspace import Workspace
+from tests.tools.bench import Bench
+
+
+async def _open(folder: Path, limits: Limits) -> Sandbox:
+    (folder / "tree").mkdir()
+    spec = SandboxSpec(limits=limits)
+    backend = await choose_backend(spec, lambda _: None)
+    workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), folder / "tree", [])
+    return new_sandbox(backend, spec, workspace, lambda _: None)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+    async with await _open(tmp_path_factory.mktemp("warm"), Limits(memory=1 << 30)) as sandbox:
+        yield sandbox
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(warm: Sandbox, tmp_path: Path) -> AsyncIterator[Bench]:
+    yield Bench(warm, tmp_path)
+    await warm.exec(["find", "/ws", "-mindepth", "1", "-delete"])
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def tight(tmp_path: Path) -> AsyncIterator[Bench]:
+    """A sandbox with little memory and disk."""
+    async with await _open(tmp_path, Limits(memory=256 << 20)) as sandbox:
+        yield Bench(sandbox, tmp_path)
