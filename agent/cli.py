@@ -181,10 +181,9 @@ async def _serve(engine: str, host: str, port: int, state: Path) -> None:
     import asyncio
     import ipaddress
 
-    from m3agent.serving.embedded.server import EmbeddedServer
-
     from m3agent.agent.errors import EnvironmentFault, UsageError
     from m3agent.agent.servers import ServerRecord, write_record
+    from m3agent.serving.embedded.server import EmbeddedServer
 
     if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
         raise UsageError(

@@ -25,7 +25,7 @@ def check_branch(repository: Repository, name: str) -> None:
         said = repository.git("check-ref-format", "--branch", name)
     except GitCommandFailed:
         raise refused from None
-    if said.strip() != os.fsencode(name):  # @{-1} stands for another branch
+    if said.strip() != os.fsencode(name) or name == "@":  # @{-1} stands for another branch, @ for HEAD
         raise refused
     parts = name.split("/")
     above = [f"refs/heads/{'/'.join(parts[:n])}" for n in range(1, len(parts))]

@@ -22,7 +22,7 @@ STATUS_STYLES = {
     "limit": "bold yellow",
     "stalled": "bold yellow",
 }
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SAID = 300  # characters of the model's own words shown after a turn
 
 
@@ -40,6 +40,7 @@ class Screen:
         self._quiet = quiet
         self._spinner: Spinner | None = None
         self._streamed = 0
+        self._call = ""  # the one that is running: its tool and the argument that tells most
 
     def __enter__(self) -> Self:
         if self.console.is_terminal and not self._quiet:
@@ -74,7 +75,7 @@ class Screen:
             handler(line)
 
     def _print(self, label: str, text: str, style: str = "") -> None:
-        self.console.print(Text.assemble((f"{label:<9}", "bold cyan"), (text, style)))
+        self.console.print(Text.assemble((f"{label:<8} ", "bold cyan"), (text, style)))
 
     def _on_session_started(self, line: Line) -> None:
         repository, endpoint, sandbox = line["repository"], line["endpoint"], line["sandbox"]
@@ -103,13 +104,13 @@ class Screen:
             self._print(f"turn {line['turn']}", shown(words, SAID), "italic")
 
     def _on_call_started(self, line: Line) -> None:
-        self.doing(f"turn {line['turn']}: {line['name']} {_argument(line['arguments'])}")
+        self._call = f"{line['name']} {_argument(line['arguments'])}".rstrip()
+        self.doing(f"turn {line['turn']}: {self._call}")
 
     def _on_call_finished(self, line: Line) -> None:
         first = shown(line["content"].splitlines()[0] if line["content"] else "", 100)
-        what = f"{line['name']} {_argument(line['arguments'])}" if "arguments" in line else line["name"]
         style = "red" if line["status"] != "done" else ""
-        self._print(f"turn {line['turn']}", f"{what}: {first}  ({line['seconds']:.1f} s)", style)
+        self._print(f"turn {line['turn']}", f"{self._call}: {first}  ({line['seconds']:.1f} s)", style)
 
     def _on_file_changed(self, line: Line) -> None:
         self._print("changed", shown(", ".join(path for _, path in line["changes"])))

@@ -1,15 +1,15 @@
 """Whether a patch is believed: fresh sandboxes run the tests on the old and on the new tree.
 
-Verified means: a test that was red on the old tree is green on the new one, nothing that was green is lost, and no
-test stays red beside one that was fixed. The tests that count are the old tree's: what the patch did to existing test
-files is undone for the check, and test files it adds are run on both trees.
+Verified means: a test that was red on the old tree is green on the new one, nothing that was green is lost or is red
+now, and no red test stays red beside one that was fixed, or is no longer run. The tests that count are the old
+tree's: what the patch did to existing test files is undone for the check, and test files it adds are run on both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -62,16 +62,17 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list
 
 
 def judge(
-    before: TestReport, after: TestReport
+    before: TestReport, after: TestReport, touched: Collection[str] = ()
 ) -> tuple[Literal["verified", "unverified", "failed"], str, list[set[str]]]:
-    """The verdict, its reason in a sentence, and the sets fixed, broken, still red."""
+    """The verdict, its reason in a sentence, and the sets fixed, broken, still red.
+
+    `touched` are the paths of the patch: who changes a test file should leave nothing red in it.
+    """
     passed_before, passed_after = set(before.passed), set(after.passed)
     fixed, still_red = set[str](), set[str]()
     for ident in before.red:
         # a file that could not be imported is one red id; its tests have ids of their own once it can be
-        inside = {
-            i for i in after.red | passed_after if i.startswith((f"{ident}::", f"{ident}/")) or ident == "."
-        }
+        inside = {i for i in after.red | passed_after if _within(ident, i)}
         if ident in after.red or inside & after.red:
             still_red |= {ident} | (inside & after.red)
         elif ident in passed_after or inside:
@@ -83,6 +84,7 @@ def judge(
     if not before.complete:  # they may not have had their turn
         still_red, turned = still_red | turned, set()
     broken = lost | turned
+    gone = {i for i in before.red & still_red - after.red if not any(_within(i, j) for j in after.red)}
     partly = still_red and {file_of(i) for i in still_red} & {file_of(i) for i in fixed}
     sets = [fixed, broken, still_red]
     if not before.ran and not after.ran:
@@ -93,6 +95,14 @@ def judge(
         return "failed", f"{count(turned, 'test')} red after the patch and not before it", sets
     if not after.complete:
         return "failed", "the test run on the patched tree did not come to its end", sets
+    if gone:
+        return "failed", f"{count(gone, 'test')} red before the patch and not run after it", sets
+    if evaded := {i for i in still_red if file_of(i) in touched}:
+        return (
+            "failed",
+            f"{count(evaded, 'test')} red before and after in test files that the patch changes",
+            sets,
+        )
     if partly:
         return (
             "failed",
@@ -116,6 +126,11 @@ def file_of(ident: str) -> str:
     return ident.partition("::")[0]
 
 
+def _within(outer: str, ident: str) -> bool:
+    """Whether an id is of a test in the file or folder that `outer` names."""
+    return ident.startswith((f"{outer}::", f"{outer}/")) or (outer == "." != ident)
+
+
 def count(items: set[str], noun: str) -> str:
     """`1 test`, `3 tests`."""
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
@@ -136,10 +151,14 @@ async def verify(
         async with new_sandbox(Workspace(workspace.store, tree)) as sandbox:
             return await run_in_sandbox(sandbox, ".", timeout=TEST_TIMEOUT, log=folder / f"verify-{name}.log")
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run(old, "before")), group.create_task(run(new, "after"))]
-    before, after = (task.result() for task in tasks)
-    verdict, reason, (fixed, broken, still_red) = judge(before, after)
+    tasks = [asyncio.create_task(run(old, "before")), asyncio.create_task(run(new, "after"))]
+    try:
+        before, after = await asyncio.gather(*tasks)
+    finally:  # not a task group, which would wrap the error that is to be raised
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    verdict, reason, (fixed, broken, still_red) = judge(before, after, patch.paths)
     new_tests = {i for i in (*after.passed, *after.red) if file_of(i) in added}
     return Verification(
         verdict,

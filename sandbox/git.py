@@ -74,13 +74,13 @@ def run_git(
     cwd: Path | None = None,
     stdin: bytes | None = None,
     env: Mapping[str, str] | None = None,
-    check: bool = True,
+    ok: Sequence[int] = (0,),
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git harmlessly and return its bytes.
 
     Raises:
         DiskFull: git could not write for lack of space.
-        GitFailed: it exited non-zero and `check` is set, or git is not installed.
+        GitFailed: its exit status is not one of `ok`, or git is not installed.
     """
     try:
         done = subprocess.run(
@@ -93,7 +93,7 @@ def run_git(
         )
     except FileNotFoundError:
         raise GitFailed("git is not installed: install it and try again") from None
-    if check and done.returncode:
+    if done.returncode not in ok:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         if any("No space left" in line or "Disk quota" in line for line in lines):
             raise DiskFull(
@@ -135,7 +135,7 @@ class TreeStore:
         stdin: bytes | None = None,
         index: str | None = None,
         work_tree: Path | None = None,
-        check: bool = True,
+        ok: Sequence[int] = (0,),
     ) -> bytes:
         """Run git on this store, optionally with a private index (a name) and a work tree."""
         env = {"GIT_DIR": str(self.git_dir)}
@@ -143,7 +143,7 @@ class TreeStore:
             env["GIT_INDEX_FILE"] = str(self.git_dir / index)
         if work_tree is not None:
             env["GIT_WORK_TREE"] = str(work_tree)
-        return run_git(*args, cwd=work_tree or self.git_dir, stdin=stdin, env=env, check=check).stdout
+        return run_git(*args, cwd=work_tree or self.git_dir, stdin=stdin, env=env, ok=ok).stdout
 
     def put_blob(self, content: bytes) -> str:
         """Store bytes; returns git's id."""
@@ -210,7 +210,8 @@ class TreeStore:
         """Which of these paths the `.gitignore` files below `ignore_files` (or our list of junk) leave out."""
         if not paths:
             return set()
-        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        # "./" keeps a name that begins with ":" from being taken for a pattern
+        names = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
         self.git("read-tree", "--empty", index="ignore-index")
         out = self.git(
             "check-ignore",
@@ -220,6 +221,6 @@ class TreeStore:
             stdin=names,
             index="ignore-index",
             work_tree=ignore_files,
-            check=False,
+            ok=(0, 1),  # 1: none of them is ignored
         )
-        return {os.fsdecode(name) for name in out.split(b"\0")[:-1]}
+        return {os.fsdecode(name.removeprefix(b"./")) for name in out.split(b"\0")[:-1]}

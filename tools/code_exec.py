@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from m3agent.sandbox.base import ExecResult
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
@@ -28,6 +29,15 @@ class CodeExecArguments(Arguments):
     code: str = Field(description="The program to run; the repository is the working directory.")
     language: Literal["python", "bash"] = Field("python", description="What the program is written in.")
     timeout: int = Field(60, ge=1, le=600, description="Seconds after which everything it started is killed.")
+
+    @field_validator("code")
+    @classmethod
+    def without_nul(cls, code: str) -> str:
+        """Refuse what interpreters make different things of: bash runs none of it, old Pythons what stands before."""
+        if "\0" in code:
+            at = {"at": code.index("\0")}
+            raise PydanticCustomError("nul", "character {at} is NUL, which no program can hold", at)
+        return code
 
 
 def describe(result: ExecResult, timeout: float) -> str:

@@ -66,9 +66,16 @@ def plain(path: str) -> str:
     return path
 
 
+def file_path(path: str) -> str:
+    """The same, of a file: never the work tree itself."""
+    if not (wanted := plain(path)).strip("./"):
+        raise PathEscapes(f"'{path}' is no file's path: give one relative to the repository's root")
+    return wanted
+
+
 async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult:
     """Numbered lines of a file."""
-    path = plain(arguments.path)
+    path = file_path(arguments.path)
     content = await context.sandbox.read(path)
     if b"\0" in content:
         return refusal(f"{path} is a binary file of {len(content):,} bytes")
@@ -96,7 +103,7 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
     """Write a file whole."""
-    path = plain(arguments.path)
+    path = file_path(arguments.path)
     content = arguments.content.encode()
     await context.sandbox.write(path, content)
     lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
@@ -107,7 +114,7 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
 
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
     """Replace one passage of a file."""
-    path = plain(arguments.path)
+    path = file_path(arguments.path)
     if not arguments.old:
         return refusal("old is empty: name the text to replace, or use file_write for a new file")
     if arguments.old == arguments.new:

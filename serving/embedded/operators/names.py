@@ -170,7 +170,9 @@ def unwrapped(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 def self_missing(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """``self.`` before a bare name that is stored but never read: an attribute was meant."""
-    assigned = isinstance(place.statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and place.scope.is_method
+    assigned = (
+        isinstance(place.statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and place.scope.is_method
+    )
     if assigned and isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         if node.id not in place.scope.unread:
             return

@@ -24,13 +24,19 @@ def _body(parts: tuple[str, ...]) -> str:
     here = Path(__file__).parent
     text = "\n\n".join((here / f"{part}.py").read_text("utf-8") for part in parts)
     # The parts see each other as modules on the host and as one namespace in the bundle.
-    return re.sub(r"^from (?:m3agent\.[\w.]+|__future__) import .*\n", "", text, flags=re.MULTILINE)
+    return re.sub(
+        r"^from (?:m3agent\.[\w.]+|__future__) import (?:\([^)]*\)|.*)\n", "", text, flags=re.MULTILINE
+    )
 
 
 def bundle(mode: str, payload: str) -> str:
     """Return the program for `mode` (a key of ``_PARTS``) with `payload`, a JSON text, as its input."""
     return (
         "from __future__ import annotations\n"
+        # The program's own folder must not be imported from: whatever its file is called may hide a module.
+        "import os, sys\n"
+        "sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(sys.argv[0]))]\n"
         f"{_body(_PARTS[mode])}\n"
-        f"report({_ENTRY[mode]}(json.loads({payload!r})))\n"
+        'if __name__ == "__main__":\n'
+        f"    report({_ENTRY[mode]}(json.loads({payload!r})))\n"
     )

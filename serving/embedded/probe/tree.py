@@ -107,10 +107,7 @@ class Tree:
         """Make this process import from the place: change folder, sys.path and PYTHONPATH."""
         os.chdir(self.place)
         paths = [self.place, os.path.join(self.place, "src")]
-        own = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[0] not in ("", "-", "-c") else None
         for entry in sys.path:
-            if entry == own:
-                continue  # the folder of this program itself
             if not entry or entry == self.root or entry.startswith(self.root + os.sep):
                 entry = self.place + entry[len(self.root) :] if entry else self.place
             if entry not in paths:

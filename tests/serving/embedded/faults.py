@@ -22,14 +22,15 @@ class Fault:
         return {**self.files, self.path: text.replace(self.right, self.wrong)}
 
 
-def _files(**files: str) -> dict[str, str]:
-    return {name.replace("__", "/").replace("_DOT_", "."): dedent(text).lstrip("\n") for name, text in files.items()}
+def _files(texts: dict[str, str]) -> dict[str, str]:
+    return {path: dedent(text).lstrip("\n") for path, text in texts.items()}
 
 
 STOCK = Fault(
     "stock",
     _files(
-        stock_DOT_py='''
+        {
+            "stock.py": '''
         """Stock keeping."""
 
 
@@ -57,7 +58,7 @@ STOCK = Fault(
             def total(self):
                 return sum(self.items.values())
         ''',
-        test_stock_DOT_py='''
+            "test_stock.py": """
         import unittest
 
         from stock import OutOfStock, Shelf
@@ -85,7 +86,8 @@ STOCK = Fault(
                 self.shelf.put("salt", 6)
                 with self.assertRaises(ValueError):
                     self.shelf.put("rice")
-        ''',
+        """,
+        }
     ),
     "# Cannot take the last item\n\nTaking everything that is left of an article fails with `OutOfStock`.",
     "stock.py",
@@ -96,8 +98,9 @@ STOCK = Fault(
 SLUG = Fault(
     "slug",
     _files(
-        src__webtext____init___DOT_py="from webtext.slug import slugify\n\n__all__ = [\"slugify\"]\n",
-        src__webtext__slug_DOT_py='''
+        {
+            "src/webtext/__init__.py": 'from webtext.slug import slugify\n\n__all__ = ["slugify"]\n',
+            "src/webtext/slug.py": '''
         import re
         import unicodedata
 
@@ -120,7 +123,7 @@ SLUG = Fault(
                 slug = longer
             return slug
         ''',
-        tests__test_slug_DOT_py='''
+            "tests/test_slug.py": """
         import pytest
 
         from webtext import slugify
@@ -142,8 +145,9 @@ SLUG = Fault(
 
         def test_limit():
             assert slugify("one two three", limit=7) == "one-two"
-        ''',
-        pyproject_DOT_toml='[tool.pytest.ini_options]\npythonpath = ["src"]\ntestpaths = ["tests"]\n',
+        """,
+            "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\ntestpaths = ["tests"]\n',
+        }
     ),
     "# Capital letters vanish from slugs\n\n`slugify('Hello, World!')` gives `ello-orld`.",
     "src/webtext/slug.py",
@@ -154,8 +158,9 @@ SLUG = Fault(
 BANK = Fault(
     "bank",
     _files(
-        bank____init___DOT_py="",
-        bank__money_DOT_py='''
+        {
+            "bank/__init__.py": "",
+            "bank/money.py": '''
         class Money:
             """An amount in cents."""
 
@@ -182,7 +187,7 @@ BANK = Fault(
                 if self.currency != other.currency:
                     raise ValueError("currencies differ")
         ''',
-        bank__ledger_DOT_py='''
+            "bank/ledger.py": """
         from bank.money import Money
 
 
@@ -206,8 +211,8 @@ BANK = Fault(
 
         def statement(account):
             return [f"{note}: {cents / 100:.2f}" for note, cents in account.history]
-        ''',
-        tests__test_ledger_DOT_py='''
+        """,
+            "tests/test_ledger.py": """
         import pytest
 
         from bank.ledger import Account, statement, transfer
@@ -242,7 +247,8 @@ BANK = Fault(
         def test_currencies(pair):
             with pytest.raises(ValueError):
                 pair[0].balance + Money(1, "USD")
-        ''',
+        """,
+        }
     ),
     "# Statement shows the wrong name\n\nThe receiver's statement says the money came from the receiver.",
     "bank/ledger.py",
@@ -253,7 +259,8 @@ BANK = Fault(
 CALENDAR = Fault(
     "calendar",
     _files(
-        dates_DOT_py='''
+        {
+            "dates.py": """
         DAYS = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 
 
@@ -269,8 +276,8 @@ CALENDAR = Fault(
 
         def day_of_year(year, month, day):
             return sum(days_in_month(year, m) for m in range(1, month)) + day
-        ''',
-        tests__test_dates_DOT_py='''
+        """,
+            "tests/test_dates.py": """
         from dates import day_of_year, days_in_month, is_leap
 
 
@@ -293,7 +300,8 @@ CALENDAR = Fault(
             assert day_of_year(2023, 12, 31) == 365
             assert day_of_year(2024, 3, 1) == 61
             assert day_of_year(2024, 1, 1) == 1
-        ''',
+        """,
+        }
     ),
     "# 1900 counts as a leap year",
     "dates.py",
@@ -304,7 +312,8 @@ CALENDAR = Fault(
 CACHE = Fault(
     "cache",
     _files(
-        cache_DOT_py='''
+        {
+            "cache.py": '''
         from collections import OrderedDict
 
 
@@ -334,7 +343,7 @@ CACHE = Fault(
             def __len__(self):
                 return len(self.entries)
         ''',
-        test_cache_DOT_py='''
+            "test_cache.py": """
         from cache import Cache
 
 
@@ -366,7 +375,8 @@ CACHE = Fault(
             cache.put("c", 3)
             assert cache.get("a") == 1
             assert cache.get("b") is None
-        ''',
+        """,
+        }
     ),
     "# Entries are dropped although they were just read",
     "cache.py",
@@ -377,8 +387,9 @@ CACHE = Fault(
 LEXER = Fault(
     "lexer",
     _files(
-        calc____init___DOT_py="",
-        calc__lexer_DOT_py='''
+        {
+            "calc/__init__.py": "",
+            "calc/lexer.py": '''
         class Token:
             def __init__(self, kind, text):
                 self.kind = kind
@@ -409,7 +420,7 @@ LEXER = Fault(
                     raise ValueError(f"unexpected {sign!r} at {position}")
             return found
         ''',
-        calc__evaluate_DOT_py='''
+            "calc/evaluate.py": """
         from calc.lexer import tokens
 
         RANK = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -448,8 +459,8 @@ LEXER = Fault(
             while signs:
                 reduce()
             return values[0]
-        ''',
-        tests__test_evaluate_DOT_py='''
+        """,
+            "tests/test_evaluate.py": """
         import pytest
 
         from calc.evaluate import evaluate
@@ -474,7 +485,8 @@ LEXER = Fault(
         def test_unknown():
             with pytest.raises(ValueError):
                 evaluate("1 ? 2")
-        ''',
+        """,
+        }
     ),
     "# 10 - 3 - 2 is 9\n\nSubtraction and division are grouped from the right.",
     "calc/evaluate.py",
@@ -485,7 +497,8 @@ LEXER = Fault(
 TAGS = Fault(
     "tags",
     _files(
-        notes_DOT_py='''
+        {
+            "notes.py": """
         class Note:
             def __init__(self, title, tags=None):
                 self.title = title
@@ -509,8 +522,8 @@ TAGS = Fault(
 
             def tagged(self, name):
                 return [note.title for note in self.notes if name in note.tags]
-        ''',
-        test_notes_DOT_py='''
+        """,
+            "test_notes.py": """
         from notes import Note, Notebook
 
 
@@ -524,7 +537,8 @@ TAGS = Fault(
             book.add("two", "blue")
             assert book.tagged("red") == ["one"]
             assert book.tagged("blue") == ["two"]
-        ''',
+        """,
+        }
     ),
     "# All notes have all tags",
     "notes.py",
@@ -535,8 +549,9 @@ TAGS = Fault(
 MATRIX = Fault(
     "matrix",
     _files(
-        src__linear____init___DOT_py="",
-        src__linear__matrix_DOT_py='''
+        {
+            "src/linear/__init__.py": "",
+            "src/linear/matrix.py": """
         class Matrix:
             def __init__(self, rows):
                 self.rows = [list(row) for row in rows]
@@ -562,8 +577,8 @@ MATRIX = Fault(
 
             def __eq__(self, other):
                 return self.rows == other.rows
-        ''',
-        tests__test_matrix_DOT_py='''
+        """,
+            "tests/test_matrix.py": """
         from linear.matrix import Matrix
 
         WIDE = Matrix([[1, 2, 3], [4, 5, 6]])
@@ -580,7 +595,8 @@ MATRIX = Fault(
 
         def test_product():
             assert WIDE @ WIDE.transposed() == Matrix([[14, 32], [32, 77]])
-        ''',
+        """,
+        }
     ),
     "# Products of matrices that are not square raise IndexError",
     "src/linear/matrix.py",
@@ -591,7 +607,8 @@ MATRIX = Fault(
 CONFIG = Fault(
     "config",
     _files(
-        settings_DOT_py='''
+        {
+            "settings.py": """
         class Settings:
             def __init__(self, text):
                 self.values = {}
@@ -610,8 +627,8 @@ CONFIG = Fault(
 
             def flag(self, key):
                 return self.values.get(key, "no").lower() in ("yes", "true", "on", "1")
-        ''',
-        tests__test_settings_DOT_py='''
+        """,
+            "tests/test_settings.py": '''
         from settings import Settings
 
         TEXT = """
@@ -634,6 +651,7 @@ CONFIG = Fault(
             assert settings.flag("debug")
             assert not settings.flag("other")
         ''',
+        }
     ),
     "# A setting that is not there crashes instead of giving the default",
     "settings.py",
@@ -644,7 +662,8 @@ CONFIG = Fault(
 EVENTS = Fault(
     "events",
     _files(
-        events_DOT_py='''
+        {
+            "events.py": """
         class Emitter:
             def __init__(self):
                 self.handlers = {}
@@ -668,8 +687,8 @@ EVENTS = Fault(
                     handler(*args)
                     called += 1
                 return called
-        ''',
-        test_events_DOT_py='''
+        """,
+            "test_events.py": """
         from events import Emitter
 
 
@@ -693,7 +712,8 @@ EVENTS = Fault(
             assert emitter.emit("x", 1) == 2
             assert emitter.emit("x", 2) == 0
             assert seen == [("a", 1), ("b", 1)]
-        ''',
+        """,
+        }
     ),
     "# Every second handler registered with once() is skipped",
     "events.py",
@@ -704,8 +724,9 @@ EVENTS = Fault(
 MEDIAN = Fault(
     "median",
     _files(
-        stats____init___DOT_py="from .core import mean, median, spread\n",
-        stats__core_DOT_py='''
+        {
+            "stats/__init__.py": "from .core import mean, median, spread\n",
+            "stats/core.py": """
         def mean(values):
             return sum(values) / len(values)
 
@@ -721,8 +742,8 @@ MEDIAN = Fault(
         def spread(values):
             average = mean(values)
             return (sum((value - average) ** 2 for value in values) / len(values)) ** 0.5
-        ''',
-        tests__test_core_DOT_py='''
+        """,
+            "tests/test_core.py": """
         import unittest
 
         import stats
@@ -741,8 +762,9 @@ MEDIAN = Fault(
 
             def test_spread(self):
                 self.assertAlmostEqual(stats.spread([2, 4, 4, 4, 5, 5, 7, 9]), 2.0)
-        ''',
-        tests____init___DOT_py="",
+        """,
+            "tests/__init__.py": "",
+        }
     ),
     "# The median of an even number of values is too high",
     "stats/core.py",
@@ -753,7 +775,8 @@ MEDIAN = Fault(
 SEARCH = Fault(
     "search",
     _files(
-        graph_DOT_py='''
+        {
+            "graph.py": """
         from collections import deque
 
 
@@ -775,8 +798,8 @@ SEARCH = Fault(
                             seen.add(neighbour)
                             waiting.append(neighbour)
                 return seen
-        ''',
-        tests__test_graph_DOT_py='''
+        """,
+            "tests/test_graph.py": """
         from graph import Graph
 
 
@@ -797,7 +820,8 @@ SEARCH = Fault(
             for one, other in ("ab", "bc", "ca"):
                 graph.connect(one, other)
             assert graph.reachable("b") == {"a", "b", "c"}
-        ''',
+        """,
+        }
     ),
     "# reachable() never returns",
     "graph.py",
@@ -808,8 +832,9 @@ SEARCH = Fault(
 REPORT = Fault(
     "report",
     _files(
-        shop____init___DOT_py="",
-        shop__report_DOT_py='''
+        {
+            "shop/__init__.py": "",
+            "shop/report.py": '''
         from dataclasses import dataclass
 
 
@@ -834,7 +859,7 @@ REPORT = Fault(
         def cheapest(lines):
             return min(lines, key=lambda line: line.price).name
         ''',
-        tests__test_report_DOT_py='''
+            "tests/test_report.py": """
         from shop.report import Line, cheapest, render
 
         LINES = [Line("tea", 2.5, 3), Line("bread", 3.1)]
@@ -850,7 +875,8 @@ REPORT = Fault(
 
         def test_total():
             assert Line("x", 2.0, 4).total() == 8.0
-        ''',
+        """,
+        }
     ),
     "# Receipts show one digit too few for each article",
     "shop/report.py",
@@ -861,7 +887,8 @@ REPORT = Fault(
 LOOP = Fault(
     "loop",
     _files(
-        words_DOT_py='''
+        {
+            "words.py": '''
         def count_words(lines, ignored=()):
             """Count each word of the lines."""
             counts = {}
@@ -877,7 +904,7 @@ LOOP = Fault(
             ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             return [word for word, _ in ranked[:number]]
         ''',
-        test_words_DOT_py='''
+            "test_words.py": """
         from words import count_words, top
 
 
@@ -895,7 +922,8 @@ LOOP = Fault(
 
         def test_top():
             assert top({"a": 1, "b": 3, "c": 3}, 2) == ["b", "c"]
-        ''',
+        """,
+        }
     ),
     "# Only the first line of a text is counted",
     "words.py",
@@ -906,13 +934,14 @@ LOOP = Fault(
 CLOCK = Fault(
     "clock",
     _files(
-        src__clock____init___DOT_py="from clock.duration import Duration\n",
-        src__clock__units_DOT_py='''
+        {
+            "src/clock/__init__.py": "from clock.duration import Duration\n",
+            "src/clock/units.py": """
         MINUTE = 60
         HOUR = 60 * MINUTE
         DAY = 24 * HOUR
-        ''',
-        src__clock__duration_DOT_py='''
+        """,
+            "src/clock/duration.py": """
         from clock.units import DAY, HOUR, MINUTE
 
 
@@ -936,8 +965,8 @@ CLOCK = Fault(
                     if count:
                         parts.append(f"{count}{name}")
                 return " ".join(parts) or "0s"
-        ''',
-        tests__test_duration_DOT_py='''
+        """,
+            "tests/test_duration.py": """
         import pytest
 
         from clock import Duration
@@ -953,8 +982,9 @@ CLOCK = Fault(
         def test_str():
             assert str(Duration(3661)) == "1h 1m 1s"
             assert str(Duration(0)) == "0s"
-        ''',
-        pyproject_DOT_toml='[tool.pytest.ini_options]\npythonpath = ["src"]\n',
+        """,
+            "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src"]\n',
+        }
     ),
     "# Days are too short",
     "src/clock/units.py",
@@ -965,7 +995,8 @@ CLOCK = Fault(
 RANKING = Fault(
     "ranking",
     _files(
-        league_DOT_py='''
+        {
+            "league.py": """
         class Team:
             def __init__(self, name):
                 self.name = name
@@ -989,8 +1020,8 @@ RANKING = Fault(
         def table(teams):
             ordered = sorted(teams, key=lambda team: (team.points, team.difference), reverse=True)
             return [team.name for team in ordered]
-        ''',
-        test_league_DOT_py='''
+        """,
+            "test_league.py": """
         import pytest
 
         from league import Team, table
@@ -1015,7 +1046,8 @@ RANKING = Fault(
 
         def test_table(teams):
             assert table(teams) == ["red", "green", "blue"]
-        ''',
+        """,
+        }
     ),
     "# The table is upside down",
     "league.py",

@@ -1,0 +1,59 @@
+"""The completion gate."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from m3agent.agent.gate import missing
+
+CHANGE = "No file of the repository has changed."
+TEST = "No test has run since your last change."
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "tested", "said"),
+    [
+        ("Done.", True, True, ""),
+        ("", True, True, ""),
+        ("Done.", True, False, TEST),
+        ("Done.", False, False, CHANGE),
+        ("Done.", False, True, CHANGE),
+        ("No change: the code is right.", False, False, ""),
+        ("Looked at it.\n\nNo change: the code is right.", False, False, ""),
+        ("**No change:** it is right", False, False, ""),
+        ("- no change: it is right", False, False, ""),
+        ("> NO CHANGE: right", False, False, ""),
+        ("No change:\nit is right", False, False, ""),
+        ("Not tested: there is no compiler.", True, False, ""),
+        # a reason for the one is none for the other
+        ("No change: the code is right.", True, False, TEST),
+        ("Not tested: no compiler.", False, False, CHANGE),
+        ("No change: x\nNot tested: y", True, False, ""),
+        # stated without a reason, or in the middle of a sentence
+        ("No change:", False, False, CHANGE),
+        ("No change:  \n ", False, False, CHANGE),
+        ("There is no change: it is right", False, False, CHANGE),
+        ("No changes needed", False, False, CHANGE),
+        ("Not tested:", True, False, TEST),
+    ],
+)
+def test_what_is_missing(text: str, changed: bool, tested: bool, said: str) -> None:
+    answer = missing(text=text, changed=changed, tested_since_change=tested)
+    assert answer.startswith(said)
+    assert bool(answer) == bool(said)
+
+
+def test_what_the_model_is_told_to_write_is_accepted() -> None:
+    for changed, line in ((False, "No change:"), (True, "Not tested:")):
+        told = missing(text="", changed=changed, tested_since_change=False)
+        assert f"'{line}'" in told
+        assert missing(text=f"{line} because", changed=changed, tested_since_change=False) == ""
+
+
+@pytest.mark.parametrize("piece", ["\n", "-", " ", "- \n", "|---|\n", "No change: \n", "no "])
+def test_a_text_that_goes_round_in_circles_takes_no_time(piece: str) -> None:
+    started = time.monotonic()
+    missing(text=piece * 200_000, changed=False, tested_since_change=False)
+    assert time.monotonic() - started < 5

@@ -1,0 +1,230 @@
+"""What a person sees: lines on standard error that nothing in a repository or an answer can drive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m3agent.agent import events
+from m3agent.agent.events import Event
+from m3agent.agent.screen import Screen, shown
+from m3agent.agent.session import Session
+from m3agent.serving.chat import Delta
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] :smile:\r\nnext\x9b \u202e\udcff end"
+TAMED = "[2J ]0;owned [bold red]x[/] :smile: next    end"
+
+Show = Callable[..., str]
+
+
+@pytest.fixture
+def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
+    """What is on standard error after these events."""
+
+    def run(*written: Event, quiet: bool = False) -> str:
+        with Screen(quiet=quiet) as screen:
+            session = Session.create(tmp_path, [screen.on_line])
+            for event in written:
+                session.write(event)
+            session.close()
+        captured = capsys.readouterr()
+        assert captured.out == "", "standard output is the patch's"
+        return captured.err
+
+    return run
+
+
+def started(**changes: Any) -> events.SessionStarted:
+    repository = {"head": "0123456789abcdef" * 2, "branch": "main", "dirty": 0}
+    values: dict[str, Any] = {
+        "m3agent": "0",
+        "repository": {**repository, **changes},
+        "issue": {"title": changes.pop("title", "It is broken")},
+        "endpoint": {"description": "embedded"},
+        "sandbox": {"backend": "docker"},
+        "settings": {},
+        "tree": "t",
+    }
+    return events.SessionStarted(**values)
+
+
+def call_started(arguments: dict[str, Any] | None) -> events.CallStarted:
+    return events.CallStarted(turn=2, call=1, id="c", name="code_exec", arguments=arguments, tree="t")
+
+
+def finished_call(content: str = "exit code: 0\nstdout:\nx", status: str = "done") -> events.CallFinished:
+    values: dict[str, Any] = {
+        "turn": 2, "call": 1, "id": "c", "name": "code_exec", "status": status, "content": content, "is_error": False,
+        "exit_code": 0, "digest": "", "truncated": False, "full_path": None, "data": {}, "seconds": 1.25, "tree": "t",
+    }  # fmt: skip
+    return events.CallFinished(**values)
+
+
+def ended(status: str = "verified", **changes: Any) -> events.SessionFinished:
+    values: dict[str, Any] = {
+        "status": status, "exit": 0, "reason": "1 test red before, green after", "patch": None, "paths": [],
+        "notes": [], "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None, "completion_tokens": None,
+        "price": None, "seconds": 12.34, **changes,
+    }  # fmt: skip
+    return events.SessionFinished(**values)
+
+
+def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
+    values: dict[str, Any] = {
+        "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "seconds": 2.0, **sets,
+    }  # fmt: skip
+    return events.Verify(**values)
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (
+            started(),
+            ["issue    It is broken", "commit   0123456789ab (main)", "engine   embedded", "sandbox  docker"],
+        ),
+        (started(branch=None, dirty=3), ["commit   0123456789ab (detached), 3 uncommitted changes included"]),
+        (
+            events.ContextPacked(
+                files=12, tokens=34567, exact=False, dropped={"a": 2, "b": 1}, digest="", seconds=1
+            ),
+            ["context  12 files, ≈34,567 tokens, 3 left out"],
+        ),
+        (
+            events.ContextPacked(files=1, tokens=10, exact=True, dropped={}, digest="", seconds=1),
+            ["context  1 files, 10 tokens"],
+        ),
+        (events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[]), ["turn 3   I see. Now."]),
+        (
+            events.FileChanged(turn=1, call=1, changes=[("M", "a.py"), ("A", "b.py")], tree="t"),
+            ["changed  a.py, b.py"],
+        ),
+        (
+            events.Stall(turn=1, rule="r", count=3, action="told", text="three times"),
+            ["stall    three times (told)"],
+        ),
+        (events.Gate(turn=1, missing="run the tests", asked=0), ["gate     run the tests"]),
+        (events.Retry(attempt=1, wait=2.4, reason="busy"), ["retry    busy (in 2 s)"]),
+        (
+            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"]),
+            ["verify   why (2.0 s)", "         fixed: t0", "         fixed: 2 more", "         broken: b"],
+        ),
+        (events.Error(kind="ImageMissing", text="there is no image", exit=3), ["error    there is no image"]),
+        (
+            ended(notes=["read conftest.py"], patch="/s/patch.diff"),
+            [
+                "note     read conftest.py",
+                "verified 1 test red before, green after  (12.3 s, 4 turns)",
+                "patch    /s/patch.diff",
+            ],
+        ),
+        (ended("interrupted"), ["interrupted 1 test red before, green after  (12.3 s, 4 turns)"]),
+    ],
+)
+def test_events_as_lines(show: Show, event: Event, lines: list[str]) -> None:
+    output = show(event).splitlines()
+    for line in lines:
+        assert any(
+            each.startswith(line.rstrip()) or " ".join(each.split()) == " ".join(line.split())
+            for each in output
+        )
+    assert show(event, quiet=True) == ""
+
+
+def test_a_call_is_shown_with_the_argument_that_tells_most(show: Show) -> None:
+    output = show(
+        call_started({"path": "a.py", "old": "x", "new": "y"}),
+        finished_call("edited a.py from line 1"),
+        call_started({"code": "\n\nimport os\nprint(1)", "timeout": 5}),
+        finished_call("exit code: 0\nstdout:\n1"),
+        call_started(None),
+        finished_call("", "refused"),
+    )
+    assert output.splitlines() == [
+        "turn 2   code_exec a.py: edited a.py from line 1  (1.2 s)",
+        "turn 2   code_exec import os: exit code: 0  (1.2 s)",
+        "turn 2   code_exec:   (1.2 s)",
+    ]
+
+
+def test_events_that_say_nothing_to_a_person(show: Show) -> None:
+    silent = (
+        events.TurnStarted(turn=1, messages=2, digest="d"),
+        events.Message(turn=1, reasoning="thinking", text=" \n", calls=[]),
+        events.Gate(turn=1, missing="", asked=1),
+        call_started({"path": "\n"}),
+        call_started(None),
+    )
+    assert show(*silent) == ""
+
+
+def test_nothing_drives_the_terminal(show: Show) -> None:
+    written = (
+        started(title=HOSTILE, branch=HOSTILE),
+        events.Message(turn=1, reasoning=HOSTILE, text=HOSTILE, calls=[]),
+        call_started({"code": HOSTILE}),
+        finished_call(content=HOSTILE),
+        events.FileChanged(turn=1, call=1, changes=[("A", HOSTILE)], tree="t"),
+        verdict(fixed=[HOSTILE]),
+        events.Error(kind="x", text=HOSTILE, exit=3),
+        ended(reason=HOSTILE, notes=[HOSTILE], patch=HOSTILE),
+    )
+    output = show(*written)
+    assert not any(ord(char) < 32 and char != "\n" for char in output)
+    assert not set(output) & {"\x9b", "\u202e", "\x7f", "\udcff"}
+    # square brackets are text, not markup; colons are no pictures
+    assert output.count("[bold red]x[/] :smile:") >= 6
+
+
+def test_a_note_is_always_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen(quiet=True).say(f"first {HOSTILE}")
+    output = capsys.readouterr().err
+    assert output.startswith("note: first")
+    assert "\x1b" not in output
+    assert output.count("\n") == 1
+
+
+def test_on_a_terminal_there_is_a_spinner_until_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    with Screen() as screen:
+        session = Session.create(tmp_path, [screen.on_line])
+        session.write(events.TurnStarted(turn=5, messages=2, digest="d"))
+        for delta in (
+            Delta("reasoning", "ab" * 800),
+            Delta("reset", ""),
+            Delta("text", "abc"),
+            Delta("call", HOSTILE),
+        ):
+            screen.on_delta(delta)
+        screen.doing(HOSTILE + "x" * 500)
+        session.write(ended())
+        screen.doing("after the end")  # no spinner is left to show it
+        session.close()
+    output = capsys.readouterr().err
+    assert "\x1b[?25l" in output
+    assert output.rstrip().endswith(("\x1b[?25h", "turns)\x1b[0m")), "the cursor is back"
+    assert "\x1b[2J" not in output
+    assert "owned\x07" not in output
+    assert "after the end" not in output
+
+
+@given(st.text(max_size=300), st.integers(1, 100))
+def test_shown_is_one_printable_line(text: str, limit: int) -> None:
+    line = shown(text, limit)
+    assert len(line) <= limit
+    assert "\n" not in line
+    assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line)
+    line.encode()
+
+
+def test_shown_tames(show: Show) -> None:
+    assert " ".join(shown(HOSTILE).split()) == " ".join(TAMED.split())

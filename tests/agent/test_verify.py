@@ -1,0 +1,229 @@
+"""What makes a patch believed: the judgement alone (pure), then whole verifications in real sandboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from m3agent.agent.verify import Verification, is_test_file, judge, trees_to_compare, verify
+from m3agent.sandbox.base import Limits, Sandbox
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.workspace import Workspace
+from m3agent.tools.test_runner import TestReport
+
+Verdict = Literal["verified", "unverified", "failed"]
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+REGULAR = 0o100644
+
+
+def report(
+    passed: str = "", failed: str = "", errored: str = "", skipped: str = "", complete: bool = True
+) -> TestReport:
+    """A report of tests named by single words: `a` is in file a.py, `a.x` is the test x in it."""
+
+    def ids(words: str) -> tuple[str, ...]:
+        return tuple(
+            sorted(
+                f"{w.partition('.')[0]}.py" + f"::{w.partition('.')[2]}" * ("." in w) for w in words.split()
+            )
+        )
+
+    red = (*ids(failed), *ids(errored))
+    return TestReport(
+        ids(passed),
+        ids(failed),
+        ids(errored),
+        ids(skipped),
+        dict.fromkeys(red, "E"),
+        complete,
+        False,
+        1.0,
+        0,
+        "",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "said", "sets"),
+    [
+        # fixed, broken, still red
+        (report("a.x", "a.y"), report("a.x a.y"), "verified", "1 test red before, green after; nothing else", "a.y//"),
+        (report("a.x", "a.y a.z"), report("a.x a.y", "a.z"), "failed", "1 test fixed, but 1 test beside them", "a.y//a.z"),
+        (report("", "a.y b.z"), report("a.y", "b.z"), "verified", "turned red; 1 test elsewhere were and are", "a.y//b.z"),
+        (report("a.x", "a.y"), report("a.y", "a.x"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
+        (report("a.x", "a.y"), report("a.y"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
+        (report("a.x", "a.y"), report("a.y", skipped="a.x"), "failed", "1 test passed before", "a.y/a.x/"),
+        (report("a.x", "a.y"), report("a.x", "a.y"), "failed", "1 test red before and after the patch", "//a.y"),
+        (report("a.x"), report("a.x"), "unverified", "no test was red before the patch", "//"),
+        (report(), report(), "unverified", "there are no tests", "//"),
+        (report(), report("a.x"), "unverified", "no test was red before", "//"),
+        (report(skipped="a.x"), report(skipped="a.x"), "unverified", "no test was red before", "//"),
+        (report(skipped="a.x"), report("a.x"), "unverified", "no test was red before", "//"),
+        # an import error is one id; what is in the file has ids of its own afterwards
+        (report("b.x", errored="a"), report("b.x a.x a.y"), "verified", "1 test red before", "a//"),
+        (report(errored="a"), report("a.x", "a.y"), "failed", "2 tests red before and after", "//a a.y"),
+        (report(errored="a"), report(errored="a"), "failed", "1 test red before and after", "//a"),
+        (report("a.x"), report(errored="a"), "failed", "1 test passed before", "/a.x a/"),
+        (report(errored="a"), report("ab.x"), "failed", "1 test red before the patch and not run after it", "//a"),
+        # a red test that is deleted, renamed or skipped is not a fixed one, whatever else is
+        (report("b.x", "a.x"), report("b.x"), "failed", "1 test red before the patch and not run after it", "//a.x"),
+        (report("", "a.x b.y"), report("b.y"), "failed", "1 test red before the patch and not run", "b.y//a.x"),
+        (report("", "a.x b.y"), report("b.y", skipped="a.x"), "failed", "1 test red before the patch and not", "b.y//a.x"),
+        (report("", "a.x"), report("a.renamed"), "failed", "1 test red before the patch and not run", "//a.x"),
+        (report(errored="a"), report(skipped="a.x"), "failed", "1 test red before the patch and not run", "//a"),
+        # red after, but not there or not run before
+        (report("", "a.x"), report("a.x", "a.new"), "failed", "1 test red after the patch and not before it", "a.x/a.new/"),
+        (report("", "a.x", skipped="b.y"), report("a.x", "b.y"), "failed", "1 test red after the patch", "a.x/b.y/"),
+        # a run that did not come to its end shows less
+        (report("", "a.x"), report("a.x", complete=False), "failed", "did not come to its end", "a.x//"),
+        (report("", "a.x", complete=False), report("a.x b.y"), "verified", "1 test red before", "a.x//"),
+        (report("", "a.x", complete=False), report("a.x", "b.y"), "verified", "1 test elsewhere", "a.x//b.y"),
+        (report("", "a.x", complete=False), report("a.x", "a.y"), "failed", "beside them still red", "a.x//a.y"),
+        # failed before, cannot even run after: red either way
+        (report("", "a.x"), report(errored="a.x"), "failed", "1 test red before and after", "//a.x"),
+    ],
+)  # fmt: skip
+def test_judge(before: TestReport, after: TestReport, verdict: Verdict, said: str, sets: str) -> None:
+    judged, reason, (fixed, broken, still_red) = judge(before, after)
+    assert said in reason
+    assert judged == verdict
+    wanted = [set(report(passed=words).passed) for words in sets.split("/")]
+    assert [fixed, broken, still_red] == wanted
+
+
+def test_red_tests_in_files_that_the_patch_changes() -> None:
+    before, after = report("", "a.x b.y"), report("b.y", "a.x")
+    assert judge(before, after, ["b.py", "c.py"])[0] == "verified"
+    verdict, reason, _ = judge(before, after, ["a.py"])
+    assert (verdict, reason) == ("failed", "1 test red before and after in test files that the patch changes")
+
+
+def test_a_folder_that_could_not_be_collected() -> None:
+    def errored(ident: str) -> TestReport:
+        return TestReport((), (), (ident,), (), {ident: "E"}, True, False, 1.0, 1, "", False)
+
+    after = report("tests/a.x tests/a.y")
+    for ident in ("tests", "."):
+        assert judge(errored(ident), after)[0] == "verified"
+    assert judge(errored("test"), after)[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [
+        ("test_a.py", True),
+        ("src/pkg/a_test.py", True),
+        ("conftest.py", True),
+        ("tests/data/x.json", True),
+        ("src/test/help.py", True),
+        ("testing.py", False),
+        ("src/latest_a.py", False),
+        ("test_a.txt", False),
+        ("contest/a.py", False),
+    ],
+)
+def test_what_is_a_test_file(path: str, result: bool) -> None:
+    assert is_test_file(path) is result
+
+
+def test_the_old_tests_count(workspace_of: WorkspaceOf) -> None:
+    """What a patch does to tests that were there is undone; those it adds are on both sides."""
+    base: dict[str, str | bytes] = {"a.py": "old\n", "test_a.py": "old test\n", "tests/gone.py": "old\n"}
+    workspace = workspace_of(base)
+    changes = [
+        ("a.py", REGULAR, b"new\n"),
+        ("test_a.py", REGULAR, b"weaker test\n"),
+        ("test_new.py", REGULAR, b"new test\n"),
+        ("b.py", REGULAR, b"new\n"),
+    ]
+    patch = workspace.patch(workspace.commit_changes(workspace.base, changes, ["tests/gone.py"]))
+    old, new, added = trees_to_compare(workspace, patch)
+
+    def texts(tree: str) -> dict[str, bytes]:
+        return {path: workspace.store.get_blob(entry.sha) for path, entry in workspace.entries(tree).items()}
+
+    tests = {"test_a.py": b"old test\n", "tests/gone.py": b"old\n", "test_new.py": b"new test\n"}
+    assert texts(old) == {"a.py": b"old\n", **tests}
+    assert texts(new) == {"a.py": b"new\n", "b.py": b"new\n", **tests}
+    assert added == ["test_new.py"]
+
+
+BUGGY = "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n"
+FIXED = BUGGY.replace("a - b", "a + b")
+TESTS = "from calc import *\ndef test_add():\n    assert add(2, 3) == 5\ndef test_double():\n    assert double(2) == 4\n"
+
+
+RunVerification = Callable[..., Awaitable[Verification]]
+
+
+@pytest.fixture
+def verification(workspace_of: WorkspaceOf, best_backend: Backend, tmp_path: Path) -> RunVerification:
+    """Verify these changes (None deletes a file) to a repository with one bug and a test that shows it."""
+
+    async def run(changes: dict[str, str | None], image: str | None = None) -> Verification:
+        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": TESTS})
+        changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
+        deleted = [path for path, text in changes.items() if text is None]
+        patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
+        backend: Backend = best_backend if image is None else "docker"
+        spec = SandboxSpec(backend, image, Limits(memory=1 << 30))
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(backend, spec, of, lambda _: None)
+
+        return await verify(workspace, patch, fresh, tmp_path)
+
+    return run
+
+
+async def test_a_real_fix_is_verified(verification: RunVerification, tmp_path: Path) -> None:
+    new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
+    result = await verification({"calc.py": FIXED, "test_more.py": new_test})
+    assert result.verdict == "verified"
+    assert result.reason == "2 tests red before, green after; nothing else turned red"
+    assert result.fixed == ("test_calc.py::test_add", "test_more.py::test_negative")
+    assert result.new_tests == ("test_more.py::test_negative",)
+    assert (result.broken, result.still_red) == ((), ())
+    assert result.before.passed == ("test_calc.py::test_double",)
+    assert result.after.complete
+    assert {path.name for path in tmp_path.glob("verify-*.log")} == {"verify-before.log", "verify-after.log"}
+
+
+async def test_a_fix_that_breaks_something_is_not(verification: RunVerification) -> None:
+    result = await verification({"calc.py": FIXED.replace("a * 2", "a * 3")})
+    assert (result.verdict, result.fixed) == ("failed", ("test_calc.py::test_add",))
+    assert result.broken == ("test_calc.py::test_double",)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test_calc.py": TESTS.replace("== 5", "== -1")},
+        {"test_calc.py": None},
+        {"pytest.ini": "[pytest]\naddopts = --deselect test_calc.py::test_add\n"},
+    ],
+    ids=["weakened", "deleted", "deselected"],
+)
+async def test_a_patch_to_the_tests_alone_is_not(
+    verification: RunVerification, changes: dict[str, str | None]
+) -> None:
+    """Also beside a test of its own that turns green."""
+    own = {
+        "more.py": "X = 1\n",
+        "test_more.py": "def test_more():\n    import more\n    assert more.X\n",
+    }
+    result = await verification({**changes, **own})
+    assert result.verdict == "failed"
+    assert result.fixed == ("test_more.py::test_more",)
+    assert result.still_red == ("test_calc.py::test_add",)
+
+
+async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunVerification) -> None:
+    """The error itself, not a group of them: the one who asked catches it by its type."""
+    with pytest.raises(SandboxError):
+        await verification({"calc.py": FIXED}, image="m3agent.invalid/no-such-image:0")

@@ -1,0 +1,337 @@
+"""`file_read`, `file_write`, `file_edit`: the replacing alone (pure), then the tools in a real sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m3agent.sandbox.errors import PathEscapes
+from m3agent.tools.base import MOST_CHARACTERS
+from m3agent.tools.files import nearest, plain, replace, split
+from tests.tools.bench import Bench
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# few letters, so that passages meet by chance; blanks and line ends in plenty
+TEXT = st.text(alphabet="ab \t\n", max_size=40)
+LINE = st.text(alphabet="ab (", min_size=1, max_size=6)
+INDENT = st.sampled_from(["", "  ", "    ", "\t", "        "])
+LINES = st.lists(st.builds(str.__add__, INDENT, LINE), min_size=1, max_size=8)
+
+
+def places(content: str, old: str) -> list[int]:
+    return [at for at in range(len(content)) if content.startswith(old, at)]
+
+
+@given(before=TEXT, old=TEXT.filter(bool), after=TEXT, new=TEXT | st.text(max_size=20))
+async def test_the_one_exact_match_is_replaced_and_nothing_else(
+    before: str, old: str, after: str, new: str
+) -> None:
+    content = before + old + after
+    result = replace(content, old, new)
+    if len(places(content, old)) == 1:
+        assert result == before + new + after
+    else:
+        # also where the places overlap: "a\na\n" is twice in "a\na\na\n"
+        assert isinstance(result, list)
+        assert len(result) > 1
+
+
+@given(content=st.text(alphabet="abc \n\r\t", max_size=60), old=TEXT.filter(bool), new=TEXT)
+async def test_a_miss_or_an_ambiguity_never_gives_a_text(content: str, old: str, new: str) -> None:
+    result = replace(content, old, new)
+    words = old.split()
+    if not words or any(word not in content for word in words):
+        # no tolerance finds words that are not there
+        assert result == [] or places(content, old) or places(content, old.replace("\n", "\r\n"))
+    if isinstance(result, list):
+        assert result == sorted(result)
+        assert all(1 <= line <= content.count("\n") + 1 for line in result)
+
+
+@given(
+    before=LINES,
+    passage=LINES,
+    after=LINES,
+    new=LINES,
+    spaces=st.lists(st.sampled_from(["", " ", "\t"])),
+    crlf=...,
+)
+async def test_white_space_at_line_ends_is_no_obstacle(
+    before: list[str],
+    passage: list[str],
+    after: list[str],
+    new: list[str],
+    spaces: list[str],
+    crlf: bool,
+) -> None:
+    end = "\r\n" if crlf else "\n"
+    # marked, so that the passage is in the text once
+    passage = ["first", *passage, "last"]
+    trailing = [*spaces, *[" "] * len(passage)]
+    written = [line + trailing[n] for n, line in enumerate(passage)]
+    content = end.join([*before, *written, *after]) + end
+    result = replace(content, "\n".join(passage), "\n".join(new))
+    assert result in (
+        end.join([*before, *new, *after]) + end,
+        # the text was there as it is, blanks behind it included
+        content.replace(end.join(passage), end.join(new)),
+    )
+
+
+@given(content=LINES, old=TEXT.filter(bool), new=TEXT)
+async def test_crlf_stays_crlf(content: list[str], old: str, new: str) -> None:
+    result = replace("\r\n".join(content) + "\r\n", old, new)
+    if isinstance(result, str):
+        assert result.count("\n") == result.count("\r\n")
+        assert "\r\r" not in result
+
+
+@given(
+    block=st.lists(LINE.filter(lambda line: line.strip() != ""), min_size=1, max_size=4),
+    new=LINES,
+    outer=st.integers(1, 4),
+)
+async def test_a_passage_indented_differently(block: list[str], new: list[str], outer: int) -> None:
+    """What is shifted in the file is shifted in the replacement by as much; other lines stay."""
+    margin = "    " * outer
+    old = ["marked", *[f"  {line}" for line in block]]
+    content = "".join(f"{line}\n" for line in ["top", *[margin + line for line in old], "end"])
+    result = replace(content, "\n".join(old), "\n".join(new))
+    wanted = [margin + line if line.strip() else line for line in new]
+    assert result == "".join(f"{line}\n" for line in ["top", *wanted, "end"])
+
+
+@pytest.mark.parametrize(
+    ("content", "old", "new", "result"),
+    [
+        ("a\nb\n", "b", "c", "a\nc\n"),
+        ("a\nb", "b\n", "c\n", "a\nc"),
+        ("a\nb  ", "b\n", "", "a\n"),
+        ("a\r\nb\r\n", "a\nb", "x\ny\nz", "x\r\ny\r\nz\r\n"),
+        ("a\r\nb\r\n", "a\r\nb", "x\r\ny", "x\r\ny\r\n"),
+        ("a\r\nb\r\n", "a\nb", "x\r\ny", "x\r\ny\r\n"),
+        ("a\nb\n", "a\r\nb\r\n", "x\r\ny\r\n", "x\ny\n"),
+        ("a\r\nb\nc\n", "b\nc", "x\ny", "a\r\nx\ny\n"),  # both kinds: those around are kept
+        ("aaa", "aa", "b", [1, 1]),
+        ("x = 1\nx = 1\n", "x = 1", "y", [1, 2]),
+        ("a\n  b\n", "a\nb", "c", []),
+        ("a\n\n\n", "   \n", "c", []),
+        # a form feed is no line end: the line numbers are those of editors and tracebacks
+        ("a\x0cb\nc\nc\n", "c", "d", [2, 3]),
+        ("a  \x0cb\n", "a\nb", "c", []),
+        # tolerant matches that are two are not chosen from
+        ("f:\n    x \ng:\n    x\t\n", "    x\n", "    y\n", [2, 4]),
+        # the first line further in than the others: the shift is that of the whole passage
+        ("f:\n        x\n    y\n", "    x\ny", "    x2\ny2", "f:\n        x2\n    y2\n"),
+        ("    if a:\n        b\n", "if a:\n    b", "b", "    b\n"),
+        # the file is further out than the text given
+        ("a\n\tb\n", "    a\n    \tb", "    a\n    \tc\nd", "a\n\tc\nd\n"),
+        # a line further out than the passage was stays so much further out
+        ("if x:\n        a\n", "    a", "    a2\nb", "if x:\n        a2\nb\n"),
+        ("\t\ta\n\t\tb \n", "\ta\n\tb\n", "\tc\nd\n", "\t\tc\n\td\n"),
+    ],
+)
+async def test_replace(content: str, old: str, new: str, result: str | list[int]) -> None:
+    assert replace(content, old, new) == result
+
+
+async def test_nearest_shows_where_it_may_be() -> None:
+    content = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
+    assert nearest(content, "def h():\n    return 2") == (
+        " Nearest lines:\n1\tdef f():\n2\t    return 1\n...\n5\tdef g():\n6\t    return 2"
+    )
+    assert nearest(content, "completely other") == " No line of it is like the first line given."
+    assert nearest("", "x") == " No line of it is like the first line given."
+
+
+async def test_searching_is_bounded_in_time_and_room() -> None:
+    """A minified file, and one of many equal lines."""
+    started = time.monotonic()
+    assert len(nearest("var a=1;" * 500_000, "var a=2;" * 1000)) < MOST_CHARACTERS
+    many = "    value = compute(value)\n" * 20_000
+    assert replace(many, "    value = compute(valve)\n" * 30, "x") == []
+    assert len(nearest(many, "    value = compute(valve)\n" * 5000)) < MOST_CHARACTERS
+    assert len(replace("a" * 1_000_000, "aa", "b")) < 50
+    assert time.monotonic() - started < 20
+
+
+@given(
+    st.lists(st.text(alphabet="a\x0c\x1c\u2028\x85 ", max_size=5), max_size=5),
+    st.sampled_from(["\n", "\r\n"]),
+)
+async def test_split_is_by_line_feeds_alone(lines: list[str], end: str) -> None:
+    assert split("".join(line + end for line in lines)) == lines
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [("a/b.py", "a/b.py"), ("./a.py", "a.py"), ("/ws/a.py", "a.py"), ("/ws/", ""), ("/etc/x", "/etc/x")],
+)
+async def test_plain_paths(path: str, result: str) -> None:
+    assert plain(path) == result
+
+
+@pytest.mark.parametrize(
+    "path", [".git/config", "/ws/.git/hooks/x", "a/.GIT/config", "git~1/config", "./.git"]
+)
+async def test_git_s_own_folder_is_not_named(path: str) -> None:
+    with pytest.raises(PathEscapes):
+        plain(path)
+
+
+async def test_write_read_edit(bench: Bench) -> None:
+    written = await bench.call("file_write", path="new/deep/a.py", content="x = 1\ny = 2\n")
+    assert written.content == "wrote new/deep/a.py (2 lines, 12 bytes)"
+    assert written.digest == hashlib.sha256(b"x = 1\ny = 2\n").hexdigest()
+    assert (await bench.call("file_read", path="./new/deep/a.py")).content == "1\tx = 1\n2\ty = 2"
+    edited = await bench.call("file_edit", path="/ws/new/deep/a.py", old="y = 2", new="y = 3")
+    assert edited.content == "edited new/deep/a.py from line 2"
+    assert await bench.sandbox.read("new/deep/a.py") == b"x = 1\ny = 3\n"
+    again = await bench.call("file_write", path="new/deep/a.py", content="")
+    assert again.content == "wrote new/deep/a.py (0 lines, 0 bytes)"
+    assert (await bench.call("file_read", path="new/deep/a.py")).content == "(empty file)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "1\tone\n2\ttwo\n3\t\n4\tfour"),
+        ({"start": 2, "end": 3}, "2\ttwo\n3\t"),
+        ({"start": 4}, "4\tfour"),
+        ({"start": 3, "end": 99}, "3\t\n4\tfour"),
+        ({"end": None}, "1\tone\n2\ttwo\n3\t\n4\tfour"),
+        ({"start": 5}, "error: f.txt has 4 lines: there is no line 5"),
+        ({"start": 3, "end": 2}, "error: end (2) is before start (3)"),
+    ],
+)
+async def test_read_ranges(bench: Bench, arguments: dict[str, int], said: str) -> None:
+    await bench.put({"f.txt": "one\ntwo\r\n\nfour"})
+    assert (await bench.call("file_read", path="f.txt", **arguments)).content == said
+
+
+async def test_read_counts_lines_as_editors_do(bench: Bench) -> None:
+    await bench.put({"f.py": "a\x0cb\u2028c\x1b[0m\nd\n", "latin.txt": b"caf\xe9\n"})
+    assert (await bench.call("file_read", path="f.py")).content == "1\ta\\x0cb\u2028c\\x1b[0m\n2\td"
+    assert (await bench.call("file_read", path="latin.txt")).content == "1\tcaf\ufffd"
+
+
+async def test_read_long_files_in_parts(bench: Bench) -> None:
+    await bench.put({"f.txt": "".join(f"{n:0100}\n" for n in range(1, 1001)), "one.js": "x" * 3_000_000})
+    first = await bench.call("file_read", path="f.txt")
+    assert first.truncated
+    assert len(first.content) < MOST_CHARACTERS + 100
+    last = first.content.splitlines()[-1]
+    assert last.startswith("[lines ")
+    start = int(last.rpartition("start=")[2].rstrip("]"))
+    assert first.content.splitlines()[-2].startswith(f"{start - 1}\t")
+    second = await bench.call("file_read", path="f.txt", start=start)
+    assert second.content.startswith(f"{start}\t{start:0100}\n")
+    line = await bench.call("file_read", path="one.js")
+    assert line.truncated
+    assert len(line.content) < MOST_CHARACTERS + 100
+
+
+async def test_files_that_are_no_text(bench: Bench) -> None:
+    await bench.put({"b.bin": bytes(range(256)) * 5, "latin.py": b"x = 'caf\xe9'\n"})
+    read = await bench.call("file_read", path="b.bin")
+    assert read.content == "error: b.bin is a binary file of 1,280 bytes"
+    edit = await bench.call("file_edit", path="latin.py", old="x", new="y")
+    assert edit.content == "error: latin.py is not UTF-8 text: change it with code_exec"
+    assert await bench.sandbox.read("latin.py") == b"x = 'caf\xe9'\n"
+
+
+async def test_an_edit_that_cannot_be_made_leaves_the_file_alone(bench: Bench) -> None:
+    content = b"a = 1\nb = 2\na = 1\n"
+    await bench.put({"f.py": content})
+    for old, new, said in (
+        ("a = 1", "x", "the text to replace is in f.py more than once (lines 1, 3): add lines around it"),
+        ("b = 3", "x", "the text to replace is not in f.py. Nearest lines:\n2\tb = 2"),
+        ("", "x", "old is empty: name the text to replace, or use file_write for a new file"),
+        ("b = 2", "b = 2", "old and new are the same: nothing would change"),
+    ):
+        result = await bench.call("file_edit", path="f.py", old=old, new=new)
+        assert result.content.startswith(f"error: {said}")
+        assert result.is_error
+        assert await bench.sandbox.read("f.py") == content
+    many = await bench.call("file_write", path="many.py", content="x\n" * 50)
+    assert not many.is_error
+    listed = await bench.call("file_edit", path="many.py", old="x", new="y")
+    assert "(lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)" in listed.content
+
+
+async def test_an_edit_keeps_mode_and_line_ends(bench: Bench) -> None:
+    await bench.put({"run.sh": "echo a\r\necho b\r\n"})
+    await bench.sandbox.exec(["chmod", "755", "run.sh"])
+    await bench.call("file_edit", path="run.sh", old="echo a\necho b", new="echo c\necho d")
+    assert await bench.sandbox.read("run.sh") == b"echo c\r\necho d\r\n"
+    assert (await bench.sandbox.exec(["stat", "-c", "%a", "run.sh"])).stdout == b"755\n"
+
+
+@pytest.mark.parametrize("tool", ["file_read", "file_write", "file_edit"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("../x", "../x is outside the work tree"),
+        ("/etc/passwd", "/etc/passwd is outside the work tree"),
+        ("folder", "folder is "),
+        ("out", "out is a link that leads outside the work tree"),
+        ("f.txt/below", "f.txt/below: a part of this path is a file, not a folder"),
+        (".git/config", ".git/config: git's own folder cannot be touched"),
+        ("", "'' is no file's path: give one relative to the repository's root"),
+        (".", "'.' is no file's path"),
+        ("/ws/", "'/ws/' is no file's path"),
+        ("a\0b", "not a file path: 'a\\x00b'"),
+        ("x" * 300, "file name too long"),
+    ],
+)
+async def test_paths_that_cannot_be_used(bench: Bench, tool: str, path: str, said: str) -> None:
+    await bench.put({"f.txt": "text\n"})
+    await bench.sandbox.exec(["sh", "-c", "mkdir folder; ln -s /etc/passwd out"])
+    rest = {"file_read": {}, "file_write": {"content": "x"}, "file_edit": {"old": "a", "new": "b"}}[tool]
+    result = await bench.call(tool, path=path, **rest)
+    assert result.is_error
+    assert result.content.startswith("error: ")
+    assert said.lower() in result.content.lower()
+
+
+async def test_missing_files(bench: Bench) -> None:
+    for tool, rest in (("file_read", {}), ("file_edit", {"old": "a", "new": "b"})):
+        result = await bench.call(tool, path="no/such.py", **rest)
+        assert result.content == "error: no/such.py: no such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        (
+            "file_read",
+            {},
+            "path: field required. Its arguments: path: string, start: integer = 1, end: integer|null = None",
+        ),
+        ("file_read", {"path": "a", "start": 0}, "start: input should be greater than or equal to 1"),
+        ("file_read", {"path": "a", "end": "x"}, "end: input should be a valid integer"),
+        ("file_write", {"path": "a"}, "content: field required"),
+        ("file_write", {"path": "a", "content": None}, "content: input should be a valid string"),
+        (
+            "file_write",
+            {"path": "a", "content": "\udc00"},
+            "content: character 0 is U+DC00, half of a surrogate pair",
+        ),
+        ("file_edit", {"path": "a", "old": "x"}, "new: field required"),
+        (
+            "file_edit",
+            {"path": "a", "old_str": "x", "new": "y"},
+            "old: field required; old_str: unknown argument",
+        ),
+        ("file_edit", {"path": "a", "old": "x", "new": "\ud800"}, "new: character 0 is U+D800"),
+    ],
+)
+async def test_wrong_arguments(bench: Bench, tool: str, arguments: dict[str, object], said: str) -> None:
+    result = await bench.call(tool, **arguments)
+    assert result.is_error
+    assert result.content.startswith(f"error: {tool}: {said}")

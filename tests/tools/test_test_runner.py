@@ -1,0 +1,396 @@
+"""`test_runner`, in a real sandbox: what real pytest and unittest do with each kind of test."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.tools.base import MOST_CHARACTERS, ToolResult
+from m3agent.tools.test_runner import run_in_sandbox
+from tests.tools.bench import Bench
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EVERY_KIND = """\
+import unittest
+import pytest
+
+def test_passes(): pass
+def test_fails(): assert [1, 2] == [1, 3]
+def test_raises(): {}['missing']
+@pytest.fixture
+def broken(): raise OSError('no such device')
+def test_setup_fails(broken): pass
+@pytest.fixture
+def late():
+    yield
+    raise OSError('cannot clean up')
+def test_teardown_fails(late): pass
+@pytest.mark.skip(reason='not here')
+def test_skipped(): assert 0
+def test_skips_itself(): pytest.skip('not now')
+@pytest.mark.xfail
+def test_expected_to_fail(): assert 0
+@pytest.mark.xfail
+def test_passes_unexpectedly(): pass
+@pytest.mark.xfail(strict=True)
+def test_must_fail(): pass
+@pytest.mark.parametrize('n', [1, 2, 'a b', 'x::y'])
+def test_many(n): assert n != 2
+class TestGroup:
+    def test_inside(self): assert 0, 'inside'
+class Case(unittest.TestCase):
+    def test_sub(self):
+        for n in range(4):
+            with self.subTest(n=n):
+                self.assertNotIn(n, (1, 2))
+    def test_fine(self): self.assertTrue(True)
+    @unittest.skip('no')
+    def test_left_out(self): pass
+    @unittest.expectedFailure
+    def test_known(self): self.fail()
+class Unready(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): raise RuntimeError('no database')
+    def test_one(self): pass
+    def test_two(self): pass
+"""
+
+
+def sets(result: ToolResult) -> dict[str, set[str]]:
+    return {
+        name: {ident.rpartition("/")[2] for ident in result.data[name]}
+        for name in ("passed", "failed", "errored", "skipped")
+        if result.data[name]
+    }
+
+
+async def test_pytest_every_kind(bench: Bench) -> None:
+    await bench.put(
+        {
+            "tests/test_all.py": EVERY_KIND,
+            "tests/test_syntax.py": "def broken(:\n",
+            "tests/test_import.py": "import no_such_module\ndef test_a(): pass\n",
+            "tests/test_later.py": "import pytest\npytest.skip('elsewhere', allow_module_level=True)\n",
+        }
+    )
+    result = await bench.call("test_runner", test_file=".")
+    file = "test_all.py::"
+    assert sets(result) == {
+        "passed": {
+            f"{file}test_passes",
+            f"{file}test_passes_unexpectedly",
+            f"{file}test_many[1]",
+            f"{file}test_many[a b]",
+            f"{file}test_many[x::y]",
+            f"{file}Case::test_fine",
+        },
+        "failed": {
+            f"{file}test_fails",
+            f"{file}test_raises",
+            f"{file}test_must_fail",
+            f"{file}test_many[2]",
+            f"{file}TestGroup::test_inside",
+            f"{file}Case::test_sub",
+        },
+        "errored": {
+            f"{file}test_setup_fails",
+            f"{file}test_teardown_fails",
+            f"{file}Unready::test_one",
+            f"{file}Unready::test_two",
+            "test_syntax.py",
+            "test_import.py",
+        },
+        "skipped": {
+            f"{file}test_skipped",
+            f"{file}test_skips_itself",
+            f"{file}test_expected_to_fail",
+            f"{file}Case::test_left_out",
+            f"{file}Case::test_known",
+        },
+    }
+    lines = result.content.splitlines()
+    assert lines[0] == "6 passed, 6 failed, 6 errors, 5 skipped"
+    assert result.is_error
+    assert result.data["complete"]
+    for ident, said in (
+        ("FAILED tests/test_all.py::test_fails", "    E   assert [1, 2] == [1, 3]"),
+        ("FAILED tests/test_all.py::test_raises", "    E   KeyError: 'missing'"),
+        (
+            "FAILED tests/test_all.py::Case::test_sub",
+            "    E   AssertionError: 1 unexpectedly found in (1, 2)",
+        ),
+        ("ERROR tests/test_all.py::test_setup_fails", "    E   OSError: no such device"),
+        ("ERROR tests/test_all.py::test_teardown_fails", "    E   OSError: cannot clean up"),
+        ("ERROR tests/test_all.py::Unready::test_one", "    E   RuntimeError: no database"),
+        ("ERROR tests/test_import.py", "    E   ModuleNotFoundError: No module named 'no_such_module'"),
+        ("ERROR tests/test_syntax.py", "    E   SyntaxError: invalid syntax"),
+    ):
+        at = lines.index(ident)
+        block = lines[at + 1 :]
+        end = next((n for n, line in enumerate(block) if not line.startswith("    ")), len(block))
+        assert said in block[:end]
+
+
+async def test_what_is_named_is_run(bench: Bench) -> None:
+    await bench.put(
+        {
+            "tests/test_a.py": "class TestA:\n def test_one(self): pass\n def test_two(self): pass\ndef test_three(): pass\n",
+            "tests/deep/test_b.py": "def test_four(): pass\n",
+            "test_c.py": "def test_five(): pass\n",
+        }
+    )
+    for target, passed in (
+        ("tests/test_a.py::TestA::test_two", ["tests/test_a.py::TestA::test_two"]),
+        ("/ws/tests/deep", ["tests/deep/test_b.py::test_four"]),
+        ("./test_c.py", ["test_c.py::test_five"]),
+    ):
+        result = await bench.call("test_runner", test_file=target)
+        assert result.content == "1 passed, 0 failed, 0 errors, 0 skipped"
+        assert result.data["passed"] == passed
+        assert (result.is_error, result.exit_code) == (False, 0)
+
+
+async def test_nothing_to_run(bench: Bench) -> None:
+    await bench.put({"test_a.py": "def test_one(): pass\n", "empty/readme.txt": "nothing here\n"})
+    for target, said in (
+        ("no/such_file.py", "file or directory not found: no/such_file.py"),
+        ("test_a.py::test_other", "not found: /ws/test_a.py::test_other"),
+        ("empty", "no tests ran"),
+        ("test_a.py -k x", "file or directory not found: test_a.py -k x"),
+    ):
+        result = await bench.call("test_runner", test_file=target)
+        assert result.content.startswith(
+            "0 passed, 0 failed, 0 errors, 0 skipped\nno tests ran. The runner said:\n"
+        )
+        assert said in result.content
+        assert result.is_error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"test_file": "--help"}, "test_file takes a path or node id, not options: --help"),
+        ({"test_file": "./-p"}, "test_file takes a path or node id, not options: -p"),
+        ({"test_file": ".git/x"}, ".git/x: git's own folder cannot be touched"),
+        (
+            {},
+            "test_runner: test_file: field required. Its arguments: test_file: string, framework: 'pytest'|'unittest'",
+        ),
+        (
+            {"test_file": ".", "framework": "nose"},
+            "test_runner: framework: input should be 'pytest' or 'unittest'",
+        ),
+        (
+            {"test_file": ".", "timeout": 1801},
+            "test_runner: timeout: input should be less than or equal to 1800",
+        ),
+        ({"test_file": ["a"]}, "test_runner: test_file: input should be a valid string"),
+    ],
+)
+async def test_wrong_arguments(bench: Bench, arguments: dict[str, object], said: str) -> None:
+    result = await bench.call("test_runner", **arguments)
+    assert result.is_error
+    assert result.content.startswith(f"error: {said}")
+
+
+async def test_a_hanging_test_costs_its_own_limit_only(bench: Bench) -> None:
+    hanging = (
+        "import time, pytest\n"
+        "def test_a_loop():\n    while True: pass\n"
+        "def test_b_swallows():\n    while True:\n        try: time.sleep(100)\n        except Exception: pass\n"
+        "@pytest.fixture\ndef slow_end():\n    yield\n    time.sleep(100)\n"
+        "def test_c_teardown(slow_end): pass\n"
+        "def test_d_subtests(subtests):\n"
+        "    for n in range(2):\n        with subtests.test(n=n): time.sleep(100 * n)\n"
+        "def test_e_fine(): pass\n"
+    )
+    await bench.put({"test_h.py": hanging})
+    result = await bench.call("test_runner", test_file=".", timeout=30)
+    assert result.data["passed"] == ["test_h.py::test_e_fine"]
+    assert len(result.data["failed"]) == 4
+    assert result.data["complete"]
+    assert result.content.count("timed out after 1 s") >= 4
+    unittest = (
+        "import time, unittest\nclass T(unittest.TestCase):\n"
+        "    def test_a(self):\n        while True: pass\n    def test_b(self): pass\n"
+    )
+    await bench.put({"test_u.py": unittest})
+    result = await bench.call("test_runner", test_file="test_u.py", framework="unittest", timeout=30)
+    assert result.data["passed"] == ["test_u.T.test_b"]
+    assert result.data["failed"] == ["test_u.T.test_a"]
+
+
+async def test_the_whole_run_over_its_time(bench: Bench) -> None:
+    await bench.put(
+        {
+            "test_a.py": "def test_one(): pass\n",
+            "test_b.py": "import signal, time\n"
+            "def test_deaf():\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    time.sleep(100)\n"
+            "def test_after(): pass\n",
+        }
+    )
+    result = await bench.call("test_runner", test_file=".", timeout=4)
+    assert result.content.startswith("1 passed, 1 failed, 0 errors, 0 skipped (timed out after 4 s")
+    assert result.data["failed"] == ["test_b.py::test_deaf"]
+    assert "    timed out after 4 s" in result.content
+    assert (result.data["timed_out"], result.data["complete"]) == (True, False)
+
+
+async def test_tests_that_end_the_runner(bench: Bench) -> None:
+    await bench.put(
+        {
+            "test_a.py": "import os\ndef test_one(): pass\ndef test_two(): os._exit(3)\ndef test_three(): pass\n",
+            "test_b.py": "def test_one(): pass\ndef test_two(): raise KeyboardInterrupt\ndef test_three(): pass\n",
+        }
+    )
+    ended = await bench.call("test_runner", test_file="test_a.py")
+    assert ended.content == (
+        "1 passed, 1 failed, 0 errors, 0 skipped (the test process ended early with exit code 3)\n"
+        "FAILED test_a.py::test_two\n    the test process ended during this test (exit 3)"
+    )
+    interrupted = await bench.call("test_runner", test_file="test_b.py")
+    for result in (ended, interrupted):
+        assert len(result.data["passed"]) == 1
+        assert [ident.partition("::")[2] for ident in result.data["failed"]] == ["test_two"]
+        assert not result.data["complete"], "tests after it did not run"
+
+
+async def test_settings_of_the_repository_that_are_in_the_way(bench: Bench) -> None:
+    await bench.put(
+        {
+            "test_a.py": "def test_one(): assert 0\ndef test_two(): assert 0\ndef test_three(): pass\n",
+            "pytest.ini": "[pytest]\naddopts = -x\n",
+        }
+    )
+    first = await bench.call("test_runner", test_file=".")
+    assert first.content.startswith("1 passed, 2 failed"), "-x would have ended it at the first"
+    await bench.put(
+        {
+            "pytest.ini": "[pytest]\naddopts = --cov=here -p no_such_plugin\nrequired_plugins = pytest-no-such\n"
+        }
+    )
+    second = await bench.call("test_runner", test_file="test_a.py")
+    assert second.content.startswith("1 passed, 2 failed")
+
+
+async def test_a_conftest_that_cannot_be_imported(bench: Bench) -> None:
+    await bench.put({"conftest.py": "import no_such_module\n", "test_a.py": "def test_one(): pass\n"})
+    result = await bench.call("test_runner", test_file=".")
+    assert result.is_error
+    assert "No module named 'no_such_module'" in result.content
+
+
+async def test_many_failures_are_listed_and_all_counted(bench: Bench) -> None:
+    text = (
+        "import pytest\n@pytest.mark.parametrize('n', range(150))\ndef test_a(n): assert n < 0, 'x' * 3000\n"
+    )
+    await bench.put({"test_m.py": text})
+    result = await bench.call("test_runner", test_file=".")
+    assert len(result.data["failed"]) == 150
+    lines = result.content.splitlines()
+    assert len([line for line in lines if line.startswith("FAILED ")]) == 100
+    assert "[50 more FAILED not listed]" in lines
+    assert len(result.content) <= MOST_CHARACTERS + 100
+
+
+async def test_the_digest_is_of_what_the_tests_did(bench: Bench) -> None:
+    text = (
+        "import pytest\nclass Thing: pass\nTHING = Thing()\n"
+        "@pytest.mark.parametrize('n', [THING], ids=[repr(THING)])\n"
+        "def test_a(n, tmp_path): assert n is None\n"
+    )
+    await bench.put({"test_d.py": text})
+    first = await bench.call("test_runner", test_file=".")
+    second = await bench.call("test_runner", test_file=".")
+    assert first.digest == second.digest, "addresses and durations differ, what happened does not"
+    assert first.data["failed"] == second.data["failed"] == ["test_d.py::test_a[<test_d.Thing object at 0x>]"]
+    await bench.put({"test_d.py": text.replace("is None", "is not None")})
+    assert (await bench.call("test_runner", test_file=".")).digest != first.digest
+
+
+async def test_a_file_name_that_is_no_utf_8(bench: Bench) -> None:
+    await bench.put({"test_caf\udce9.py": "def test_a(): assert 0\n"})
+    result = await bench.call("test_runner", test_file=".")
+    result.content.encode()
+    assert result.data["failed"] == ["test_caf\\udce9.py::test_a"]
+
+
+UNITTEST = """\
+import unittest
+class Case(unittest.TestCase):
+    def test_passes(self): pass
+    def test_fails(self): self.assertEqual(1, 2)
+    def test_raises(self): {}['missing']
+    @unittest.skip('no')
+    def test_skipped(self): pass
+    @unittest.expectedFailure
+    def test_known(self): self.fail()
+    @unittest.expectedFailure
+    def test_not_known(self): pass
+    def test_sub(self):
+        for n in range(3):
+            with self.subTest(n=n): self.assertNotEqual(n, 1)
+class Cleanup(unittest.TestCase):
+    def tearDown(self): raise OSError('cannot clean up')
+    def test_one(self): pass
+class Unready(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): raise RuntimeError('no database')
+    def test_one(self): pass
+"""
+
+
+async def test_unittest_every_kind(bench: Bench) -> None:
+    await bench.put(
+        {
+            "tests/__init__.py": "",
+            "tests/help.py": "VALUE = 1\n",
+            "tests/test_all.py": "from . import help\n" + UNITTEST,
+            "tests/test_import.py": "import no_such_module\n",
+        }
+    )
+    wanted = {
+        "passed": {"Case.test_known", "Case.test_passes"},
+        "failed": {"Case.test_fails", "Case.test_not_known", "Case.test_sub"},
+        "errored": {"Case.test_raises", "Cleanup.test_one", "setUpClass (tests.test_all.Unready)"},
+        "skipped": {"Case.test_skipped"},
+    }
+
+    def short(result: ToolResult) -> dict[str, set[str]]:
+        return {
+            name: {ident.removeprefix("tests.test_all.") for ident in result.data[name]} for name in wanted
+        }
+
+    # relative imports work whichever way the tests are named
+    file = await bench.call("test_runner", test_file="tests/test_all.py", framework="unittest")
+    assert short(file) == wanted
+    assert "FAILED tests.test_all.Case.test_fails\n" in file.content
+    assert "    AssertionError: 1 != 2" in file.content
+    assert "    no database" in file.content
+    broken = "unittest.loader._FailedTest.tests.test_import"
+    for folder in (".", "tests"):
+        found = await bench.call("test_runner", test_file=folder, framework="unittest")
+        assert short(found) == wanted | {"errored": wanted["errored"] | {broken}}
+        assert "No module named 'no_such_module'" in found.content
+    one = await bench.call(
+        "test_runner", test_file="tests/test_all.py::Case::test_passes", framework="unittest"
+    )
+    assert one.content == "1 passed, 0 failed, 0 errors, 0 skipped"
+
+
+async def test_unittest_with_nothing_to_run(bench: Bench) -> None:
+    missing = await bench.call("test_runner", test_file="no_such.py", framework="unittest")
+    assert missing.is_error
+    assert "no_such" in missing.content
+    nothing = await bench.call("test_runner", test_file=".", framework="unittest")
+    assert nothing.content.startswith("0 passed, 0 failed, 0 errors, 0 skipped\nno tests ran.")
+
+
+async def test_reports_outside_of_a_call(bench: Bench) -> None:
+    await bench.put({"test_a.py": "def test_one(): print('said'); assert 0\n"})
+    report = await run_in_sandbox(bench.sandbox, ".")
+    assert report.red == {"test_a.py::test_one"}
+    assert (report.ran, report.complete, report.exit) == (1, True, 1)
+    assert "said" in report.output
+    left = await bench.sandbox.exec(["sh", "-c", "ls /tmp/report-*"])
+    assert left.exit != 0, "the report is removed"
