@@ -1,12 +1,14 @@
-"""Reads the issue to fix: from a file, from standard input, or the text itself."""
+"""Reads the issue to fix: from GitHub or GitLab, from a file, from standard input, or the text itself."""
 
 import hashlib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.images import IssueImage
 
 MAX_BYTES = 1024 * 1024
 """Largest issue accepted, in bytes: about 350,000 tokens, far beyond any issue written by hand."""
@@ -14,7 +16,6 @@ MAX_BYTES = 1024 * 1024
 TITLE_LENGTH = 120
 """Characters kept of the title."""
 
-_GITHUB = re.compile(r"(?:https?://)?(?:www\.)?github\.com/\S*|[\w.-]+/[\w.-]+#\d+|#\d+", re.IGNORECASE)
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 _FILE_SUFFIXES = (".md", ".markdown", ".txt", ".rst", ".text", ".log", ".patch", ".diff")
 _HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)\s*#*\s*")
@@ -26,39 +27,72 @@ class Issue:
     """What is to be fixed.
 
     `title` is one line, `text` the whole issue with `\\n` line ends, `source` says where it came from (a path as
-    given, `-` or `text`), `digest` is the SHA-256 of `text` in hexadecimal.
+    given, `-`, `text` or the address of a web page), `digest` is the SHA-256 of `text` in hexadecimal.
     """
 
     title: str
     text: str
     source: str
     digest: str
+    images: tuple[IssueImage, ...] = ()
 
 
-def load_issue(spec: str, *, stdin: TextIO | BinaryIO | None = None) -> Issue:
-    """Return the issue that `spec` stands for: a file's path, `-` for `stdin`, or the text itself.
+def load_issue(
+    spec: str,
+    *,
+    stdin: TextIO | BinaryIO | None = None,
+    origin: Callable[[], str | None] = lambda: None,
+    github_api: str | None = None,
+    env: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    timeout: float = 20.0,
+) -> Issue:
+    """Return the issue that `spec` stands for: the address of one on GitHub or GitLab, `owner/repo#N`, `#N` of the
+    repository whose origin remote `origin` gives the address of, a file's path, `-` for `stdin`, or the text itself.
 
-    Raises `UsageError` when there is nothing to read, or what is there is not an issue's text.
+    `github_api` is the address of GitHub's API, `env` the environment that tokens are taken from, `timeout` how many
+    seconds a server may be silent. `say` gets notes for people. Blocking: call it in a thread.
+
+    Raises `UsageError` when there is nothing to read, or what is there is not an issue's text; `PermissionRefused`
+    and `EnvironmentFault` when a tracker does not give it.
     """
     stripped = spec.strip()
     if not stripped:
         raise UsageError("The issue is empty: give a file, '-' for standard input, or the text itself.")
     if stripped == "-":
         return _issue(_read_stdin(stdin), "-", "The issue on standard input")
-    if _GITHUB.fullmatch(stripped):
-        raise UsageError(
-            f"This version does not fetch issues from GitHub yet ({_shown(stripped)}): "
-            "save the issue's text to a file and give that file instead."
-        )
+    # Imported here, and only for what may be a tracker's name, since it takes as long as the rest together.
+    from m3agent.agent.issue_tracker.names import GITHUB_API, parse_reference
+
+    reference = parse_reference(stripped, github_api=github_api or GITHUB_API, origin=origin, env=env or {})
+    if reference is not None:
+        from m3agent.agent.issue_tracker.fetch import fetch_issue
+
+        return fetch_issue(reference, env=env or {}, say=say, timeout=timeout)
     path = _as_path(spec)
     if path is not None:
-        return _issue(_read_file(path), str(path), f"The issue file {_shown(str(path))}")
+        return _issue(_read_file(path), str(path), f"The issue file {shown(str(path))}")
     if _URL.fullmatch(stripped):
         raise UsageError(
-            f"This version does not fetch issues from the web ({_shown(stripped)}): "
+            f"{shown(stripped)} is not the address of an issue on GitHub or GitLab: "
             "save the issue's text to a file and give that file instead."
         )
     return _issue(spec.encode("utf-8", "surrogateescape"), "text", "The issue text")
+
+
+def make_issue(title: str, text: str, source: str, *, images: tuple[IssueImage, ...] = ()) -> Issue:
+    """An issue out of its parts; the title becomes the text's heading."""
+    title = " ".join(title.split())
+    text = f"# {title}\n\n{text.strip()}\n"
+    return Issue(_one_line(title), text, source, hashlib.sha256(text.encode()).hexdigest(), images)
+
+
+def too_large(what: str) -> UsageError:
+    """The complaint about an issue of more than `MAX_BYTES`; `what` begins its sentence."""
+    return UsageError(
+        f"{what} is larger than {MAX_BYTES // 1024} KiB: cut it down to the report itself "
+        "(long logs can be put into the repository, where the model can read them)."
+    )
 
 
 def _as_path(spec: str) -> Path | None:
@@ -77,14 +111,14 @@ def _as_path(spec: str) -> Path | None:
         )
         if looks_like_path and not _URL.fullmatch(spec):
             raise UsageError(
-                f"There is no issue file {_shown(spec)}: check the path, or give the issue's text in quotes."
+                f"There is no issue file {shown(spec)}: check the path, or give the issue's text in quotes."
             ) from None
         return None
     return path
 
 
 def _read_file(path: Path) -> bytes:
-    shown = _shown(str(path))
+    shown = shown(str(path))
     try:
         if path.is_dir():
             raise UsageError(f"The issue {shown} is a folder: give a file inside it.")
@@ -105,10 +139,7 @@ def _read_stdin(stdin: TextIO | BinaryIO | None) -> bytes:
 def _issue(data: bytes, source: str, what: str) -> Issue:
     """Check and decode `data`; `what` begins the sentence of any complaint."""
     if len(data) > MAX_BYTES:
-        raise UsageError(
-            f"{what} is larger than {MAX_BYTES // 1024} KiB: cut it down to the report itself "
-            "(long logs can be put into the repository, where the model can read them)."
-        )
+        raise too_large(what)
     text = _decode(data, what)
     if not text.strip():
         raise UsageError(f"{what} is empty: write down what goes wrong and what should happen instead.")
@@ -145,11 +176,15 @@ def _title(text: str) -> str:
         elif not fenced and (heading := _HEADING.fullmatch(line)) and heading["text"]:
             title = heading["text"]
             break
+    return _one_line(title)
+
+
+def _one_line(title: str) -> str:
     title = "".join(character if character.isprintable() else " " for character in title)
     return title if len(title) <= TITLE_LENGTH else title[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """`name` short and printable, for a sentence."""
     printable = "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.serving.http import is_local
 
 REPOSITORY_MAY_SET = frozenset(
     {
@@ -45,6 +46,16 @@ def _check_endpoint(url: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ValueError("it must hold no user name or password; put the key into M3AGENT_API_KEY")
     return url
+
+
+def _check_github_api(url: str) -> str:
+    _check_endpoint(url)
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not is_local(url):
+        raise ValueError("it should be an https address, since tokens are sent there")
+    if parts.query or parts.fragment:
+        raise ValueError("it should be an address like https://github.example.com/api/v3")
+    return url.rstrip("/")
 
 
 def _check_engine(name: object) -> object:
@@ -93,6 +104,7 @@ class Settings(BaseModel):
     memory: Annotated[str, AfterValidator(_check_memory)] = "4g"
     cpus: Amount = 2.0
     yes: bool = False
+    github_api: Annotated[str, AfterValidator(_check_github_api)] = "https://api.github.com"
     tokenizer: Text | None = None
 
 
@@ -294,7 +306,7 @@ def _checked(name: str, value: object, what: str, place: str, *, strict: bool) -
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         reason = first["msg"].removeprefix("Value error, ")
-        secret = name == "api_key" or (name == "endpoint" and "@" in str(value))
+        secret = name == "api_key" or (name in ("endpoint", "github_api") and "@" in str(value))
         shown = " what it is" if secret else f" {value!r}"
         prefix = place if what in place else f"{place}: {what}"
         raise UsageError(f"{prefix} cannot be{shown}: {reason[0].lower()}{reason[1:]}.") from None

@@ -10,30 +10,24 @@ only files that are not tests are taken from it. `gold/` is never read.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from m3agent.agent.verify import is_test_file
 from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.workspace import Workspace
-from m3agent.tools.test_runner import run_in_sandbox
+
+sys.path.append(
+    str(Path(__file__).resolve().parent.parent)
+)  # run as a file, it finds the folder's other modules
+
+from benchmarks.common import commit_all, git, run_fix, run_tests
 
 DATA = (".json", ".txt", ".md")
-
-
-def git(folder: Path, *args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    identity = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
-    return subprocess.run(
-        ["git", *identity, *args], cwd=folder, input=stdin, capture_output=True, check=False
-    )
 
 
 def files_of(folder: Path) -> list[str]:
@@ -42,7 +36,7 @@ def files_of(folder: Path) -> list[str]:
     )
 
 
-async def passes(program: Path, patch: bytes, scratch: Path) -> tuple[bool, str]:
+def passes(program: Path, patch: bytes, scratch: Path) -> tuple[bool, str]:
     """Whether the patched program passes the tests it came with."""
     fresh = scratch / "fresh"
     shutil.copytree(program, fresh)
@@ -55,11 +49,7 @@ async def passes(program: Path, patch: bytes, scratch: Path) -> tuple[bool, str]
             shutil.copy2(program / name, fresh / name)
     shutil.rmtree(fresh / ".git")
     workspace = Workspace.from_folder(TreeStore(scratch / "trees.git"), fresh, files_of(fresh))
-    spec = SandboxSpec()
-    async with new_sandbox(
-        await choose_backend(spec, lambda _: None), spec, workspace, lambda _: None
-    ) as sandbox:
-        report = await run_in_sandbox(sandbox, ".", timeout=120)
+    (report,) = run_tests(workspace, seconds=120)
     return bool(report.passed) and not report.red, f"{len(report.passed)} passed, {len(report.red)} red"
 
 
@@ -69,37 +59,16 @@ def attempt(program: Path, seconds: float) -> dict[str, Any]:
         scratch = Path(name)
         repo = scratch / "repo"
         shutil.copytree(program, repo)
-        git(repo, "init", "-q")
-        git(repo, "add", "-A")
-        git(repo, "commit", "-q", "-m", "program")
-        command = [
-            sys.executable,
-            "-m",
-            "m3agent.agent.cli",
-            "fix",
-            str(repo / "ISSUE.md"),
-            "--repo",
-            str(repo),
-        ]
-        started = time.monotonic()
-        try:
-            done = subprocess.run(
-                [*command, "--engine", "embedded"], capture_output=True, check=False, timeout=seconds
-            )
-            patch, status, said = done.stdout, done.returncode, done.stderr.decode(errors="replace")
-        except subprocess.TimeoutExpired as late:
-            patch, status, said = b"", 124, (late.stderr or b"").decode(errors="replace")
-        took = time.monotonic() - started
-        resolved, why = False, said.strip().splitlines()[-1] if said.strip() else "nothing said"
-        if patch:
-            resolved, why = asyncio.run(passes(program, patch, scratch))
+        commit_all(repo, "program")
+        fixed = run_fix(repo / "ISSUE.md", repo, seconds)
+        resolved, why = passes(program, fixed.patch, scratch) if fixed.patch else (False, fixed.said)
         return {
             "name": program.name,
             "resolved": resolved,
-            "exit": status,
-            "seconds": round(took, 1),
+            "exit": fixed.exit,
+            "seconds": fixed.seconds,
             "why": why,
-            "patch": patch.decode(errors="replace"),
+            "patch": fixed.patch.decode(errors="replace"),
         }
 
 

@@ -42,6 +42,7 @@ _HOSTED_REASONING_FIELDS: dict[str, ReasoningField] = {
     "minimaxi.com": "reasoning_details",
     "minimax.chat": "reasoning_details",
 }
+_OWN_HOSTS = ("minimax.io", "minimaxi.com")
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 _MODELS_NAMED = 5  # in an error
 
@@ -51,7 +52,8 @@ class Endpoint:
     """A server and what it can do; `url` is the base that `/chat/completions` follows.
 
     `max_model_len` is in tokens, prompt and answer together; None where the server does not say. `local`
-    means this machine: anything sent to another one leaves the user's hands.
+    means this machine: anything sent to another one leaves the user's hands. `images` means that messages may
+    hold images; False where nobody says so, for a server without eyes refuses the whole request.
     """
 
     url: str
@@ -61,6 +63,7 @@ class Endpoint:
     max_model_len: int | None
     reasoning_field: ReasoningField
     local: bool
+    images: bool = False
 
     @property
     def host(self) -> str:
@@ -105,6 +108,7 @@ async def probe(
                 max_model_len=_length(chosen),
                 reasoning_field=_reasoning_field(base, flavour),
                 local=is_local(base),
+                images=flavour != "embedded" and _takes_images(chosen, base),
             )
     raise failure or EndpointUnreachable(host_of(given), "it answered nothing")
 
@@ -174,11 +178,36 @@ def _length(entry: Mapping[str, Any]) -> int | None:
 
 
 def _reasoning_field(base: str, flavour: Flavour) -> ReasoningField:
-    name = urlsplit(base).hostname or ""
     for domain, field in _HOSTED_REASONING_FIELDS.items():
-        if name == domain or name.endswith(f".{domain}"):
+        if _is_at(base, domain):
             return field
     return _REASONING_FIELDS[flavour]
+
+
+def _is_at(base: str, domain: str) -> bool:
+    name = urlsplit(base).hostname or ""
+    return name == domain or name.endswith(f".{domain}")
+
+
+def _takes_images(entry: Mapping[str, Any], base: str) -> bool:
+    """What the model's entry says of its input, else True only for M3 at MiniMax's own hosts, which sees.
+
+    vLLM, SGLang and TensorRT-LLM say nothing; OpenRouter has `architecture.input_modalities`, others `modalities`
+    or `capabilities`, each a list of words or an object of words and truth values.
+    """
+    architecture = entry.get("architecture")
+    inner = architecture if isinstance(architecture, Mapping) else {}
+    said = [place.get(key) for place in (entry, inner) for key in ("input_modalities", "modalities")]
+    said.append(entry.get("capabilities"))
+    stated = [words for words in said if isinstance(words, (list, Mapping))]
+    for words in stated:
+        if isinstance(words, Mapping):
+            inputs = words.get("input")
+            words = inputs if isinstance(inputs, list) else [word for word, true in words.items() if true is True]
+        if any(str(word).lower() in ("image", "images", "vision") for word in words):
+            return True
+    at_home = any(_is_at(base, domain) for domain in _OWN_HOSTS)
+    return not stated and at_home and "minimax-m3" in str(entry["id"]).lower()
 
 
 async def _version(

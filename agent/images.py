@@ -1,0 +1,64 @@
+"""Images that belong to an issue: what counts as one, and how many of them there may be."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""Largest image accepted, in bytes: a screenshot of a 4K monitor as PNG stays below it."""
+
+MAX_IMAGES = 16
+MAX_TOTAL_BYTES = 20 * 1024 * 1024
+"""All images of an issue together, in bytes: every request carries them, a third larger as base64."""
+
+KINDS = "PNG, JPEG, GIF or WebP"
+
+
+@dataclass(frozen=True)
+class IssueImage:
+    """An image as it was found: `name` for people and the model, the SHA-256 of `data` in hexadecimal as `digest`."""
+
+    name: str
+    media_type: str
+    data: bytes = field(repr=False)
+    digest: str
+
+
+def image_of(name: str, data: bytes) -> IssueImage | None:
+    """The image that `data` is by its first bytes; None when it is none that models take."""
+    media_type = _media_type(data)
+    if media_type is None:
+        return None
+    return IssueImage(name, media_type, data, hashlib.sha256(data).hexdigest())
+
+
+def fitting(images: Iterable[IssueImage], say: Callable[[str], None]) -> tuple[IssueImage, ...]:
+    """The first of `images` that keep to the limits, each once; `say` hears how many are left out."""
+    kept: dict[str, IssueImage] = {}
+    total = left_out = 0
+    for image in images:
+        if image.digest in kept:
+            continue
+        if len(kept) == MAX_IMAGES or total + len(image.data) > MAX_TOTAL_BYTES:
+            left_out += 1
+            continue
+        kept[image.digest] = image
+        total += len(image.data)
+    if left_out:
+        say(
+            f"{left_out} of the issue's images are left out: at most {MAX_IMAGES} images "
+            f"of together {MAX_TOTAL_BYTES >> 20} MiB are sent"
+        )
+    return tuple(kept.values())
+
+
+def _media_type(data: bytes) -> str | None:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return None

@@ -1,0 +1,1 @@
+"""Issues that live on GitHub or GitLab: how they are named, and how they are fetched."""

@@ -1,0 +1,268 @@
+"""Asking a tracker's API: bounded in bytes and seconds, and each refusal as one sentence."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urljoin, urlsplit
+
+from m3agent import __version__
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
+from m3agent.agent.issue import MAX_BYTES, shown, too_large
+from m3agent.agent.issue_tracker.names import Reference
+from m3agent.serving.http import is_local, redact
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_RESPONSE = 4 * MAX_BYTES
+"""Most bytes read of one answer: an issue of `MAX_BYTES` as JSON, with what stands around it."""
+
+ATTEMPTS = 3
+_REDIRECTS = (301, 302, 307, 308)
+_NAMES = {"github": "GitHub", "gitlab": "GitLab"}
+
+
+class TooLarge(Exception):
+    """More bytes than were allowed."""
+
+
+class TooSlow(Exception):
+    """More seconds than were allowed."""
+
+
+class _Transient(EnvironmentFault):
+    """What may well be gone in a second."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A key for an API and where it came from; it is never shown."""
+
+    value: str = field(repr=False)
+    source: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API said: its JSON, the address that said it, and that of the next page (None on the last)."""
+
+    json: Any
+    url: str
+    next: str | None
+
+
+def new_client(url: str, timeout: float) -> httpx2.Client:
+    """A client that follows no redirects by itself; `timeout` in seconds of silence; no proxy for this machine."""
+    import httpx2
+
+    return httpx2.Client(
+        timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
+        trust_env=not is_local(url),
+        headers={"User-Agent": f"m3agent/{__version__}"},
+    )
+
+
+def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> bytes:
+    """The body, at most `limit` bytes and until `deadline` (of time.monotonic).
+
+    Raises `TooLarge` and `TooSlow`; no more than a piece beyond the limit is ever held.
+    """
+    length = response.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooLarge
+    data = bytearray()
+    for piece in response.iter_bytes():
+        data += piece
+        if len(data) > limit:
+            raise TooLarge
+        if time.monotonic() > deadline:
+            raise TooSlow
+    return bytes(data)
+
+
+def token_variable(reference: Reference) -> str:
+    """What to set for a token to be sent, for a sentence."""
+    if reference.kind == "github":
+        return "GITHUB_TOKEN"
+    return "GITLAB_TOKEN" if reference.host == "gitlab.com" else f"GITLAB_HOST to {reference.host} and GITLAB_TOKEN"
+
+
+class Api:
+    """One tracker's API for one issue; a context manager. `timeout` in seconds of silence, three times that in all."""
+
+    def __init__(
+        self, reference: Reference, token: Token | None, *, say: Callable[[str], None], timeout: float
+    ) -> None:
+        self._reference = reference
+        self.token = token
+        self._say = say
+        self._timeout = timeout
+        self._client = new_client(reference.api, timeout)
+        self._name = _NAMES[reference.kind]
+        self._host = urlsplit(reference.api).netloc
+        self._variable = token_variable(reference)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def get(self, url: str) -> Answer:
+        """What the API answers at `url`; one redirect within its host is followed.
+
+        Raises `UsageError`, `PermissionRefused` or `EnvironmentFault`, by whose doing it is that there is no answer.
+        """
+        response, body = self._fetch(url)
+        if response.status_code in _REDIRECTS:
+            url = self._same_host(urljoin(url, response.headers.get("location", "")), "sends us on")
+            response, body = self._fetch(url)
+            if response.status_code in _REDIRECTS:
+                raise EnvironmentFault(f"{self._host} sends us in circles for {self._reference.label}.")
+        if response.status_code != 200:
+            raise self._refusal(response, body)
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            raise self.not_the_api() from None
+        following = response.links.get("next", {}).get("url")
+        if following is not None:
+            following = self._same_host(urljoin(url, following), "names a next page")
+        return Answer(answer, url, following)
+
+    def not_the_api(self) -> EnvironmentFault:
+        """The fault of a server that answers something else."""
+        advice = (
+            "check --github-api (GitHub Enterprise has its API under /api/v3)"
+            if self._reference.kind == "github"
+            else "check the address"
+        )
+        return EnvironmentFault(f"What answers at {self._host} is not the API of {self._name}: {advice}.")
+
+    def _same_host(self, url: str, does: str) -> str:
+        here, there = urlsplit(self._reference.api), urlsplit(url)
+        if (here.scheme, here.netloc) != (there.scheme, there.netloc):
+            raise EnvironmentFault(
+                f"{self._host} {does} at another address ({shown(there.netloc or url)}), which is not followed: "
+                "give the issue's present address."
+            )
+        return url
+
+    def _fetch(self, url: str) -> tuple[httpx2.Response, bytes]:
+        from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+        def tell(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome is not None else None
+            self._say(f"{str(error).rstrip('.')}; trying again")
+
+        retrying = Retrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_exponential(multiplier=0.5, max=4),
+            retry=retry_if_exception_type(_Transient),
+            before_sleep=tell,
+            reraise=True,
+        )
+        return retrying(self._fetch_once, url)
+
+    def _fetch_once(self, url: str) -> tuple[httpx2.Response, bytes]:
+        import httpx2
+
+        deadline = time.monotonic() + 3 * self._timeout
+        try:
+            with self._client.stream("GET", url, headers=self._headers()) as response:
+                body = read_bounded(response, MAX_RESPONSE, deadline)
+        except TooLarge:
+            raise too_large(f"The issue {self._reference.label}") from None
+        except (TooSlow, httpx2.TimeoutException):
+            raise EnvironmentFault(
+                f"{self._host} did not answer in time: try again later, or give the issue's text as a file."
+            ) from None
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            raise _Transient(f"The connection to {self._host} failed: {_reason(error)}.") from None
+        except (httpx2.InvalidURL, ValueError):
+            raise EnvironmentFault(f"{self._host} named an address that is none.") from None
+        if response.status_code >= 500:
+            raise _Transient(f"{self._host} has a fault of its own ({response.status_code}): try again later.")
+        return response, body
+
+    def _headers(self) -> dict[str, str]:
+        if self._reference.kind == "gitlab":
+            return {"PRIVATE-TOKEN": self.token.value} if self.token else {}
+        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+        return headers | ({"Authorization": f"Bearer {self.token.value}"} if self.token else {})
+
+    def _refusal(self, response: httpx2.Response, body: bytes) -> M3AgentError:
+        status, label, token = response.status_code, self._reference.label, self.token
+        words = self._words(body)
+        reset = _reset(response.headers)
+        if status == 429 or (status == 403 and (reset is not None or "rate limit" in words.lower())):
+            when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
+            advice = "" if token else f"; a token in {self._variable} raises the limit"
+            return EnvironmentFault(f"{self._host} answers no more requests {when}: its rate limit is reached{advice}.")
+        if status == 404:
+            advice = (
+                f"or the token from {token.source} may not see it"
+                if token
+                else f"or it is private: then set {self._variable} to a token that may read it"
+            )
+            return UsageError(f"{self._host} has no issue {label}, {advice}.")
+        if status == 410:
+            return UsageError(f"The issue {label} was deleted.")
+        if status == 401:
+            advice = (
+                f"does not accept the token from {token.source}: it is wrong or has expired"
+                if token
+                else f"asks for a token: set {self._variable}"
+            )
+            return PermissionRefused(f"{self._host} {advice}.")
+        said = f" ({words})" if words else ""
+        if status == 403:
+            advice = f"the token from {token.source}" if token else f"us without a token in {self._variable}"
+            return PermissionRefused(f"{self._host} refuses {label} to {advice}{said}.")
+        return EnvironmentFault(f"{self._host} answered {status} for {label}{said}.")
+
+    def _words(self, body: bytes) -> str:
+        """The message in an error's JSON as one short line, without the token."""
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            return ""
+        message = answer.get("message") if isinstance(answer, dict) else None
+        if not isinstance(message, str):
+            return ""
+        message = redact(message, self.token.value if self.token else None)
+        line = "".join(character if character.isprintable() else " " for character in message).strip()
+        return line[:200].rstrip(".")
+
+
+def _reset(headers: httpx2.Headers) -> float | None:
+    """When requests are answered again, in seconds since 1970; None when no limit is spoken of."""
+    wait = headers.get("retry-after", "")
+    if wait.isdecimal():
+        return time.time() + int(wait)
+    for prefix in ("x-ratelimit", "ratelimit"):
+        at = headers.get(f"{prefix}-reset", "")
+        if headers.get(f"{prefix}-remaining") == "0" and at.isdecimal():
+            return float(at)
+    return None
+
+
+def _local(seconds: float) -> str:
+    """A moment in the clock of this machine, with its zone."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    except (OverflowError, OSError, ValueError):
+        return "a time that is none"
+
+
+def _reason(error: BaseException) -> str:
+    """What lies at the bottom of a transport's error, like "Connection refused"."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return text.rstrip(".")

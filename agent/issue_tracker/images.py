@@ -1,0 +1,185 @@
+"""Images in an issue's Markdown: found, and fetched from nowhere but the public web and the tracker itself."""
+
+from __future__ import annotations
+
+import html
+import ipaddress
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, IssueImage, image_of
+from m3agent.agent.issue import shown
+from m3agent.agent.issue_tracker.http import TooLarge, TooSlow, new_client, read_bounded
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_HOPS = 4
+"""Addresses visited for one image; GitHub's own take two."""
+
+# Every repetition is bounded and cannot run past the next start, so that a hostile text takes linear time.
+_MARKDOWN = re.compile(r"!\[[^\[\]]{0,500}\](?:\(\s{0,10}<?(?P<url>[^\s()<>]{1,2000})|\[(?P<label>[^\[\]]{1,200})\])")
+_DEFINITION = re.compile(r"^ {0,3}\[(?P<label>[^\[\]]{1,200})\]:[ \t]{1,10}<?(?P<url>[^\s<>]{1,2000})", re.MULTILINE)
+_TAG = re.compile(r"<img\s(?P<attributes>[^<>]{1,4000})", re.IGNORECASE)
+_SRC = re.compile(r"""(?:^|\s)src\s{0,5}=\s{0,5}["']?(?P<url>[^\s"'<>]{1,2000})""", re.IGNORECASE)
+_FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<info>.*)")
+_INLINE_CODE = re.compile(r"(?<!`)(`{1,3})(?!`)[^`\n]{1,2000}(?<!`)\1(?!`)")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class _Refused(Exception):
+    """Why an image is left out."""
+
+
+def find_images(text: str) -> list[str]:
+    """The addresses of images in Markdown with HTML, as written, each once and in order; code is left alone."""
+    text = _INLINE_CODE.sub(" ", _without_fences(text))
+    definitions = {found["label"].casefold(): found["url"] for found in _DEFINITION.finditer(text)}
+    found: list[tuple[int, str]] = []
+    for match in _MARKDOWN.finditer(text):
+        url = match["url"] or definitions.get(match["label"].casefold())
+        if url:
+            found.append((match.start(), url))
+    for tag in _TAG.finditer(text):
+        source = _SRC.search(tag["attributes"])
+        if source:
+            found.append((tag.start(), source["url"]))
+    return list(dict.fromkeys(html.unescape(url) for _, url in sorted(found)))
+
+
+def load_images(
+    urls: Iterable[str], *, base: str, api: str, say: Callable[[str], None], timeout: float
+) -> list[IssueImage]:
+    """Fetch the images; what cannot be had is said and left out. No token goes with the requests.
+
+    `base` is what relative addresses stand below. Only the host of `api` may be without TLS or in a private network:
+    it was named by the user, the rest by whoever wrote the issue. `timeout` in seconds of silence; three times that
+    for all of them.
+    """
+    wanted = list(urls)
+    if not wanted:
+        return []
+    say(f"fetching {min(len(wanted), MAX_IMAGES)} images of the issue")
+    images: list[IssueImage] = []
+    deadline = time.monotonic() + 3 * timeout
+    with new_client(api, timeout) as client:
+        for url in wanted[:MAX_IMAGES]:
+            try:
+                data = _fetch(client, urljoin(base, url), _origin(urlsplit(api)), deadline)
+                image = image_of(url[:200], data)
+                if image is None:
+                    raise _Refused(f"it is not a {KINDS} image")
+                images.append(image)
+            except _Refused as reason:
+                say(f"the image {shown(url)} is left out: {reason}")
+    if len(wanted) > MAX_IMAGES:
+        say(f"{len(wanted) - MAX_IMAGES} more images of the issue are left out: at most {MAX_IMAGES} are sent")
+    return images
+
+
+def _without_fences(text: str) -> str:
+    lines: list[str] = []
+    open_mark = ""
+    for line in text.splitlines():
+        fence = _FENCE.match(line)
+        if open_mark:
+            if fence and fence["mark"].startswith(open_mark) and not fence["info"].strip():
+                open_mark = ""
+        elif fence and not (fence["mark"][0] == "`" and "`" in fence["info"]):
+            open_mark = fence["mark"]
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _fetch(client: httpx2.Client, url: str, own: tuple[str, str], deadline: float) -> bytes:
+    import httpx2
+
+    for _ in range(MAX_HOPS):
+        try:
+            answer = _visit(client, url, own, deadline)
+        except TooLarge:
+            raise _Refused(f"it is larger than {MAX_IMAGE_BYTES >> 20} MiB") from None
+        except (TooSlow, httpx2.TimeoutException):
+            raise _Refused("its server did not answer in time") from None
+        except (httpx2.TransportError, httpx2.DecodingError):
+            raise _Refused("the connection to its server failed") from None
+        except (httpx2.InvalidURL, ValueError):
+            raise _Refused("its address is none") from None
+        if isinstance(answer, bytes):
+            return answer
+        url = urljoin(url, answer)
+    raise _Refused("its server sends us in circles")
+
+
+def _visit(client: httpx2.Client, url: str, own: tuple[str, str], deadline: float) -> bytes | str:
+    """The body at `url`, or the address that it sends us on to. Raises `_Refused` before it goes where it may not."""
+    import httpx2
+
+    if time.monotonic() > deadline:
+        raise TooSlow
+    parts = urlsplit(url)
+    if _origin(parts) == own:
+        return _answer(client, url, {}, {}, deadline)
+    if parts.scheme != "https" or not parts.hostname:
+        raise _Refused("its address is not https")
+    if parts.username is not None or parts.password is not None:
+        raise _Refused("its address holds a user name")
+    # The connection goes to the very address that was checked: asked again, the name could lead elsewhere.
+    addresses = public_addresses(parts.hostname, parts.port or 443)
+    for number, address in enumerate(addresses, start=1):
+        host = f"[{address}]" if ":" in address else address
+        pinned = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}", fragment="").geturl()
+        try:
+            return _answer(client, pinned, {"Host": parts.netloc}, {"sni_hostname": parts.hostname}, deadline)
+        except httpx2.ConnectError:
+            if number == len(addresses):
+                raise
+    raise _Refused("its host has no address")
+
+
+def _answer(
+    client: httpx2.Client, url: str, headers: dict[str, str], extensions: dict[str, str], deadline: float
+) -> bytes | str:
+    with client.stream("GET", url, headers=headers, extensions=extensions) as response:
+        if response.is_redirect:
+            return str(response.headers.get("location", ""))
+        if response.status_code != 200:
+            raise _Refused(f"its server answered {response.status_code}")
+        return read_bounded(response, MAX_IMAGE_BYTES, deadline)
+
+
+def public_addresses(host: str, port: int) -> list[str]:
+    """The addresses behind a name. Raises `_Refused` when one of them is not on the public internet."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise _Refused("its host is not known") from None
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    if not all(is_public(address) for address in addresses):
+        raise _Refused("its host is in a private network")
+    return addresses
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet, also behind IPv6's ways of writing IPv4 addresses."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:  # an address with a zone is one of this link
+        return False
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed in _NAT64:
+            parsed = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+        elif parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        elif parsed.sixtofour is not None or parsed.teredo is not None:
+            return False
+    return parsed.is_global and not parsed.is_multicast
+
+
+def _origin(parts: SplitResult) -> tuple[str, str]:
+    return parts.scheme, parts.netloc

@@ -1,0 +1,84 @@
+"""What the benchmarks share: running `m3agent fix` as a user does, and running tests in a fresh sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
+from m3agent.sandbox.workspace import Workspace
+from m3agent.tools.test_runner import TestReport, run_in_sandbox
+
+IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+TIDY_UP = 30
+"""Seconds a fix that is over its time gets to take its sandbox down."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """How one `m3agent fix` ended. exit: 124 when it was over its time; said: the last line of its standard error."""
+
+    patch: bytes
+    exit: int
+    seconds: float
+    said: str
+
+
+def git(folder: Path, *args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Run git in a folder; the caller looks at its status."""
+    return subprocess.run(
+        ["git", *IDENTITY, *args], cwd=folder, input=stdin, capture_output=True, check=False
+    )
+
+
+def commit_all(folder: Path, message: str) -> None:
+    """Make a folder a git repository of one commit that holds everything in it."""
+    for args in (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "-m", message)):
+        done = git(folder, *args)
+        if done.returncode:
+            raise SystemExit(f"git {args[0]} failed in {folder}: {done.stderr.decode(errors='replace')}")
+
+
+def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
+    """Run `m3agent fix ISSUE --engine embedded`; a patch printed after `seconds` of wall time does not count."""
+    command = [sys.executable, "-m", "m3agent.agent.cli", "fix", str(issue), "--repo", str(repo)]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [*command, "--engine", "embedded"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    late = False
+    try:
+        patch, said = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        late = True
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=TIDY_UP)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, said = process.communicate()
+        patch = b""
+    took = round(time.monotonic() - started, 1)
+    lines = said.decode(errors="replace").strip().splitlines()
+    last = f"over its {seconds:g} s" if late else lines[-1].strip() if lines else "nothing said"
+    return Fixed(patch, 124 if late else process.returncode, took, last)
+
+
+def run_tests(
+    workspace: Workspace, targets: Sequence[str] = (".",), seconds: float = 300
+) -> list[TestReport]:
+    """Run each target's tests on the base of `workspace`, one after the other in one fresh sandbox."""
+
+    async def run() -> list[TestReport]:
+        spec = SandboxSpec()
+        backend = await choose_backend(spec, lambda _: None)
+        async with new_sandbox(backend, spec, workspace, lambda _: None) as sandbox:
+            return [await run_in_sandbox(sandbox, target, timeout=seconds) for target in targets]
+
+    return asyncio.run(run())

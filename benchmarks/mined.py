@@ -1,0 +1,257 @@
+"""Repair small faults from the history of public repositories with the embedded engine and score the patches.
+
+    python benchmarks/mined.py REPO [REPO ...] [--per-repository 4] [--tasks 15] [--seconds 300] [--list]
+                               [--only COMMIT ...] [--json FILE]
+
+Each REPO is a local clone, bare or not. Its commits are taken newest first; one is a task when it changes a single
+source file by one to three lines and, in the sandbox, turns tests of its own from red to green. The engine gets the
+parent commit with a part of those tests and the commit's message; its patch is scored with all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from m3agent.agent.verify import is_test_file
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.git import GitFailed, TreeEntry, TreeStore
+from m3agent.sandbox.workspace import Workspace
+from m3agent.tools.test_runner import TestReport
+
+sys.path.append(
+    str(Path(__file__).resolve().parent.parent)
+)  # run as a file, it finds the folder's other modules
+
+from benchmarks.common import Fixed, commit_all, run_fix, run_tests
+from benchmarks.holdback import Files, functions_of, without_checks, without_functions
+from benchmarks.mining import Repair, mine, open_history
+
+
+@dataclass(frozen=True)
+class Task:
+    """A repair made into a task.
+
+    base: the tree the engine starts from; full: the same with all of the commit's tests.
+    turned: the tests the commit turns from red to green; given: those red in `base`. green: what passes with the
+    commit's repair, and in `base` without it. held_back: what the engine does not see, in words.
+    """
+
+    repair: Repair
+    base: str
+    full: str
+    turned: frozenset[str]
+    given: frozenset[str]
+    green: frozenset[str]
+    green_in_base: frozenset[str]
+    held_back: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; also of the JSON file."""
+
+    repository: str
+    commit: str
+    path: str
+    added: int
+    removed: int
+    subject: str
+    turned: int
+    held_back: str
+    resolved: bool = False
+    overfitted: bool = False
+    exit: int | None = None
+    seconds: float = 0.0
+    why: str = ""
+    patch: str = ""
+
+
+def test_tree(store: TreeStore, tree: str) -> TestReport:
+    """The tests of a tree, all of them, in a fresh sandbox."""
+    return run_tests(Workspace(store, tree))[0]
+
+
+def laid_over(store: TreeStore, tree: str, files: Files) -> str:
+    """A tree with these files changed or taken out."""
+    entries = {entry.path: entry for entry in store.list_tree(tree)}
+    for path, content in files.items():
+        entry = entries.pop(path)
+        if content is not None:
+            entries[path] = TreeEntry(path, entry.mode, store.put_blob(content))
+    return store.write_tree(entries.values())
+
+
+def with_tests_of(store: TreeStore, tree: str, commit: str, *more: str) -> str:
+    """A tree with a commit's test files in place of its own, and the files `more` of that commit."""
+    theirs = [e for e in store.list_tree(commit) if is_test_file(e.path) or e.path in more]
+    taken = {entry.path for entry in theirs}
+    own = [e for e in store.list_tree(tree) if not is_test_file(e.path) and e.path not in taken]
+    return store.write_tree([*own, *theirs])
+
+
+def validated(store: TreeStore, repair: Repair) -> Task | str:
+    """The task a repair makes; a sentence where it makes none."""
+    full = with_tests_of(store, repair.parent, repair.commit)
+    tests = [path for path in repair.tests if not path.endswith(("conftest.py", "__init__.py"))]
+    red = {i for report in run_tests(Workspace(store, full), tests) for i in report.red if "::" in i}
+    if not red:
+        return "no test of it is red without it"
+    gold = test_tree(store, with_tests_of(store, repair.parent, repair.commit, repair.path))
+    turned = frozenset(red & set(gold.passed))
+    if not gold.complete:
+        return "the tests do not run to their end with it"
+    if not turned:
+        return "no test of it is green with it"
+    for base, held_back in splits(store, repair, full, turned):
+        report = test_tree(store, base)
+        functions = functions_of(turned)
+        given = frozenset(i for i in report.red if i.partition("[")[0] in functions) - gold.red
+        if report.complete and given:
+            green, kept = frozenset(gold.passed), frozenset(report.passed)
+            return Task(repair, base, full, turned, given, green, kept, held_back)
+    return "its tests are not red each time"
+
+
+def splits(store: TreeStore, repair: Repair, full: str, turned: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Trees the engine may start from, the best first, with what each holds back."""
+    functions = functions_of(turned)
+    contents = {
+        path: store.git("show", f"{full}:{path}") for path in {f.partition("::")[0] for f in functions}
+    }
+    if len(functions) > 1:
+        given, held = functions[: len(functions) // 2], functions[len(functions) // 2 :]
+        files = without_functions(contents, given, held)
+        yield laid_over(store, full, files), f"{len(held)} of {len(functions)} tests"
+    else:
+        path = functions[0].partition("::")[0]
+        entries = {entry.path: entry for entry in store.list_tree(repair.parent)}
+        old = store.get_blob(entries[path].sha) if path in entries else b""
+        split = without_checks(contents[path], old, functions[0])
+        if split is not None:
+            yield laid_over(store, full, {path: split[0]}), split[1]
+    yield full, "nothing"
+
+
+def attempt(store: TreeStore, task: Task, seconds: float) -> Fixed:
+    """Let the engine repair the task in a git repository of its own, which has one commit."""
+    with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
+        repo, issue = Path(name) / "repo", Path(name) / "ISSUE.md"
+        repo.mkdir()
+        store.git("read-tree", task.base, index="checkout")
+        store.git("checkout-index", "-a", "-f", index="checkout", work_tree=repo)
+        commit_all(repo, "as it was")
+        issue.write_text(task.repair.message + "\n")
+        return run_fix(issue, repo, seconds)
+
+
+def patched(store: TreeStore, tree: str, patch: bytes) -> str | None:
+    """The tree with a patch applied; None if it does not apply."""
+    store.git("read-tree", tree, index="patched")
+    try:
+        store.git("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch, index="patched")
+    except GitFailed:
+        return None
+    return store.git("write-tree", index="patched").decode().strip()
+
+
+def score(store: TreeStore, task: Task, patch: bytes) -> tuple[bool, bool, str]:
+    """(resolved, overfitted, why): only what the patch does to files that are no tests counts."""
+    tree = patched(store, task.base, patch)
+    if tree is None:
+        return False, False, "the patch does not apply"
+    green = set(task.green)
+    lost = green - set(test_tree(store, with_tests_of(store, tree, task.repair.commit)).passed)
+    if lost:  # a test that fails now and then is not held against it
+        again = with_tests_of(store, task.repair.parent, task.repair.commit, task.repair.path)
+        lost &= set(test_tree(store, again).passed)
+    if not lost:
+        return True, False, f"all {len(green)} tests pass that pass with the commit"
+    seen = set(test_tree(store, with_tests_of(store, tree, task.base)).passed)
+    overfitted = seen >= task.given | (task.green_in_base & task.green)
+    unfixed = lost & task.turned
+    why = f"{len(unfixed)} of {len(task.turned)} tests not fixed, {len(lost - unfixed)} others broken"
+    return False, overfitted, why + (", none of them given" if overfitted else "")
+
+
+def rows_of(repository: Path, scratch: Path, most: int, options: argparse.Namespace) -> Iterator[Row]:
+    """The tasks of a repository, tried one after the other; standard error hears why other commits are none."""
+    store, head = open_history(repository, scratch / f"{repository.name}.git")
+    found = 0
+    for repair in mine(store, head):
+        if found == most:
+            return
+        if options.only and not any(repair.commit.startswith(prefix) for prefix in options.only):
+            continue
+        try:
+            task = validated(store, repair)
+        except SandboxError as error:
+            task = str(error)
+        if isinstance(task, str):
+            print(f"no task: {repository.name} {repair.commit[:10]}: {task}", file=sys.stderr, flush=True)
+            continue
+        found += 1
+        row = Row(
+            repository.name.removesuffix(".git"),
+            repair.commit,
+            repair.path,
+            repair.added,
+            repair.removed,
+            repair.message.partition("\n")[0],
+            len(task.turned),
+            task.held_back,
+        )
+        if not options.list:
+            fixed = attempt(store, task, options.seconds)
+            row = replace(row, exit=fixed.exit, seconds=fixed.seconds, why=fixed.said)
+            if fixed.patch:
+                resolved, overfitted, why = score(store, task, fixed.patch)
+                text = fixed.patch.decode(errors="replace")
+                row = replace(row, resolved=resolved, overfitted=overfitted, why=why, patch=text)
+        yield row
+
+
+def line_of(row: Row) -> str:
+    """A row as people read it."""
+    start = f"{row.repository:<16} {row.commit[:10]} {row.path:<32} +{row.added} -{row.removed}  "
+    start += f"held back: {row.held_back:<20}"
+    if row.exit is None:
+        return f"{start} {row.subject[:60]}"
+    verdict = "resolved" if row.resolved else "overfitted" if row.overfitted else "-"
+    return f"{start} {verdict:<10} {row.seconds:6.1f} s  exit {row.exit:<3}  {row.why[:90]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("repository", type=Path, nargs="+", metavar="REPO")
+    parser.add_argument("--per-repository", type=int, default=4, help="most tasks of one repository")
+    parser.add_argument("--tasks", type=int, default=15, help="most tasks in all")
+    parser.add_argument("--seconds", type=float, default=300, help="wall time of each fix")
+    parser.add_argument("--list", action="store_true", help="only find and check the tasks")
+    parser.add_argument("--only", nargs="+", default=None, metavar="COMMIT")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
+        for repository in options.repository:
+            most = min(options.per_repository, options.tasks - len(rows))
+            for row in rows_of(repository, Path(name), most, options):
+                print(line_of(row), flush=True)
+                rows.append(row)
+                if options.json:
+                    options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    if options.list:
+        print(f"{len(rows)} tasks")
+        return
+    patches, overfitted = sum(bool(row.patch) for row in rows), sum(row.overfitted for row in rows)
+    print(f"{sum(row.resolved for row in rows)} of {len(rows)} resolved")
+    print(f"{overfitted} of {patches} patches pass the given tests and fail the unseen ones")
+
+
+if __name__ == "__main__":
+    main()

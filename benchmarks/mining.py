@@ -1,0 +1,107 @@
+"""Find small repairs in a repository's history: one source file, few lines of code, with a test, called a repair."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent.verify import is_test_file
+from m3agent.sandbox.git import TreeStore, run_git
+
+MOST_LINES = 3
+"""Lines of code a repair may add, and as many it may remove."""
+REPAIRS = re.compile(r"\b(?:bug|crash|fail|fix|regress|incorrect|wrong|broken)", re.IGNORECASE)
+"""What the message of a repair says; a few lines with a test may also be a feature."""
+HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A commit that changes one source file a little, and tests.
+
+    tests: the test files it adds or changes; added, removed: lines of code; message: its author's, whole.
+    """
+
+    commit: str
+    parent: str
+    path: str
+    tests: tuple[str, ...]
+    added: int
+    removed: int
+    message: str
+
+
+def open_history(repo: Path, git_dir: Path) -> tuple[TreeStore, str]:
+    """A store of our own at `git_dir` that reads the objects of `repo` (bare or not), and the commit of its HEAD.
+
+    Raises:
+        GitFailed: `repo` is no git repository, or has no commit.
+    """
+    head = run_git("rev-parse", "--verify", "HEAD^{commit}", cwd=repo).stdout.decode().strip()
+    objects = run_git("rev-parse", "--git-path", "objects", cwd=repo).stdout.decode().strip()
+    return TreeStore(git_dir, (repo / objects).resolve()), head
+
+
+def mine(store: TreeStore, head: str) -> Iterator[Repair]:
+    """Every small repair that `head` goes back to, newest first; merges are left out."""
+    log = store.git(
+        "log", "--no-merges", "--no-renames", "--name-status", "--no-ext-diff", "--format=%x01%H %P", head
+    )
+    for block in log.decode(errors="surrogateescape").split("\x01")[1:]:
+        heading, *lines = block.strip("\n").split("\n")
+        commit, *parents = heading.split()
+        changes = [line.split("\t", 1) for line in lines if line]
+        python = [(status, path) for status, path in changes if path.endswith(".py")]
+        sources = [(status, path) for status, path in python if not is_test_file(path)]
+        tests = [path for status, path in python if is_test_file(path) and status in "AM"]
+        if len(parents) != 1 or len(sources) != 1 or sources[0][0] != "M" or not tests:
+            continue
+        path = sources[0][1]
+        message = store.git("show", "-s", "--format=%B", commit).decode(errors="replace").strip()
+        if not REPAIRS.search(message):
+            continue
+        size = _size(store, parents[0], commit, path)
+        if size is not None and max(size) <= MOST_LINES:
+            yield Repair(commit, parents[0], path, tuple(sorted(tests)), *size, message)
+
+
+def _size(store: TreeStore, parent: str, commit: str, path: str) -> tuple[int, int] | None:
+    """Lines of code added and removed; None where the syntax stays the same or is not this Python's."""
+    old = _code(store.git("show", f"{parent}:{path}"))
+    new = _code(store.git("show", f"{commit}:{path}"))
+    if old is None or new is None or old[0] == new[0]:
+        return None
+    diff = store.git("diff-tree", "-p", "-U0", "--no-renames", "--no-ext-diff", parent, commit, "--", path)
+    added = removed = 0
+    for match in HUNK.finditer(diff.decode(errors="replace")):
+        start, count, new_start, new_count = (1 if group is None else int(group) for group in match.groups())
+        removed += len(old[1] & set(range(start, start + count)))
+        added += len(new[1] & set(range(new_start, new_start + new_count)))
+    return added, removed
+
+
+def _code(content: bytes) -> tuple[str, set[int]] | None:
+    """The syntax without docstrings, and the numbers of the lines that hold code; None if it does not parse."""
+    text = content.decode(errors="replace").replace("\r\n", "\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old code: invalid escapes and the like
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    code = {
+        number
+        for number, line in enumerate(text.split("\n"), 1)
+        if line.strip() and not line.strip().startswith("#")
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            first = node.body.pop(0)
+            code -= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return ast.dump(tree), code
