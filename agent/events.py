@@ -171,8 +171,8 @@ class Gate(Event):
 
 @dataclass(frozen=True)
 class Verify(Event):
-    """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before, not after;
-    still_red: red before and after; new: tests the patch adds."""
+    """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before and not after, or red
+    after and not before; still_red: red before and after; new: tests the patch adds."""
 
     type = "verify"
     verdict: Literal["verified", "unverified", "failed"]

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 from m3agent.sandbox.channel import Channel, Header, Request
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxError, SandboxTimeout
 from m3agent.sandbox.git import SKIP_FOLDERS
-from m3agent.sandbox.toolbox import WANTED_MODULES, modules_archive
+from m3agent.sandbox.toolbox import BYTECODE, PROBE, WANTED_MODULES, modules_archive
 from m3agent.sandbox.workspace import MOST_BYTES, MOST_FILES, Patch, TreeId, Workspace, inside_git
 
 ROOT = "/ws"
@@ -171,16 +171,18 @@ class Sandbox:
 
     async def _equip(self, python_path: list[str]) -> None:
         """Lay down what the image lacks to run tests, and a git history of one commit where there is git."""
-        find = "import importlib.util as u,sys; print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])"
         # an empty folder and no PYTHONPATH keep the work tree from being asked for modules
-        probe = await self.exec(["python3", "-c", find, *WANTED_MODULES], cwd=TOOLBOX, env={"PYTHONPATH": ""})
+        clean = {"PYTHONPATH": ""}
+        probe = await self.exec(["python3", "-c", PROBE, *WANTED_MODULES], cwd=TOOLBOX, env=clean)
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
-        if missing := probe.stdout.decode().split():
+        bytecode, *missing = probe.stdout.decode().split()
+        if missing:
             unpack = f"import sys,tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall({TOOLBOX!r})"
-            archive = await asyncio.to_thread(modules_archive, tuple(missing))
+            compiled = bytecode == BYTECODE
+            archive = await asyncio.to_thread(modules_archive, tuple(missing), compiled=compiled)
             argv = ["python3", "-W", "ignore", "-c", unpack]
-            done = await self.exec(argv, cwd=TOOLBOX, stdin=archive, env={"PYTHONPATH": ""})
+            done = await self.exec(argv, cwd=TOOLBOX, stdin=archive, env=clean)
             if done.exit != 0:
                 raise SandboxError(f"cannot lay down pytest in the sandbox: {_last_line(done.stderr)}")
             self._env["PYTHONPATH"] = ":".join([*python_path, TOOLBOX])

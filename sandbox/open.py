@@ -30,7 +30,7 @@ class SandboxSpec:
 def parse_bytes(text: str) -> int:
     """`4g`, `512m` or a plain number, in bytes; raises ValueError with a sentence."""
     match = re.fullmatch(r"(\d+)([bkmg]?)b?", text.strip().lower())
-    if match is None:
+    if match is None or not int(match[1]):
         raise ValueError(f"'{text}' is not a size: write for instance 4g or 512m")
     return int(match[1]) * UNITS[match[2]]
 

@@ -66,7 +66,7 @@ class Workspace:
     def __init__(self, store: TreeStore, base: TreeId) -> None:
         self.store = store
         self.base = base
-        self._ignore_files = store.git_dir / "ignore-files"
+        self._ignore_files = store.git_dir / f"ignore-files-{base}"
 
     @classmethod
     def from_folder(cls, store: TreeStore, folder: Path, paths: Sequence[str]) -> Workspace:

@@ -165,8 +165,10 @@ RunVerification = Callable[..., Awaitable[Verification]]
 def verification(workspace_of: WorkspaceOf, best_backend: Backend, tmp_path: Path) -> RunVerification:
     """Verify these changes (None deletes a file) to a repository with one bug and a test that shows it."""
 
-    async def run(changes: dict[str, str | None], image: str | None = None) -> Verification:
-        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": TESTS})
+    async def run(
+        changes: dict[str, str | None], image: str | None = None, tests: str = TESTS
+    ) -> Verification:
+        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": tests})
         changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
         deleted = [path for path, text in changes.items() if text is None]
         patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
@@ -221,6 +223,36 @@ async def test_a_patch_to_the_tests_alone_is_not(
     assert result.verdict == "failed"
     assert result.fixed == ("test_more.py::test_more",)
     assert result.still_red == ("test_calc.py::test_add",)
+
+
+async def test_a_regression_test_added_to_an_existing_file_counts(verification: RunVerification) -> None:
+    """The bug had no red test: the one the patch adds beside the old ones has to show it."""
+    untested = TESTS.replace("== 5", "is not None")
+    added = untested + "def test_sum():\n    assert add(2, 3) == 5\n"
+    result = await verification({"calc.py": FIXED, "test_calc.py": added}, tests=untested)
+    assert (result.verdict, result.fixed) == ("verified", ("test_calc.py::test_sum",))
+    assert result.new_tests == ("test_calc.py::test_sum",)
+
+
+@pytest.mark.parametrize(
+    "added",
+    ["def test_sum():\n    assert add(2, 3)\n", "def test_sum():\n    assert add(2, 3) == 6\n"],
+    ids=["green before", "red after"],
+)
+async def test_a_regression_test_that_shows_nothing_does_not(
+    verification: RunVerification, added: str
+) -> None:
+    untested = TESTS.replace("== 5", "is not None")
+    result = await verification({"calc.py": FIXED, "test_calc.py": untested + added}, tests=untested)
+    assert (result.verdict, result.fixed) == ("unverified", ())
+
+
+async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> None:
+    own = {"more.py": "X = 1\n", "test_more.py": "def test_more():\n    import more\n    assert more.X\n"}
+    hidden = {"conftest.py": "collect_ignore = ['test_calc.py']\n"}
+    result = await verification({"calc.py": BUGGY.replace("a * 2", "a * 3"), **own, **hidden})
+    assert result.verdict == "failed"
+    assert result.broken == ("test_calc.py::test_double",)
 
 
 async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunVerification) -> None:
