@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -63,10 +64,10 @@ def _images(path: Path, say: Callable[[str], None]) -> list[IssueImage]:
     if demuxer is not None:
         return _frames(path, demuxer, say)
     if _is_text(data):
-        raise UsageError(f"The attachment {name} is text: put it into the issue; only images and videos are attached.")
-    raise UsageError(
-        f"The attachment {name} is neither an image ({KINDS}) nor a video (MP4, MOV or WebM)."
-    )
+        raise UsageError(
+            f"The attachment {name} is text: put it into the issue; only images and videos are attached."
+        )
+    raise UsageError(f"The attachment {name} is neither an image ({KINDS}) nor a video (MP4, MOV or WebM).")
 
 
 def _demuxer(data: bytes) -> str | None:
@@ -80,7 +81,7 @@ def _is_text(data: bytes) -> bool:
     if b"\0" in data:
         return False
     try:
-        data[: len(data) - 4].decode()  # the cut may go through a character
+        getincrementaldecoder("utf-8")().decode(data)  # which allows for the cut through a character
     except UnicodeDecodeError:
         return False
     return True

@@ -30,7 +30,7 @@ async def in_background(work: Callable[[], T]) -> T:
         result, failure = None, None
         try:
             result = work()
-        except BaseException as error:  # carried to whoever awaits, whatever it is
+        except BaseException as error:  # noqa: BLE001  # carried to whoever awaits, whatever it is
             failure = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits any more
             loop.call_soon_threadsafe(settle, result, failure)

@@ -69,13 +69,25 @@ def root(
 @app.command()
 def fix(
     issue: Annotated[
-        str, typer.Argument(help="A file, - for standard input, or the issue's text itself.", metavar="ISSUE")
+        str,
+        typer.Argument(
+            help="An issue's address on GitHub or GitLab, owner/repo#12, #12 of this repository's origin, a file, "
+            "- for standard input, or the issue's text itself.",
+            metavar="ISSUE",
+        ),
     ],
     repo: Repo = Path(),
     endpoint: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible M3 server.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine to start for this fix: embedded.")] = None,
     model: Annotated[str | None, typer.Option(help="Model name, where the server offers several.")] = None,
     thinking: Annotated[Thinking | None, typer.Option(help="M3's thinking mode.")] = None,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(help="An image, or a video to take frames from; may be given again.", metavar="FILE"),
+    ] = None,
+    github_api: Annotated[
+        str | None, typer.Option(help="Address of GitHub's API, for GitHub Enterprise.", metavar="URL")
+    ] = None,
     image: Annotated[str | None, typer.Option(help="Docker image for the sandbox.")] = None,
     sandbox: Annotated[
         SandboxKind | None, typer.Option(help="Where tool calls run; the best one here if left out.")
@@ -118,40 +130,65 @@ def fix(
         "max_tokens": max_tokens,
         "max_cost": max_cost,
         "yes": yes or None,
+        "github_api": github_api,
     }
     with _faults():
         from m3agent.agent.errors import UsageError
 
         if apply and branch is not None:
             raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
-        code, patch = _run(_fix(issue, repo, flags, apply, branch, as_json))
+        code, patch = _run(_fix(issue, attach or [], repo, flags, apply, branch, as_json))
         if patch and not as_json:
             _print_bytes(patch)
         raise typer.Exit(code)
 
 
 async def _fix(
-    spec: str, repo: Path, flags: dict[str, object], apply: bool, branch: str | None, as_json: bool
+    spec: str,
+    attach: list[Path],
+    repo: Path,
+    flags: dict[str, object],
+    apply: bool,
+    branch: str | None,
+    as_json: bool,
 ) -> tuple[int, bytes]:
     import asyncio
+    import dataclasses
     import json
 
     from m3agent.agent import fix as flow
-    from m3agent.agent.issue import load_issue
-    from m3agent.agent.repository import open_repository
+    from m3agent.agent.attachments import load_attachments
+    from m3agent.agent.background import in_background
+    from m3agent.agent.images import fitting
+    from m3agent.agent.issue import Issue, load_issue
+    from m3agent.agent.repository import open_repository, origin_url
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Line, Session
     from m3agent.agent.settings import load_settings, state_dir
 
-    loaded = await asyncio.to_thread(load_issue, spec, stdin=sys.stdin)
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings
+    screen = Screen()
+
+    def read_issue() -> Issue:
+        attached = load_attachments(attach, say=screen.say)
+        issue = load_issue(
+            spec,
+            stdin=sys.stdin,
+            origin=lambda: origin_url(repository),
+            github_api=settings.github_api,
+            env=os.environ,
+            say=screen.say,
+        )
+        return dataclasses.replace(issue, images=fitting((*attached, *issue.images), screen.say))
+
+    loaded = await in_background(read_issue)
     state = state_dir(os.environ)
 
     def print_line(line: Line) -> None:
         _print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
-    with Screen() as screen:
+    with screen:
         session = Session.create(state, [screen.on_line, *([print_line] if as_json else [])])
         try:
             request = flow.FixRequest(loaded, repository, settings, apply=apply, branch=branch)

@@ -25,7 +25,7 @@ class Event:
 @dataclass(frozen=True)
 class SessionStarted(Event):
     """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
-    issue: title, source, digest, text. endpoint: url and how it was chosen. tree: git tree id the work starts from."""
+    issue: title, source, digest, text, images. endpoint: url and how it was chosen. tree: git tree id the work starts from."""
 
     type = "session.started"
     m3agent: str

@@ -139,6 +139,8 @@ async def _fix(
         )
         _check_host(endpoint, settings, state, say)
         _check_window(endpoint, context)
+        if request.issue.images and not endpoint.images:
+            say(f"{endpoint.host} takes no images: the issue's {len(request.issue.images)} are left out")
         client = await stack.enter_async_context(
             Client(endpoint, api_key=_key(settings), on_retry=lambda note: session.write(_retry_event(note)))
         )
@@ -148,7 +150,9 @@ async def _fix(
             tools=Toolset(sandbox, session.folder / "calls"),
             session=session,
             limits=limits,
-            messages=prompt.first_messages(context, request.issue, repository.head, len(dirty)),
+            messages=prompt.first_messages(
+                context, request.issue, repository.head, len(dirty), images=endpoint.images
+            ),
             thinking=settings.thinking,
             on_delta=on_delta,
         )
@@ -217,7 +221,16 @@ def _session_started(
             "shallow": repository.shallow,
             "dirty": dirty,
         },
-        issue={"title": issue.title, "source": issue.source, "digest": issue.digest, "text": issue.text},
+        issue={
+            "title": issue.title,
+            "source": issue.source,
+            "digest": issue.digest,
+            "text": issue.text,
+            "images": [
+                {"name": i.name, "media_type": i.media_type, "bytes": len(i.data), "digest": i.digest}
+                for i in issue.images
+            ],
+        },
         endpoint={"url": url, "description": described},
         sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
         settings=request.settings.model_dump(mode="json", exclude={"api_key"}),

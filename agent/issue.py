@@ -68,7 +68,11 @@ def load_issue(
     if reference is not None:
         from m3agent.agent.issue_tracker.fetch import fetch_issue
 
-        return fetch_issue(reference, env=env or {}, say=say, timeout=timeout)
+        found = fetch_issue(reference, env=env or {}, say=say, timeout=timeout)
+        title = " ".join(found.title.split())
+        text = f"# {title}\n\n{found.text.strip()}\n"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return Issue(_one_line(title), text, reference.url, digest, found.images)
     path = _as_path(spec)
     if path is not None:
         return _issue(_read_file(path), str(path), f"The issue file {shown(str(path))}")
@@ -78,13 +82,6 @@ def load_issue(
             "save the issue's text to a file and give that file instead."
         )
     return _issue(spec.encode("utf-8", "surrogateescape"), "text", "The issue text")
-
-
-def make_issue(title: str, text: str, source: str, *, images: tuple[IssueImage, ...] = ()) -> Issue:
-    """An issue out of its parts; the title becomes the text's heading."""
-    title = " ".join(title.split())
-    text = f"# {title}\n\n{text.strip()}\n"
-    return Issue(_one_line(title), text, source, hashlib.sha256(text.encode()).hexdigest(), images)
 
 
 def too_large(what: str) -> UsageError:
@@ -118,14 +115,14 @@ def _as_path(spec: str) -> Path | None:
 
 
 def _read_file(path: Path) -> bytes:
-    shown = shown(str(path))
+    name = shown(str(path))
     try:
         if path.is_dir():
-            raise UsageError(f"The issue {shown} is a folder: give a file inside it.")
+            raise UsageError(f"The issue {name} is a folder: give a file inside it.")
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"The issue file {shown} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"The issue file {name} cannot be read: {error.strerror}.") from None
 
 
 def _read_stdin(stdin: TextIO | BinaryIO | None) -> bytes:

@@ -6,6 +6,7 @@ counts) stands behind the files, so that a server's prefix cache keeps what is e
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 from m3agent.agent.context.pack import Context
@@ -42,9 +43,36 @@ LIMIT_REACHED = (
 CUT_OFF = "Your last answer was cut off at the length limit. Go on in smaller steps; write long files in several edits."
 
 
-def first_messages(context: Context, issue: Issue, head: str, dirty: int) -> list[dict[str, Any]]:
-    """System and first user message. `dirty` is the number of files that differ from the commit."""
+def first_messages(
+    context: Context, issue: Issue, head: str, dirty: int, *, images: bool = False
+) -> list[dict[str, Any]]:
+    """System and first user message. `dirty` is the number of files that differ from the commit.
+
+    With `images` (`Endpoint.images`) the issue's images stand behind the text as parts of their own, in their order;
+    without, a line says how many there are. An issue without images gives plain text either way.
+    """
     state = f"The files above are those of commit {head}"
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
-    task = f"{state}\nFix this issue:\n\n<issue>\n{harmless(issue.text.strip())}\n</issue>\n"
-    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": context.text + task}]
+    text = f"{context.text}{state}\nFix this issue:\n\n<issue>\n{harmless(issue.text.strip())}\n</issue>\n"
+    parts: list[dict[str, Any]] = []
+    if issue.images and images:
+        names = "".join(
+            f"{number}. {harmless(' '.join(image.name.split()))}\n"
+            for number, image in enumerate(issue.images, start=1)
+        )
+        text += f"\nThe issue's images follow in this order:\n{names}"
+        parts = [
+            {
+                "type": "image_url",
+                "image_url": {"url": f"data:{image.media_type};base64,{b64encode(image.data).decode()}"},
+            }
+            for image in issue.images
+        ]
+    elif issue.images:
+        text += f"\nThe issue has {_count(issue)}, left out here: you cannot see images.\n"
+    content = [{"type": "text", "text": text}, *parts] if parts else text
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
+
+
+def _count(issue: Issue) -> str:
+    return "1 image" if len(issue.images) == 1 else f"{len(issue.images)} images"

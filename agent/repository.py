@@ -169,6 +169,16 @@ def open_repository(path: Path) -> Repository:
     return Repository(root, git_dir, _head(where, branch), branch, bare, said == "true")
 
 
+def origin_url(repository: Repository) -> str | None:
+    """The address of the remote called origin as git uses it (`url.*.insteadOf` applied); None without one."""
+    try:
+        return os.fsdecode(repository.git("remote", "get-url", "origin")).strip() or None
+    except GitCommandFailed as error:
+        if "No such remote" in error.stderr:
+            return None
+        raise
+
+
 @cache
 def _git_version(program: str) -> tuple[int, ...]:
     done = subprocess.run([program, "version"], capture_output=True, check=False, timeout=60)

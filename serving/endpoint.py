@@ -203,7 +203,9 @@ def _takes_images(entry: Mapping[str, Any], base: str) -> bool:
     for words in stated:
         if isinstance(words, Mapping):
             inputs = words.get("input")
-            words = inputs if isinstance(inputs, list) else [word for word, true in words.items() if true is True]
+            words = (
+                inputs if isinstance(inputs, list) else [word for word, true in words.items() if true is True]
+            )
         if any(str(word).lower() in ("image", "images", "vision") for word in words):
             return True
     at_home = any(_is_at(base, domain) for domain in _OWN_HOSTS)

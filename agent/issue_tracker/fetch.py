@@ -3,13 +3,14 @@
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from m3agent.agent.errors import PermissionRefused, UsageError
-from m3agent.agent.images import fitting
-from m3agent.agent.issue import MAX_BYTES, Issue, make_issue, too_large
-from m3agent.agent.issue_tracker.http import Api, Token, token_variable
+from m3agent.agent.images import IssueImage, fitting
+from m3agent.agent.issue import MAX_BYTES, too_large
+from m3agent.agent.issue_tracker.http import Api, Token, new_client, token_variable
 from m3agent.agent.issue_tracker.images import find_images, load_images
 from m3agent.agent.issue_tracker.names import Reference, gitlab_host
 
@@ -22,27 +23,38 @@ _VARIABLES = {"github": ("GITHUB_TOKEN", "GH_TOKEN"), "gitlab": ("GITLAB_TOKEN",
 _GH_SECONDS = 10
 
 
+@dataclass(frozen=True)
+class FetchedIssue:
+    """What a tracker has of an issue; `text` is body and comments, without the title."""
+
+    title: str
+    text: str
+    images: tuple[IssueImage, ...]
+
+
 def fetch_issue(
     reference: Reference, *, env: Mapping[str, str], say: Callable[[str], None], timeout: float
-) -> Issue:
+) -> FetchedIssue:
     """Title, body, comments in their order and images of an issue. Blocking; `timeout` in seconds of silence.
 
     Raises `UsageError`, `PermissionRefused` or `EnvironmentFault` with one sentence.
     """
     token = find_token(reference, env)
     say(f"fetching {reference.label} from {reference.host}")
-    with Api(reference, token, say=say, timeout=timeout) as api:
+    with new_client(reference.api, timeout) as client:
+        api = Api(reference, token, client, say=say, timeout=timeout)
         read = _github if reference.kind == "github" else _gitlab
         title, parts = read(api, reference, say)
-    text = "\n".join(parts)
-    images = load_images(
-        (_absolute(url, reference) for url in find_images(text)),
-        base=f"{reference.web}/{reference.project}/",
-        api=reference.api,
-        say=say,
-        timeout=timeout,
-    )
-    return make_issue(title, text, reference.url, images=fitting(images, say))
+        text = "\n".join(parts)
+        images = load_images(
+            (_absolute(url, reference) for url in find_images(text)),
+            client,
+            base=f"{reference.web}/{reference.project}/",
+            api=reference.api,
+            say=say,
+            timeout=timeout,
+        )
+    return FetchedIssue(title, text, fitting(images, say))
 
 
 def find_token(reference: Reference, env: Mapping[str, str]) -> Token | None:
@@ -82,19 +94,21 @@ def _checked(value: str, source: str) -> Token:
 def _github(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple[str, list[str]]:
     answer = api.get(f"{reference.api}/repos/{reference.project}/issues/{reference.number}")
     issue = _object(api, answer.json)
+    title = _title(api, issue)
     if issue.get("pull_request"):
         raise UsageError(f"{reference.label} is a pull request: name the issue that it is for.")
     parts = _Parts(reference, _text(issue, "body"))
     if issue.get("comments") != 0:
         for comment in _pages(api, f"{_bare(answer.url)}/comments?per_page={PAGE}", parts):
             parts.add_comment(comment.get("user"), "login", _text(comment, "body"))
-    return _title(api, issue), parts.texts
+    return title, parts.texts
 
 
 def _gitlab(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple[str, list[str]]:
     project = quote(reference.project, safe="")
     answer = api.get(f"{reference.api}/projects/{project}/issues/{reference.number}")
     issue = _object(api, answer.json)
+    title = _title(api, issue)
     parts = _Parts(reference, _text(issue, "description"))
     notes = f"{_bare(answer.url)}/notes?sort=asc&order_by=created_at&per_page={PAGE}"
     try:
@@ -109,7 +123,7 @@ def _gitlab(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple
             f"{reference.host} gives comments only with a token, so they are left out: "
             f"set {token_variable(reference)}"
         )
-    return _title(api, issue), parts.texts
+    return title, parts.texts
 
 
 class _Parts:

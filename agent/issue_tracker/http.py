@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from m3agent import __version__
@@ -89,29 +89,33 @@ def token_variable(reference: Reference) -> str:
     """What to set for a token to be sent, for a sentence."""
     if reference.kind == "github":
         return "GITHUB_TOKEN"
-    return "GITLAB_TOKEN" if reference.host == "gitlab.com" else f"GITLAB_HOST to {reference.host} and GITLAB_TOKEN"
+    return (
+        "GITLAB_TOKEN"
+        if reference.host == "gitlab.com"
+        else f"GITLAB_HOST to {reference.host} and GITLAB_TOKEN"
+    )
 
 
 class Api:
-    """One tracker's API for one issue; a context manager. `timeout` in seconds of silence, three times that in all."""
+    """One tracker's API for one issue. `timeout` in seconds: three times that for one answer, however it trickles."""
 
     def __init__(
-        self, reference: Reference, token: Token | None, *, say: Callable[[str], None], timeout: float
+        self,
+        reference: Reference,
+        token: Token | None,
+        client: httpx2.Client,
+        *,
+        say: Callable[[str], None],
+        timeout: float,
     ) -> None:
         self._reference = reference
         self.token = token
+        self._client = client
         self._say = say
         self._timeout = timeout
-        self._client = new_client(reference.api, timeout)
         self._name = _NAMES[reference.kind]
         self._host = urlsplit(reference.api).netloc
         self._variable = token_variable(reference)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
 
     def get(self, url: str) -> Answer:
         """What the API answers at `url`; one redirect within its host is followed.
@@ -120,7 +124,7 @@ class Api:
         """
         response, body = self._fetch(url)
         if response.status_code in _REDIRECTS:
-            url = self._same_host(urljoin(url, response.headers.get("location", "")), "sends us on")
+            url = self._same_host(url, response.headers.get("location", ""), "sends us on")
             response, body = self._fetch(url)
             if response.status_code in _REDIRECTS:
                 raise EnvironmentFault(f"{self._host} sends us in circles for {self._reference.label}.")
@@ -132,7 +136,7 @@ class Api:
             raise self.not_the_api() from None
         following = response.links.get("next", {}).get("url")
         if following is not None:
-            following = self._same_host(urljoin(url, following), "names a next page")
+            following = self._same_host(url, following, "names a next page")
         return Answer(answer, url, following)
 
     def not_the_api(self) -> EnvironmentFault:
@@ -144,8 +148,14 @@ class Api:
         )
         return EnvironmentFault(f"What answers at {self._host} is not the API of {self._name}: {advice}.")
 
-    def _same_host(self, url: str, does: str) -> str:
-        here, there = urlsplit(self._reference.api), urlsplit(url)
+    def _same_host(self, base: str, link: str, does: str) -> str:
+        """Where `link` leads from `base`, if that is the API still: the token goes nowhere else."""
+        here = urlsplit(self._reference.api)
+        try:
+            url = urljoin(base, link)
+            there = urlsplit(url)
+        except ValueError:
+            raise EnvironmentFault(f"{self._host} {does} at an address that is none.") from None
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise EnvironmentFault(
                 f"{self._host} {does} at another address ({shown(there.netloc or url)}), which is not followed: "
@@ -154,7 +164,13 @@ class Api:
         return url
 
     def _fetch(self, url: str) -> tuple[httpx2.Response, bytes]:
-        from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+        from tenacity import (
+            RetryCallState,
+            Retrying,
+            retry_if_exception_type,
+            stop_after_attempt,
+            wait_exponential,
+        )
 
         def tell(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome is not None else None
@@ -187,7 +203,9 @@ class Api:
         except (httpx2.InvalidURL, ValueError):
             raise EnvironmentFault(f"{self._host} named an address that is none.") from None
         if response.status_code >= 500:
-            raise _Transient(f"{self._host} has a fault of its own ({response.status_code}): try again later.")
+            raise _Transient(
+                f"{self._host} has a fault of its own ({response.status_code}): try again later."
+            )
         return response, body
 
     def _headers(self) -> dict[str, str]:
@@ -203,7 +221,9 @@ class Api:
         if status == 429 or (status == 403 and (reset is not None or "rate limit" in words.lower())):
             when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
             advice = "" if token else f"; a token in {self._variable} raises the limit"
-            return EnvironmentFault(f"{self._host} answers no more requests {when}: its rate limit is reached{advice}.")
+            return EnvironmentFault(
+                f"{self._host} answers no more requests {when}: its rate limit is reached{advice}."
+            )
         if status == 404:
             advice = (
                 f"or the token from {token.source} may not see it"

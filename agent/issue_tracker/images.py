@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, IssueImage, image_of
 from m3agent.agent.issue import shown
-from m3agent.agent.issue_tracker.http import TooLarge, TooSlow, new_client, read_bounded
+from m3agent.agent.issue_tracker.http import TooLarge, TooSlow, read_bounded
 
 if TYPE_CHECKING:
     import httpx2
@@ -22,8 +22,12 @@ MAX_HOPS = 4
 """Addresses visited for one image; GitHub's own take two."""
 
 # Every repetition is bounded and cannot run past the next start, so that a hostile text takes linear time.
-_MARKDOWN = re.compile(r"!\[[^\[\]]{0,500}\](?:\(\s{0,10}<?(?P<url>[^\s()<>]{1,2000})|\[(?P<label>[^\[\]]{1,200})\])")
-_DEFINITION = re.compile(r"^ {0,3}\[(?P<label>[^\[\]]{1,200})\]:[ \t]{1,10}<?(?P<url>[^\s<>]{1,2000})", re.MULTILINE)
+_MARKDOWN = re.compile(
+    r"!\[[^\[\]]{0,500}\](?:\(\s{0,10}<?(?P<url>[^\s()<>]{1,2000})|\[(?P<label>[^\[\]]{1,200})\])"
+)
+_DEFINITION = re.compile(
+    r"^ {0,3}\[(?P<label>[^\[\]]{1,200})\]:[ \t]{1,10}<?(?P<url>[^\s<>]{1,2000})", re.MULTILINE
+)
 _TAG = re.compile(r"<img\s(?P<attributes>[^<>]{1,4000})", re.IGNORECASE)
 _SRC = re.compile(r"""(?:^|\s)src\s{0,5}=\s{0,5}["']?(?P<url>[^\s"'<>]{1,2000})""", re.IGNORECASE)
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<info>.*)")
@@ -52,13 +56,19 @@ def find_images(text: str) -> list[str]:
 
 
 def load_images(
-    urls: Iterable[str], *, base: str, api: str, say: Callable[[str], None], timeout: float
+    urls: Iterable[str],
+    client: httpx2.Client,
+    *,
+    base: str,
+    api: str,
+    say: Callable[[str], None],
+    timeout: float,
 ) -> list[IssueImage]:
     """Fetch the images; what cannot be had is said and left out. No token goes with the requests.
 
     `base` is what relative addresses stand below. Only the host of `api` may be without TLS or in a private network:
-    it was named by the user, the rest by whoever wrote the issue. `timeout` in seconds of silence; three times that
-    for all of them.
+    it was named by the user, the rest by whoever wrote the issue. `timeout` in seconds: three times that for all of
+    them together.
     """
     wanted = list(urls)
     if not wanted:
@@ -66,18 +76,18 @@ def load_images(
     say(f"fetching {min(len(wanted), MAX_IMAGES)} images of the issue")
     images: list[IssueImage] = []
     deadline = time.monotonic() + 3 * timeout
-    with new_client(api, timeout) as client:
-        for url in wanted[:MAX_IMAGES]:
-            try:
-                data = _fetch(client, urljoin(base, url), _origin(urlsplit(api)), deadline)
-                image = image_of(url[:200], data)
-                if image is None:
-                    raise _Refused(f"it is not a {KINDS} image")
-                images.append(image)
-            except _Refused as reason:
-                say(f"the image {shown(url)} is left out: {reason}")
+    for url in wanted[:MAX_IMAGES]:
+        try:
+            image = image_of(url[:200], _fetch(client, base, url, _origin(urlsplit(api)), deadline))
+            if image is None:
+                raise _Refused(f"it is not a {KINDS} image")
+            images.append(image)
+        except _Refused as reason:
+            say(f"the image {shown(url)} is left out: {reason}")
     if len(wanted) > MAX_IMAGES:
-        say(f"{len(wanted) - MAX_IMAGES} more images of the issue are left out: at most {MAX_IMAGES} are sent")
+        say(
+            f"{len(wanted) - MAX_IMAGES} more images of the issue are left out: at most {MAX_IMAGES} are sent"
+        )
     return images
 
 
@@ -96,11 +106,13 @@ def _without_fences(text: str) -> str:
     return "\n".join(lines)
 
 
-def _fetch(client: httpx2.Client, url: str, own: tuple[str, str], deadline: float) -> bytes:
+def _fetch(client: httpx2.Client, base: str, link: str, own: tuple[str, str], deadline: float) -> bytes:
     import httpx2
 
+    url = base
     for _ in range(MAX_HOPS):
         try:
+            url = urljoin(url, link)
             answer = _visit(client, url, own, deadline)
         except TooLarge:
             raise _Refused(f"it is larger than {MAX_IMAGE_BYTES >> 20} MiB") from None
@@ -112,7 +124,7 @@ def _fetch(client: httpx2.Client, url: str, own: tuple[str, str], deadline: floa
             raise _Refused("its address is none") from None
         if isinstance(answer, bytes):
             return answer
-        url = urljoin(url, answer)
+        link = answer
     raise _Refused("its server sends us in circles")
 
 
@@ -133,7 +145,9 @@ def _visit(client: httpx2.Client, url: str, own: tuple[str, str], deadline: floa
     addresses = public_addresses(parts.hostname, parts.port or 443)
     for number, address in enumerate(addresses, start=1):
         host = f"[{address}]" if ":" in address else address
-        pinned = parts._replace(netloc=host if parts.port is None else f"{host}:{parts.port}", fragment="").geturl()
+        pinned = parts._replace(
+            netloc=host if parts.port is None else f"{host}:{parts.port}", fragment=""
+        ).geturl()
         try:
             return _answer(client, pinned, {"Host": parts.netloc}, {"sni_hostname": parts.hostname}, deadline)
         except httpx2.ConnectError:

@@ -121,10 +121,14 @@ def _host(parts: SplitResult) -> str:
 
 def _github(parts: SplitResult, api: str, web: str, spec: str) -> Reference:
     match parts.path.strip("/").split("/"):
-        case [owner, repository, "issues", number] if _SEGMENT.fullmatch(owner) and _SEGMENT.fullmatch(repository):
+        case [owner, repository, "issues", number] if _SEGMENT.fullmatch(owner) and _SEGMENT.fullmatch(
+            repository
+        ):
             return Reference("github", api, web, f"{owner}/{repository}", _number(number, spec))
         case [_, _, "pull", *_]:
-            raise UsageError(f"{shown(spec)} is a pull request: give the address of the issue that it is for.")
+            raise UsageError(
+                f"{shown(spec)} is a pull request: give the address of the issue that it is for."
+            )
     raise UsageError(
         f"{shown(spec)} is not the address of an issue, which looks like {web}/owner/repo/issues/12."
     )
@@ -133,7 +137,9 @@ def _github(parts: SplitResult, api: str, web: str, spec: str) -> Reference:
 def _gitlab(parts: SplitResult, host: str, spec: str) -> Reference:
     web = _web_address(host)
     path = parts.path.strip("/").replace("/-/", "/")
-    found = re.fullmatch(r"(?P<project>.+)/(?P<what>issues|work_items|merge_requests)/(?P<number>[0-9]+)(?:/.*)?", path)
+    found = re.fullmatch(
+        r"(?P<project>.+)/(?P<what>issues|work_items|merge_requests)/(?P<number>[0-9]+)(?:/.*)?", path
+    )
     if found and found["what"] == "merge_requests":
         raise UsageError(f"{shown(spec)} is a merge request: give the address of the issue that it is for.")
     if not found or not _is_project(found["project"]):
@@ -153,7 +159,11 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
     web = web_of(github_api)
     project = path.strip("/").removesuffix(".git").strip("/")
     # ssh has a port of its own, which says nothing about that of the web pages
-    names = {urlsplit(web).netloc, urlsplit(web).hostname} if not origin.startswith("http") else {urlsplit(web).netloc}
+    names = (
+        {urlsplit(web).netloc, urlsplit(web).hostname}
+        if not origin.startswith("http")
+        else {urlsplit(web).netloc}
+    )
     if host in names and re.fullmatch(r"[^/]+/[^/]+", project) and _is_project(project):
         return Reference("github", github_api, web, project, number)
     if host and _is_gitlab(host, env) and _is_project(project):

@@ -3,7 +3,6 @@
 import ast
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from m3agent.serving.embedded.operators import (
     arithmetic,
@@ -64,14 +63,6 @@ PAIR_PARTS = 14
 PAIR_COST = 2.4
 
 
-@dataclass(frozen=True)
-class Suspects:
-    """A file and how much each of its lines is suspected, from 0 to 1."""
-
-    path: str
-    lines: Mapping[int, float]
-
-
 def propose(
     source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
 ) -> list[tuple[float, Mutation]]:
@@ -93,12 +84,14 @@ def propose(
         if function not in scopes:
             scopes[function] = Scope(module, function, kinds)
         place = Place(source, module, scopes[function], statement, hints)
-        kept = [mutation for mutation in _of_statement(place) if checked.accepts(mutation, statement)]
+        # Where two operators propose the same, it is as ordinary as the more ordinary of the two.
+        ranked = sorted(_of_statement(place), key=lambda mutation: mutation.cost)
+        kept = [mutation for mutation in ranked if checked.accepts(mutation)]
         found += [(score, mutation) for mutation in kept]
         single.append((score, kept))
     for score, kept in single:
         pairs = _pairs(kept)
-        found += [(score, mutation) for mutation in pairs if checked.accepts(mutation, None)]
+        found += [(score, mutation) for mutation in pairs if checked.accepts(mutation)]
     return found
 
 
@@ -138,7 +131,7 @@ class Checker:
             for node in tops
         ]
 
-    def accepts(self, mutation: Mutation, statement: ast.stmt | None) -> bool:
+    def accepts(self, mutation: Mutation) -> bool:
         """Tell whether `mutation` is a new, well-formed change."""
         low = min(edit.start for edit in mutation.edits)
         high = max(edit.end for edit in mutation.edits)

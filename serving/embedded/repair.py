@@ -266,6 +266,8 @@ class Repair:
             for path, _, _ in frames:
                 if path.endswith(".py") and not is_test_path(path):
                     weights[path] = weights.get(path, 0.0) + 1.0
+        for path in spectrum["imported"]:
+            weights.setdefault(path, 0.0)
         wanted = sorted(weights, key=lambda path: (-weights[path], path))[:FILES]
         sources: dict[str, Source] = {}
         while wanted:

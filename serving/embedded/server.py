@@ -1,6 +1,7 @@
 """The OpenAI-compatible server in front of the policy: loopback, no key, one model."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import time
@@ -216,6 +217,8 @@ def application(engine: Engine) -> "Starlette":
             events, text = await engine.events(body)
         except BadRequest as error:
             return refused(error)
+        except asyncio.CancelledError:  # it is being shut down: nobody waits for the answer
+            return PlainTextResponse("shutting down", status_code=503)
         pieces = deltas(events)
         finish = "tool_calls" if any("tool_calls" in piece for piece in pieces) else "stop"
         base = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": MODEL}
@@ -297,6 +300,12 @@ class EmbeddedServer:
     async def _start(self, listener: "socket.socket") -> None:
         import uvicorn
 
+        class Server(uvicorn.Server):
+            """Leaves the process's signal handlers alone: they are its owner's."""
+
+            def capture_signals(self) -> contextlib.AbstractContextManager[None]:
+                return contextlib.nullcontext()
+
         config = uvicorn.Config(
             application(self.engine),
             log_config=None,
@@ -304,11 +313,10 @@ class EmbeddedServer:
             lifespan="off",
             timeout_graceful_shutdown=1,
         )
-        server = uvicorn.Server(config)
+        server = Server(config)
         self._server = server
         self._listener = listener
-        # `_serve` is what `serve` does without taking over the process's signal handlers.
-        self._task = asyncio.create_task(server._serve([listener]))
+        self._task = asyncio.create_task(server.serve([listener]))
         while not server.started:
             if self._task.done():
                 await self._task

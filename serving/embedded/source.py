@@ -27,17 +27,57 @@ def splice(text: str, edits: tuple[Edit, ...]) -> str:
     return text
 
 
-@lru_cache(maxsize=20_000)
-def is_atom(text: str) -> bool:
-    """Tell whether the expression `text` keeps its meaning beside any operator without parentheses."""
+OR, AND, NOT, COMPARISON, BIT_OR, UNARY, POWER, ATOM = 1, 2, 3, 4, 5, 11, 12, 14
+"""How tightly an expression binds (the language reference's order); 0 is ``lambda`` and conditional expressions."""
+
+BINDING: dict[type[ast.operator], int] = {
+    ast.BitOr: BIT_OR,
+    ast.BitXor: 6,
+    ast.BitAnd: 7,
+    ast.LShift: 8,
+    ast.RShift: 8,
+    ast.Add: 9,
+    ast.Sub: 9,
+    ast.Mult: 10,
+    ast.MatMult: 10,
+    ast.Div: 10,
+    ast.FloorDiv: 10,
+    ast.Mod: 10,
+    ast.Pow: POWER,
+}
+
+
+@lru_cache(maxsize=50_000)
+def binding(text: str) -> int:
+    """Return how tightly the expression `text` binds; -1 for what is no expression by itself."""
     try:
         node = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return False
-    if isinstance(node, ast.Tuple):
-        return text.startswith("(")
-    atoms = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.List, ast.Dict, ast.Set)
-    return isinstance(node, (*atoms, ast.ListComp, ast.SetComp, ast.DictComp, ast.JoinedStr))
+    except (SyntaxError, ValueError):
+        return -1
+    match node:
+        case ast.BinOp():
+            return BINDING[type(node.op)]
+        case ast.BoolOp():
+            return OR if isinstance(node.op, ast.Or) else AND
+        case ast.UnaryOp():
+            return NOT if isinstance(node.op, ast.Not) else UNARY
+        case ast.Compare():
+            return COMPARISON
+        case ast.Await():
+            return ATOM - 1
+        case ast.IfExp() | ast.Lambda() | ast.NamedExpr() | ast.Yield() | ast.YieldFrom() | ast.Starred():
+            return 0
+        case ast.Tuple() | ast.GeneratorExp():
+            return ATOM if text.startswith("(") else 0
+        case ast.Constant():
+            return ATOM - 1 if text[:1].isdigit() else ATOM
+        case _:
+            return ATOM
+
+
+def bound(text: str, least: int) -> str:
+    """Return `text`, in parentheses when it binds less tightly than `least`."""
+    return text if binding(text) >= least else f"({text})"
 
 
 class Source:
@@ -171,40 +211,40 @@ class Source:
                 pending.append(child)
         return found
 
+    def needed(self, node: ast.AST) -> int:
+        """Return how tightly an expression must bind to stand in the place of `node` without parentheses."""
+        parent = self.parents.get(node)
+        match parent:
+            case ast.BinOp():
+                least = BINDING[type(parent.op)]
+                if isinstance(parent.op, ast.Pow):
+                    return POWER + 1 if parent.left is node else UNARY
+                return least + (parent.right is node)
+            case ast.UnaryOp():
+                return NOT if isinstance(parent.op, ast.Not) else UNARY
+            case ast.BoolOp():
+                return OR + 1 if isinstance(parent.op, ast.Or) else AND + 1
+            case ast.Compare() | ast.Starred():
+                return BIT_OR
+            case ast.Attribute() | ast.Await():
+                return ATOM
+            case ast.Subscript():
+                return ATOM if parent.value is node else 0
+            case ast.Call():
+                return ATOM if parent.func is node else 0
+            case ast.IfExp():
+                return 0 if parent.orelse is node else OR
+            case ast.comprehension():
+                return OR
+            case _:
+                return 0
+
     def parenthesised(self, node: ast.AST, text: str) -> str:
         """Return `text`, in parentheses when it would otherwise change meaning in the place of `node`."""
-        parent = self.parents.get(node)
-        binding = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Attribute, ast.Await, ast.Starred)
-        tight = isinstance(parent, binding)
-        if isinstance(parent, ast.Subscript | ast.Attribute):
-            tight = parent.value is node
-        if isinstance(parent, ast.Call):
-            tight = parent.func is node
-        if isinstance(parent, ast.IfExp | ast.comprehension):
-            tight = True
-        if (
-            isinstance(parent, ast.BoolOp)
-            and " or " not in text
-            and " if " not in text
-            and "lambda" not in text
-        ):
-            tight = not is_comparison(text) and tight
-        if not tight or is_atom(text):
-            return text
         start, end = self.span(node)
         if self.text[start - 1 : start] == "(" and self.text[end : end + 1] == ")":
             return text
-        return f"({text})"
-
-
-@lru_cache(maxsize=20_000)
-def is_comparison(text: str) -> bool:
-    """Tell whether `text` binds tighter than ``and`` and ``or``."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return False
-    return isinstance(node, ast.Compare | ast.BinOp | ast.UnaryOp) or is_atom(text)
+        return bound(text, self.needed(node))
 
 
 def names_in(node: ast.AST) -> set[str]:

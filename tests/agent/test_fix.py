@@ -626,3 +626,45 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_interrupting_the_embedded_engine_is_quiet(make_repo: MakeRepo, own_state: Path) -> None:
+    """It is asked for its next step while it thinks or its call runs: either way nothing is left to say."""
+    repo = make_repo(BUGGY)
+    process = subprocess.Popen(
+        command("fix", ISSUE, "--repo", str(repo), "--engine", "embedded"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    while not list((own_state / "state").glob("sessions/*/events.jsonl")) or not of_type(
+        own_state, "call.started"
+    ):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout) == (130, b"")
+    assert b"Traceback" not in stderr
+    assert b"interrupted" in stderr
+    wait_until_gone(process.pid)
+
+
+def test_the_embedded_engine_fixes_end_to_end(make_repo: MakeRepo, own_state: Path) -> None:
+    done = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--engine", "embedded")
+    assert done.returncode == 0, done.stderr
+    assert "+    return a + b" in done.stdout
+    assert "no language model" in done.stderr
+    assert of_type(own_state, "endpoint.probed")[0]["flavour"] == "embedded"
+
+
+def test_a_running_server_of_ours_is_found(make_repo: MakeRepo, own_state: Path) -> None:
+    server = subprocess.Popen(command("serve", "--port", "0"), stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        done = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)))
+        assert done.returncode == 0, done.stderr
+        assert of_type(own_state, "session.started")[0]["endpoint"]["url"] in said
+    finally:
+        server.send_signal(signal.SIGINT)
+        assert server.wait(10) == 130
+    assert list((own_state / "state" / "servers").iterdir()) == [], "a server that ends is forgotten"

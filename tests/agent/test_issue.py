@@ -136,16 +136,9 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     assert "cannot be read: Permission denied" in refused(str(path))
 
 
-@pytest.mark.parametrize(
-    "spec",
-    ["#12", "owner/repo#12", "https://github.com/owner/repo/issues/12", "github.com/owner/repo/issues/12"],
-)
-def test_github_issues_are_named_as_not_fetched(spec: str) -> None:
-    assert "save the issue's text to a file" in refused(spec)
-
-
-def test_other_addresses_are_named_as_not_fetched() -> None:
-    assert "from the web" in refused("https://example.invalid/bug/1")
+def test_a_number_without_an_origin_and_other_addresses() -> None:
+    assert "this repository has none" in refused("#12")
+    assert "save the issue's text to a file" in refused("https://example.invalid/bug/1")
 
 
 def test_no_standard_input() -> None:

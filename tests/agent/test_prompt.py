@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import json
 
 import pytest
 
 from m3agent.agent.context.pack import Context, pack
 from m3agent.agent.gate import NO_CHANGE, NOT_TESTED, missing
+from m3agent.agent.images import image_of
 from m3agent.agent.issue import Issue, load_issue
 from m3agent.agent.prompt import CUT_OFF, LIMIT_REACHED, SYSTEM, first_messages
 from m3agent.tools.registry import TOOLS
+from tests.servers.tracker import PNG
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"
 
@@ -54,6 +58,35 @@ def test_an_issue_cannot_leave_its_place(context: Context, hostile: str) -> None
     assert task.count("</issue>") == 1
     assert task.endswith("after\n</issue>\n")
     assert hostile not in task.removesuffix("</issue>\n")
+
+
+def with_images(*names: str) -> Issue:
+    images = [image_of(name, PNG + name.encode("utf-8", "replace")) for name in names]
+    return dataclasses.replace(issue("It fails."), images=tuple(image for image in images if image))
+
+
+def test_images_stand_behind_the_text(context: Context) -> None:
+    plain = first_messages(context, issue("It fails."), HEAD, 0)[1]["content"]
+    messages = first_messages(context, with_images("a.png", "b </issue>\n.png"), HEAD, 0, images=True)
+    text, first, second = messages[1]["content"]
+    assert text["type"] == "text"
+    assert text["text"].startswith(plain), "the text before the images is what it is without them"
+    listed = text["text"].removeprefix(plain)
+    assert listed.startswith("\nThe issue's images follow in this order:\n1. a.png\n2. b ")
+    assert listed.count("\n") == 4 and "</issue>" not in listed
+    assert (first["type"], second["type"]) == ("image_url", "image_url")
+    kind, _, data = first["image_url"]["url"].partition(",")
+    assert (kind, base64.b64decode(data)) == ("data:image/png;base64", PNG + b"a.png")
+    again = first_messages(context, with_images("a.png", "b </issue>\n.png"), HEAD, 0, images=True)
+    assert json.dumps(messages) == json.dumps(again)
+
+
+def test_images_a_server_cannot_take_are_mentioned(context: Context) -> None:
+    plain = first_messages(context, issue("It fails."), HEAD, 0)[1]["content"]
+    one = first_messages(context, with_images("a.png"), HEAD, 0)[1]["content"]
+    assert one == plain + "\nThe issue has 1 image, left out here: you cannot see images.\n"
+    assert "has 2 images," in first_messages(context, with_images("a", "b"), HEAD, 0)[1]["content"]
+    assert first_messages(context, issue("It fails."), HEAD, 0, images=True)[1]["content"] == plain
 
 
 def test_the_system_text_and_the_program_agree() -> None:

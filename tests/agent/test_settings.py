@@ -120,6 +120,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "image",
         "sandbox",
         "yes",
+        "github_api",
         "tokenizer",
     }
 
@@ -230,6 +231,7 @@ def test_keys_come_from_the_environment_or_the_users_file_and_are_never_shown(la
     layers.user.write_text("api_key = ['hush']\n")
     assert "hush" not in layers.refused()
     assert "hush" not in layers.refused({"endpoint": "http://user:hush@host/v1"})
+    assert "hush" not in layers.refused({"github_api": "https://user:hush@host/api/v3"})
 
 
 def test_show_as_table_and_as_json(layers: Layers) -> None:
@@ -301,3 +303,14 @@ def test_any_text_as_value_is_taken_or_refused_in_one_sentence(text: str) -> Non
             load_settings(Path("/"), {}, {"HOME": "/nonexistent", f"M3AGENT_{name.upper()}": text})
         except UsageError as error:
             assert len(str(error).splitlines()) == 1
+
+
+def test_the_address_of_github(layers: Layers) -> None:
+    assert layers.load().settings.github_api == "https://api.github.com"
+    for url, taken in [
+        ("https://ghe.example.com/api/v3/", "https://ghe.example.com/api/v3"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+    ]:
+        assert layers.load(M3AGENT_GITHUB_API=url).settings.github_api == taken
+    for wrong in ("http://ghe.example.com/api/v3", "ghe.example.com", "https://ghe.example.com/?x=1"):
+        assert "--github-api cannot be" in layers.refused({"github_api": wrong})

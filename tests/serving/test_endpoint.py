@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.endpoint import Endpoint, probe
+from m3agent.serving.endpoint import Endpoint, _takes_images, probe
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
 
@@ -48,6 +48,47 @@ async def test_other_servers(server: MisbehavingServer, owner: str, flavour: str
     assert (endpoint.flavour, endpoint.reasoning_field, endpoint.max_model_len) == (flavour, field, None)
     versions = {"sglang": "0.5.23", "trtllm": "0.24.0"}
     assert endpoint.version == versions.get(flavour)
+
+
+@pytest.mark.parametrize(
+    ("owner", "said", "images"),
+    [
+        ("vllm", {}, False),
+        ("vllm", {"modalities": ["text", "image"]}, True),
+        ("x", {"architecture": {"input_modalities": ["text", "image"], "output_modalities": ["text"]}}, True),
+        (
+            "x",
+            {"architecture": {"input_modalities": ["text"], "output_modalities": ["text", "image"]}},
+            False,
+        ),
+        ("x", {"modalities": {"input": ["text"], "output": ["image"]}}, False),
+        ("x", {"capabilities": {"vision": True, "function_calling": True}}, True),
+        ("x", {"capabilities": {"vision": False}}, False),
+        ("x", {"capabilities": ["completion", "vision"]}, True),
+        ("x", {"capabilities": "vision", "architecture": "vision"}, False),
+        ("m3agent", {"modalities": ["image"]}, False),
+    ],
+)
+async def test_whether_it_takes_images(
+    server: MisbehavingServer, owner: str, said: dict[str, Any], images: bool
+) -> None:
+    server.pages["/v1/models"] = models(owner, "MiniMax-M3", **said)
+    assert (await ask(server.url)).images is images
+
+
+@pytest.mark.parametrize(
+    ("base", "model", "images"),
+    [
+        ("https://api.minimax.io/v1", "MiniMax-M3", True),
+        ("https://api.minimaxi.com/v1", "MiniMax-M3", True),
+        ("https://api.minimax.io/v1", "MiniMax-M2", False),
+        ("https://openrouter.ai/api/v1", "minimax/minimax-m3", False),
+        ("https://notminimax.io/v1", "MiniMax-M3", False),
+    ],
+)
+def test_hosts_that_say_nothing_of_images(base: str, model: str, images: bool) -> None:
+    assert _takes_images({"id": model}, base) is images
+    assert _takes_images({"id": model, "modalities": ["text"]}, base) is False
 
 
 async def test_an_api_without_v1(server: MisbehavingServer) -> None:

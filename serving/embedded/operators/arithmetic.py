@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from m3agent.serving.embedded.operators.base import Alternative, Place
-from m3agent.serving.embedded.source import is_atom
+from m3agent.serving.embedded.source import AND, ATOM, BINDING, OR, POWER, bound
 
 SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -42,9 +42,18 @@ SIDED = ("-", "/", "//", "%", "**", "<<", ">>", "+")
 NUMBERS = frozenset(("int", "float", "Decimal", "Fraction", "bool"))
 
 
+LEVELS = {sign: BINDING[kind] for kind, sign in SIGNS.items()} | {"and": AND, "or": OR}
+
+
+def joined(left: str, sign: str, right: str) -> str:
+    """Return ``left sign right`` with the parentheses it needs."""
+    level = LEVELS[sign]
+    return f"{bound(left, level + (level == POWER))} {sign} {bound(right, level + (level != POWER))}"
+
+
 def atom(text: str) -> str:
     """Return `text` in parentheses unless it binds tightly already."""
-    return text if is_atom(text) else f"({text})"
+    return bound(text, ATOM)
 
 
 def operators(place: Place, node: ast.expr) -> Iterator[Alternative]:
@@ -56,20 +65,17 @@ def operators(place: Place, node: ast.expr) -> Iterator[Alternative]:
     if isinstance(node.left, ast.Constant) and isinstance(node.left.value, str) and sign == "%":
         return  # text formatting
     for other, cost in INSTEAD[sign]:
-        yield Alternative(f"{left} {other} {atom(right)}", "arithmetic operator", cost)
+        yield Alternative(joined(left, other, right), "arithmetic operator", cost)
     if sign in SIDED:
-        yield Alternative(
-            f"{atom(right)} {sign} {atom(left)}", "operands swapped", 2.8 if sign == "+" else 1.8
-        )
+        yield Alternative(joined(right, sign, left), "operands swapped", 2.8 if sign == "+" else 1.8)
     yield Alternative(left, "operand dropped", 2.4)
     yield Alternative(right, "operand dropped", 2.4)
-    for inner, outer, inner_left in ((node.left, right, True), (node.right, left, False)):
-        if isinstance(inner, ast.BinOp):
-            a, b, other = place.text(inner.left), place.text(inner.right), SIGNS[type(inner.op)]
-            if inner_left:
-                yield Alternative(f"{atom(a)} {other} ({b} {sign} {outer})", "grouping", 2.0)
-            else:
-                yield Alternative(f"({outer} {sign} {a}) {other} {atom(b)}", "grouping", 2.0)
+    if isinstance(node.left, ast.BinOp):
+        a, b, other = place.text(node.left.left), place.text(node.left.right), SIGNS[type(node.left.op)]
+        yield Alternative(joined(a, other, joined(b, sign, right)), "grouping", 2.0)
+    if isinstance(node.right, ast.BinOp):
+        a, b, other = place.text(node.right.left), place.text(node.right.right), SIGNS[type(node.right.op)]
+        yield Alternative(joined(joined(left, sign, a), other, b), "grouping", 2.0)
 
 
 def signs(place: Place, node: ast.expr) -> Iterator[Alternative]:
@@ -159,19 +165,19 @@ def offsets(place: Place, node: ast.expr) -> Iterator[Alternative]:
         yield Alternative(f"{text} - {name}", "missing term", 4.0 + near)
         yield Alternative(f"{text} + {name}", "missing term", 4.0 + near)
         if number:
-            yield Alternative(f"{atom(text)} * {name}", "missing factor", 4.8 + near)
+            yield Alternative(joined(text, "*", name), "missing factor", 4.8 + near)
             yield Alternative(f"max({text}, {name})", "missing bound", 5.0 + near)
             yield Alternative(f"min({text}, {name})", "missing bound", 5.0 + near)
     later = 0.0 if number else 1.0
     for written in (
         f"max(0, {text})",
-        f"{atom(text)} ** 2",
-        f"2 * {atom(text)}",
-        f"{atom(text)} // 2",
-        f"{atom(text)} % 2",
+        joined(text, "**", "2"),
+        joined("2", "*", text),
+        joined(text, "//", "2"),
+        joined(text, "%", "2"),
     ):
         yield Alternative(written, "missing factor", 4.8 + later)
-    yield Alternative(f"{atom(text)} / 100", "missing factor", 5.0 + later)
-    yield Alternative(f"{atom(text)} * 100", "missing factor", 5.2 + later)
-    yield Alternative(f"1 - {atom(text)}", "missing factor", 5.0 + later)
+    yield Alternative(joined(text, "/", "100"), "missing factor", 5.0 + later)
+    yield Alternative(joined(text, "*", "100"), "missing factor", 5.2 + later)
+    yield Alternative(joined("1", "-", text), "missing factor", 5.0 + later)
     yield Alternative(f"1 + {text}", "off by one", 5.4 + later)

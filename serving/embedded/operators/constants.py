@@ -233,23 +233,36 @@ def _variants(value: str) -> Iterator[str]:
             yield value[:index] + value[index + 1 :]
 
 
+def _specifications(text: str, start: int, end: int) -> Iterator[Alternative]:
+    """Yield `text` with another format specification between `start` and `end`."""
+
+    def offer(match: re.Match[str], other: str, cost: float) -> Alternative:
+        return Alternative(
+            text[: start + match.start()] + other + text[start + match.end() :], "format", cost
+        )
+
+    specification = text[start:end]
+    for match in re.finditer(r"\d+", specification):
+        for step in (1, -1):
+            if int(match[0]) + step >= 0:
+                yield offer(match, str(int(match[0]) + step), 2.0)
+    for match in re.finditer(r"[<>^]", specification):
+        for other in "<>^":
+            yield offer(match, other, 2.4)
+    for match in re.finditer(r"[fdegxXobs%]$", specification):
+        for other in "fdeg%xXs":
+            yield offer(match, other, 3.0)
+    for match in re.finditer(r"%([A-Za-z])", specification):
+        yield offer(match, "%" + match[1].swapcase(), 2.6)
+
+
 def formats(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """Another precision, width, alignment or kind in the format of an f-string, or another name in its braces."""
     if not isinstance(node, ast.JoinedStr):
         return
     text = place.text(node)
-    for match in re.finditer(r":[^{}]*?(\d+)[^{}]*\}", text):
-        for step in (1, -1):
-            changed = int(match[1]) + step
-            if changed >= 0:
-                yield Alternative(text[: match.start(1)] + str(changed) + text[match.end(1) :], "format", 2.0)
-    for match in re.finditer(r":[^{}]*?([<>^])[^{}]*\}", text):
-        for other in "<>^":
-            yield Alternative(text[: match.start(1)] + other + text[match.end(1) :], "format", 2.4)
-    for match in re.finditer(r":[^{}]*?([fdegxXobs%])\}", text):
-        for other in "fdeg%xXs":
-            if other != match[1]:
-                yield Alternative(text[: match.start(1)] + other + text[match.end(1) :], "format", 3.0)
+    for specification in re.finditer(r":([^{}]*)\}", text):
+        yield from _specifications(text, *specification.span(1))
     names = place.names(node)
     for match in re.finditer(r"(?<=\{)([A-Za-z_][A-Za-z_0-9.]*)", text):
         others = [*names, *(f"self.{name}" for name in place.scope.self_attributes if place.scope.is_method)]

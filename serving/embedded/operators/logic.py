@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from m3agent.serving.embedded.operators.base import Alternative, Place, is_condition
+from m3agent.serving.embedded.source import AND, BIT_OR, NOT, OR, bound
 
 SIGNS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
@@ -36,7 +37,7 @@ def comparisons(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """Another comparison, with a bound moved by one where it is a number."""
     if not isinstance(node, ast.Compare):
         return
-    texts = [place.text(part) for part in (node.left, *node.comparators)]
+    texts = [bound(place.text(part), BIT_OR) for part in (node.left, *node.comparators)]
     signs = [SIGNS[type(sign)] for sign in node.ops]
 
     def joined(parts: list[str], between: list[str]) -> str:
@@ -46,45 +47,40 @@ def comparisons(place: Place, node: ast.expr) -> Iterator[Alternative]:
         for other, cost in INSTEAD[sign]:
             changed = [*signs[:index], other, *signs[index + 1 :]]
             yield Alternative(joined(texts, changed), "comparison", cost)
-            bound = node.comparators[index]
-            if isinstance(bound, ast.Constant) and type(bound.value) is int and "in" not in other:
+            limit = node.comparators[index]
+            if isinstance(limit, ast.Constant) and type(limit.value) is int and "in" not in other:
                 for step in (1, -1):
-                    parts = [*texts[: index + 1], str(bound.value + step), *texts[index + 2 :]]
-                    yield Alternative(joined(parts, changed), "comparison and bound", cost + 2.2)
+                    parts = [*texts[: index + 1], str(limit.value + step), *texts[index + 2 :]]
+                    yield Alternative(joined(parts, changed), "comparison and bound", cost + 1.8)
     if len(signs) == 1 and signs[0] in ("in", "not in", "is", "is not"):
         yield Alternative(joined(texts[::-1], signs), "comparison sides", 2.8)
     if len(signs) == 1 and signs[0] in ("==", "!=") and texts[1] in ("None", "True", "False"):
         yield Alternative(texts[0], "comparison dropped", 2.6)
-        yield Alternative(f"not {texts[0]}", "comparison dropped", 2.6)
+        yield Alternative(negated(texts[0]), "comparison dropped", 2.6)
+
+
+def both(one: str, word: str, other: str) -> str:
+    """Return two conditions joined by ``and`` or ``or``, with the parentheses they need."""
+    level = OR if word == "or" else AND
+    return f"{bound(one, level)} {word} {bound(other, level)}"
+
+
+def negated(text: str) -> str:
+    """Return ``not text``, with the parentheses it needs."""
+    return f"not {bound(text, NOT)}"
+
+
+def is_none(text: str, word: str = "is") -> str:
+    """Return a test of `text` for None; `word` is ``is`` or ``is not``."""
+    return f"{bound(text, BIT_OR)} {word} None"
 
 
 def booleans(place: Place, node: ast.expr) -> Iterator[Alternative]:
     """``and`` for ``or``, an operand left out, a negation added or removed."""
     if isinstance(node, ast.BoolOp):
-        word = "or" if isinstance(node.op, ast.And) else "and"
-        own = "and" if word == "or" else "or"
-        texts = [place.text(value) for value in node.values]
-        yield Alternative(f" {word} ".join(texts), "boolean operator", 1.2)
-        if len(texts) == 3:
-            yield Alternative(f"{texts[0]} {own} ({texts[1]} {word} {texts[2]})", "boolean operator", 2.4)
-            yield Alternative(f"({texts[0]} {word} {texts[1]}) {own} {texts[2]}", "boolean operator", 2.4)
-        for index in range(len(texts)):
-            yield Alternative(f" {own} ".join(texts[:index] + texts[index + 1 :]), "operand dropped", 2.4)
-        for index, value in enumerate(node.values):
-            if isinstance(value, ast.BoolOp) and own == "or":
-                inner = [place.text(part) for part in value.values]
-                rest = [text for other, text in enumerate(texts) if other != index]
-                regrouped = f"({' or '.join([*rest, inner[0]])}) and {' and '.join(inner[1:])}"
-                yield Alternative(regrouped, "grouping", 2.8)
-        if own == "or" and len(texts) == 2:
-            yield Alternative(f"{texts[0]} if {texts[0]} is not None else {texts[1]}", "truth of None", 2.4)
+        yield from _joined(place, node)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield Alternative(place.text(node.operand), "not removed", 1.2)
-        yield Alternative(f"{place.text(node.operand)} is None", "truth of None", 2.2)
-        if isinstance(node.operand, ast.BoolOp):
-            first, *rest = [place.text(value) for value in node.operand.values]
-            word = "and" if isinstance(node.operand.op, ast.And) else "or"
-            yield Alternative(f" {word} ".join([f"not {first}", *rest]), "not moved", 2.4)
+        yield from _negation(place, node)
         return
     parent = place.parent(node)
     decides = is_condition(place, node) or isinstance(parent, ast.BoolOp)
@@ -92,12 +88,45 @@ def booleans(place: Place, node: ast.expr) -> Iterator[Alternative]:
     if decides or (isinstance(parent, ast.Return) and isinstance(node, ast.BoolOp | ast.Compare | ast.Call)):
         text = place.text(node)
         if not isinstance(node, ast.Compare):
-            yield Alternative(f"not {text}" if simple else f"not ({text})", "not added", 1.8)
+            yield Alternative(negated(text), "not added", 1.8)
         elif len(node.ops) > 1:
-            yield Alternative(f"not {text}", "not added", 2.4)
+            yield Alternative(negated(text), "not added", 2.4)
         if simple:
-            yield Alternative(f"{text} is not None", "truth of None", 2.2)
-            yield Alternative(f"{text} is None", "truth of None", 3.0)
+            yield Alternative(is_none(text, "is not"), "truth of None", 2.2)
+            yield Alternative(is_none(text), "truth of None", 3.0)
+
+
+def _joined(place: Place, node: ast.BoolOp) -> Iterator[Alternative]:
+    own, word = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+    own_level, level = (AND, OR) if own == "and" else (OR, AND)
+    texts = [place.text(value) for value in node.values]
+    yield Alternative(f" {word} ".join(bound(text, level) for text in texts), "boolean operator", 1.2)
+    if len(texts) == 3:
+        yield Alternative(both(texts[0], own, both(texts[1], word, texts[2])), "boolean operator", 2.4)
+        yield Alternative(both(both(texts[0], word, texts[1]), own, texts[2]), "boolean operator", 2.4)
+    for index in range(len(texts)):
+        rest = [bound(text, own_level) for text in texts[:index] + texts[index + 1 :]]
+        yield Alternative(f" {own} ".join(rest), "operand dropped", 2.4)
+    for index, value in enumerate(node.values):
+        if isinstance(value, ast.BoolOp) and own == "or":
+            first, *inner = [place.text(part) for part in value.values]
+            outer = [text for other, text in enumerate(texts) if other != index]
+            regrouped = f"({' or '.join([*outer, first])}) and {' and '.join(inner)}"
+            yield Alternative(regrouped, "grouping", 2.8)
+    if own == "or" and len(texts) == 2:
+        one, other = bound(texts[0], OR), texts[1]
+        yield Alternative(f"{one} if {is_none(texts[0], 'is not')} else {other}", "truth of None", 2.4)
+
+
+def _negation(place: Place, node: ast.UnaryOp) -> Iterator[Alternative]:
+    text = place.text(node.operand)
+    yield Alternative(text, "not removed", 1.2)
+    yield Alternative(is_none(text), "truth of None", 2.2)
+    if isinstance(node.operand, ast.BoolOp):
+        word, level = ("and", AND) if isinstance(node.operand.op, ast.And) else ("or", OR)
+        first, *rest = [place.text(value) for value in node.operand.values]
+        parts = [negated(first), *(bound(other, level) for other in rest)]
+        yield Alternative(f" {word} ".join(parts), "not moved", 2.4)
 
 
 def conditions(place: Place, node: ast.expr) -> Iterator[Alternative]:
@@ -112,19 +141,15 @@ def conditions(place: Place, node: ast.expr) -> Iterator[Alternative]:
             yield Alternative(name, "condition", 3.0)
             yield Alternative(f"not {name}", "condition", 3.6)
         return
-    left = f"({text})" if isinstance(node, ast.BoolOp | ast.IfExp | ast.Lambda) else text
     for atom, cost in atoms(place, node):
-        kept = {"and": left if not isinstance(node, ast.BoolOp) or isinstance(node.op, ast.Or) else text}
-        kept["and"] = text if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And) else left
-        kept["or"] = text if isinstance(node, ast.BoolOp) else left
         if atom.endswith("is None"):
-            yield Alternative(f"{atom} or {kept['or']}", "condition weakened", cost)
+            yield Alternative(both(atom, "or", text), "condition weakened", cost)
             continue
         if atom.endswith("is not None"):
-            yield Alternative(f"{atom} and {kept['and']}", "condition strengthened", cost)
+            yield Alternative(both(atom, "and", text), "condition strengthened", cost)
             continue
-        yield Alternative(f"{kept['and']} and {atom}", "condition strengthened", cost)
-        yield Alternative(f"{kept['or']} or {atom}", "condition weakened", cost)
+        yield Alternative(both(text, "and", atom), "condition strengthened", cost)
+        yield Alternative(both(text, "or", atom), "condition weakened", cost)
         if cost < 4.6:
             yield Alternative(atom, "condition", cost + 0.4)
 
@@ -138,8 +163,8 @@ def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
         base = place.text(inner.value)
         if base not in ("self", *seen) and not isinstance(inner.value, ast.Call):
             seen.add(base)
-            yield f"{base} is None", none_cost
-            yield f"{base} is not None", none_cost
+            yield is_none(base), none_cost
+            yield is_none(base, "is not"), none_cost
     used = {inner.id for inner in ast.walk(place.statement) if isinstance(inner, ast.Name)}
     for name in place.names(node):
         near = 0.0 if name in used else 0.6

@@ -16,6 +16,11 @@ _PARTS = {
     "judge": ("tree", "session", "swap", "jobs", "judge"),
     "read": ("tree", "reading"),
 }
+_PURPOSES = {
+    "spectrum": "measure which lines failing and passing tests run",
+    "judge": "let the tests judge candidate changes in a private copy",
+    "read": "read files exactly",
+}
 _ENTRY = {"spectrum": "spectrum", "judge": "judge", "read": "read"}
 
 
@@ -32,6 +37,7 @@ def _body(parts: tuple[str, ...]) -> str:
 def bundle(mode: str, payload: str) -> str:
     """Return the program for `mode` (a key of ``_PARTS``) with `payload`, a JSON text, as its input."""
     return (
+        f"# {_PURPOSES[mode]}\n"
         "from __future__ import annotations\n"
         # The program's own folder must not be imported from: whatever its file is called may hide a module.
         "import os, sys\n"

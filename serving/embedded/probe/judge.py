@@ -18,6 +18,7 @@ from m3agent.serving.embedded.probe.jobs import Job, Jobs
 from m3agent.serving.embedded.probe.session import (
     Channel,
     Clock,
+    end_with_parent,
     fork,
     messages,
     reap,
@@ -165,14 +166,10 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                     channel.send(t="verdict", index=index, ended=None, swapped=found == {})
                     continue
                 pairs = [(function, code) for key, code in found.items() for function in functions[key]]
-                channel.send(
-                    t="verdict",
-                    index=index,
-                    ended=swapped_in(session, plugin, items, pairs, task),
-                    swapped=True,
-                )
+                ended = swapped_in(session, plugin, items, pairs, task)
                 if tree.small:
-                    tree.restore()
+                    tree.restore()  # before the verdict: after it the copy is the judge's to use
+                channel.send(t="verdict", index=index, ended=ended, swapped=True)
         return True
 
     plugin = recorder(channel, tree, set(task.first), clock, calls, loop)
@@ -187,6 +184,7 @@ def swapped_in(session: Any, plugin: Any, items: list[Any], pairs: list[Any], ta
     if not pid:
         try:
             os.setsid()
+            end_with_parent()
             os.close(reader)
             plugin.channel = Channel(writer)
             for function, code in pairs:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -87,6 +88,11 @@ def reap(pid: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies: a group of its own does not die with the parent's."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
 
 
 def arm(cpu: float, wall: float) -> None:

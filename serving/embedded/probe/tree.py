@@ -1,7 +1,7 @@
 """The work tree as the probe sees it: which files are tests, private copies, and putting a copy back."""
 
 # Runs inside the sandbox, where plain paths start faster.
-# ruff: noqa: PTH100, PTH103, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120
+# ruff: noqa: PTH103, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120
 
 from __future__ import annotations
 

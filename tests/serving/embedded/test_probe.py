@@ -1,0 +1,251 @@
+"""The probe as a real process on real trees: hostile tests, hostile candidates, and the work tree left as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from m3agent.serving.embedded.probe.tree import is_test, listing
+from tests.serving.embedded.workbench import Workbench
+
+MODULE = """
+def half(n):
+    return n // 3
+
+
+def other(n):
+    return n
+"""
+TESTS = """
+from m import half, other
+
+
+def test_half():
+    assert half(4) == 2
+
+
+def test_half_of_big():
+    assert half(100) == 50
+
+
+def test_other():
+    assert other(1) == 1
+"""
+
+
+def tree(folder: Path, module: str = MODULE, tests: str = TESTS, **more: str) -> Workbench:
+    return Workbench.of(folder, {"m.py": dedent(module), "test_m.py": dedent(tests), **more})
+
+
+def snapshot(bench: Workbench) -> dict[str, bytes]:
+    return {path: (bench.root / path).read_bytes() for path in listing(str(bench.root))}
+
+
+def test_spectrum_tells_lines_tests_and_tracebacks(tmp_path: Path) -> None:
+    found = tree(tmp_path).spectrum()
+    assert sorted(found["failed_ids"]) == ["test_m.py::test_half", "test_m.py::test_half_of_big"]
+    assert found["passed"] == 1
+    assert found["whole"] and found["private"]
+    assert found["traced"] == [2, 1]
+    assert [2 + 1, 2, 0] in found["lines"]["m.py"]
+    assert found["kinds"]["m.py:2"] == {"n": ["int"]}
+    assert found["failed"][0][4][-1][0] == "test_m.py"
+    assert len(found["groups"]) <= 2
+
+
+def test_judge_tells_candidates_apart(tmp_path: Path) -> None:
+    bench = tree(tmp_path)
+    before = snapshot(bench)
+    found = bench.spectrum()
+    right = MODULE.replace("// 3", "// 2")
+    candidates = [
+        MODULE.replace("// 3", "// 4"),
+        right,
+        right.replace("return n\n", "return 0\n"),
+        MODULE.replace("return n // 3", "return 2"),
+        MODULE.replace("return n // 3", "return ((("),
+    ]
+    assert bench.judge(found, "m.py", candidates) == "fPrpx"
+    assert snapshot(bench) == before
+
+
+HOSTILE = {
+    "loop": "while True:\n        pass",
+    "sleep": "import time; time.sleep(1000)",
+    "exit": "import os; os._exit(0)",
+    "sys exit": "import sys; sys.exit(0)",
+    "memory": "return len([0] * (1 << 40)) // 2 or bytearray(3 << 30)",
+    "swallow": "while True:\n        try:\n            while True:\n                pass\n        except Exception:\n            pass",
+    "recursion": "return half(n)",
+    "prints results": "print('PASSED 3 passed')\n    return 1",
+    "kills its group": "import os, signal; os.killpg(0, signal.SIGKILL)",
+    "leaves a child": "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n    return 1",
+    "floods": "import sys\n    for _ in range(2000): sys.stderr.write('x' * 5000)\n    return 1",
+}
+
+
+def test_hostile_candidates_are_refused_and_do_not_stop_the_judge(tmp_path: Path) -> None:
+    bench = tree(tmp_path)
+    before = snapshot(bench)
+    found = bench.spectrum()
+    candidates = [MODULE.replace("return n // 3", code) for code in HOSTILE.values()]
+    verdicts = bench.judge(found, "m.py", [*candidates, MODULE.replace("// 3", "// 2")])
+    assert len(verdicts) == len(HOSTILE) + 1
+    assert verdicts[-1] == "P"
+    assert set(verdicts[:-1]) <= set("ftr"), dict(zip(HOSTILE, verdicts, strict=False))
+    assert snapshot(bench) == before
+
+
+def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
+    tests = """
+    import os
+    import m
+
+
+    def test_hangs():
+        while True:
+            m.half(2)
+
+
+    def test_dies():
+        os._exit(3)
+
+
+    def test_recurses():
+        def down():
+            return m.half(2) and down() or down()
+        down()
+
+
+    def test_fine():
+        assert m.other(2) == 2
+    """
+    found = tree(tmp_path, tests=tests).spectrum(test_seconds=1.0)
+    outcome = {row[0].split("::")[1]: row[1] for row in found["failed"]}
+    assert outcome == {"test_hangs": "timeout", "test_dies": "timeout", "test_recurses": "failed"}
+    assert found["passed"] == 1
+    assert any(line == 3 and failed for line, failed, _ in found["lines"]["m.py"])
+
+
+def test_tests_that_write_files_leave_the_work_tree_alone(tmp_path: Path) -> None:
+    tests = """
+    from pathlib import Path
+
+    from m import half
+
+    HERE = Path(__file__).parent
+
+
+    def test_counts():
+        counter = HERE / "data.txt"
+        counter.write_text(counter.read_text() + "x")
+        Path("new.txt").write_text("new")
+        assert len(counter.read_text()) == 2
+        assert half(4) == 2
+    """
+    bench = tree(tmp_path, tests=tests, **{"data.txt": "x"})
+    before = snapshot(bench)
+    found = bench.spectrum()
+    assert bench.judge(found, "m.py", [MODULE, *[MODULE.replace("// 3", "// 2")] * 3]) == "xPPP"
+    assert snapshot(bench) == before
+
+
+def test_a_project_imported_from_its_own_folder_is_judged_in_place_without_being_written(
+    tmp_path: Path,
+) -> None:
+    bench = tree(tmp_path)
+    before = snapshot(bench)
+    pinned = f"import sys\nsys.path.insert(0, {str(bench.root)!r})\n" + dedent(TESTS)
+    (bench.root / "test_m.py").write_text(pinned)
+    (bench.root / "conftest.py").write_text("collect_ignore = []\n")
+    before = snapshot(bench)
+    found = bench.spectrum()
+    assert not found["private"]
+    assert found["lines"]["m.py"]
+    assert (
+        bench.judge(found, "m.py", [MODULE.replace("// 3", "// 4"), MODULE.replace("// 3", "// 2")]) == "fP"
+    )
+    assert snapshot(bench) == before
+
+
+def test_module_level_faults_need_and_get_a_fresh_import(tmp_path: Path) -> None:
+    module = "FACTOR = 3\nTABLE = [n * FACTOR for n in range(5)]\n\n\ndef at(n):\n    return TABLE[n]\n"
+    tests = "from m import at\n\n\ndef test_at():\n    assert at(2) == 4\n"
+    bench = tree(tmp_path, module, tests)
+    found = bench.spectrum()
+    assert found["imported"]["m.py"]
+    candidates = [module.replace("= 3", "= 4"), module.replace("= 3", "= 2")]
+    assert bench.judge(found, "m.py", candidates) == "fP"
+
+
+def test_a_function_that_ran_at_import_gets_a_fresh_import(tmp_path: Path) -> None:
+    module = "def build():\n    return [n * 3 for n in range(5)]\n\n\nTABLE = build()\n"
+    tests = "import m\n\n\ndef test_table():\n    assert m.TABLE[2] == 4\n"
+    bench = tree(tmp_path, module, tests)
+    assert bench.judge(bench.spectrum(), "m.py", [module.replace("* 3", "* 2")]) == "P"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "import functools\n\n\n@functools.lru_cache\ndef half(n):\n    return n // 3\n\n\ndef other(n):\n    return n\n",
+        "class Halver:\n    @staticmethod\n    def by(n):\n        return n // 3\n\n\nhalf = Halver.by\nother = int\n",
+        "def half(n):\n    def inner():\n        return n // 3\n\n    return inner()\n\n\ndef other(n):\n    return n\n",
+        "half = lambda n: n // 3\nother = int\n",
+    ],
+)
+def test_functions_in_disguise(tmp_path: Path, module: str) -> None:
+    bench = tree(tmp_path, module)
+    candidates = [module.replace("// 3", "// 4"), module.replace("// 3", "// 2")]
+    assert bench.judge(bench.spectrum(), "m.py", candidates) == "fP"
+
+
+def test_modules_that_cannot_be_imported(tmp_path: Path) -> None:
+    module = "VALUE = undefined_name\n\n\ndef half(n):\n    return n // 2\n\n\ndef other(n):\n    return n\n"
+    bench = tree(tmp_path, module)
+    found = bench.spectrum()
+    assert found["failed_ids"] == ["test_m.py"]
+    assert ["m.py", 1, "<module>"] in found["failed"][0][4]
+    assert (
+        bench.judge(
+            found, "m.py", [module.replace("undefined_name", "other"), module.replace("undefined_name", "1")]
+        )
+        == "fP"
+    )
+
+
+def test_unittest_cases_and_subfolders(tmp_path: Path) -> None:
+    tests = """
+    import unittest
+
+    from pack.m import half
+
+
+    class HalfTest(unittest.TestCase):
+        def test_half(self):
+            for n in (2, 4):
+                with self.subTest(n=n):
+                    self.assertEqual(half(n), n / 2)
+    """
+    bench = Workbench.of(
+        tmp_path, {"src/pack/__init__.py": "", "src/pack/m.py": MODULE, "tests/test_m.py": dedent(tests)}
+    )
+    found = bench.spectrum()
+    assert found["failed_ids"] == ["tests/test_m.py::HalfTest::test_half"]
+    assert bench.judge(found, "src/pack/m.py", [MODULE.replace("// 3", "// 2")]) == "P"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a/tests/helper.py", True),
+        ("test_a.py", True),
+        ("a_test.py", True),
+        ("conftest.py", True),
+        ("a/testing.py", False),
+    ],
+)
+def test_test_code_is_known(path: str, expected: bool) -> None:
+    assert is_test(path) is expected

@@ -1,0 +1,182 @@
+"""A work tree in a temporary folder and the tools that act on it, each as a real process; no sandbox around."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from m3agent.serving.embedded.policy import Reply, respond
+from m3agent.serving.embedded.probe import MARK, bundle
+from m3agent.serving.embedded.repair import Budget
+from m3agent.tools import run_tests
+
+PARAMETERS: dict[str, dict[str, str]] = {
+    "code_exec": {"code": "string", "language": "string", "timeout": "integer"},
+    "file_write": {"path": "string", "content": "string"},
+    "file_edit": {"path": "string", "old": "string", "new": "string"},
+    "file_read": {"path": "string", "start": "integer", "end": "integer"},
+    "test_runner": {"test_file": "string", "framework": "string", "timeout": "integer"},
+}
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {key: {"type": kind} for key, kind in keys.items()},
+            },
+        },
+    }
+    for name, keys in PARAMETERS.items()
+]
+
+
+@dataclass
+class Workbench:
+    """The folder, and a conversation with the policy about it."""
+
+    root: Path
+    issue: str = "Something is wrong."
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
+
+    @classmethod
+    def of(cls, folder: Path, files: Mapping[str, str], issue: str = "Something is wrong.") -> Workbench:
+        bench = cls(folder / "tree", issue)
+        for path, text in files.items():
+            target = bench.root / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text.encode())
+        bench.messages.append({"role": "user", "content": f"files\n<issue>\n{issue}\n</issue>\n"})
+        return bench
+
+    def request(self, **more: Any) -> dict[str, Any]:
+        return {"model": "m3agent-embedded", "messages": self.messages, "tools": TOOLS, **more}
+
+    def ask(self, **more: Any) -> Reply:
+        return respond(self.request(**more), self.budget)
+
+    def take_turn(self, reply: Reply, result: str | None = None) -> str:
+        """Carry out the reply's call (or pretend it gave `result`) and append both to the history."""
+        call = reply.calls[0]
+        text = self.call(call.name, call.arguments) if result is None else result
+        number = f"call_{len(self.messages)}"
+        function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+        self.messages += [
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": number, "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": number, "content": text},
+        ]
+        return text
+
+    def converse(self, most: int = 40) -> Reply:
+        """Go on until the policy makes no more calls."""
+        for _ in range(most):
+            reply = self.ask()
+            if not reply.calls:
+                return reply
+            self.take_turn(reply)
+        raise AssertionError("the policy does not come to an end")
+
+    def text(self, path: str) -> str:
+        return (self.root / path).read_bytes().decode()
+
+    def environment(self) -> dict[str, str]:
+        kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+        paths = f"{self.root}{os.pathsep}{self.root / 'src'}"
+        return {**kept, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+
+    def python(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        if name == "code_exec":
+            program = self.root.parent / "code.py"
+            program.write_text(arguments["code"])
+            done = self.python(str(program), timeout=arguments["timeout"])
+            return f"exit code: {done.returncode}\nstdout:\n{done.stdout}\nstderr:\n{done.stderr}"
+        if name == "test_runner":
+            return self.run_tests(arguments["framework"], arguments["timeout"])
+        assert name == "file_edit", name
+        target = self.root / arguments["path"]
+        content = target.read_bytes().decode()
+        if content.count(arguments["old"]) != 1:
+            return "error: the text to replace is not there exactly once"
+        target.write_bytes(content.replace(arguments["old"], arguments["new"]).encode())
+        return f"edited {arguments['path']}"
+
+    def run_tests(self, framework: str, timeout: int) -> str:
+        report = self.root.parent / "report.jsonl"
+        limit = str(max(1.0, timeout / 20))
+        self.python(
+            "-c", Path(run_tests.__file__).read_text(), framework, str(report), ".", limit, timeout=timeout
+        )
+        entries = [json.loads(line) for line in report.read_text().splitlines()]
+        outcomes = {entry["id"]: entry["outcome"] for entry in entries if "outcome" in entry}
+
+        def count(kind: str) -> int:
+            return sum(outcome == kind for outcome in outcomes.values())
+
+        head = f"{count('passed')} passed, {count('failed')} failed, {count('error')} errors, {count('skipped')} skipped"
+        red = [f"{kind.upper()} {node}" for node, kind in outcomes.items() if kind in ("failed", "error")]
+        return "\n".join([head, *red])
+
+    def probe(self, mode: str, **asked: Any) -> dict[str, Any]:
+        """Run the probe by itself."""
+        program = self.root.parent / "probe.py"
+        program.write_text(bundle(mode, json.dumps({"root": ".", **asked})))
+        done = self.python(str(program), timeout=120)
+        lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+        assert len(lines) == 1, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(lines[0][len(MARK) :])
+        return found
+
+    def spectrum(self, test_seconds: float = 2.0) -> dict[str, Any]:
+        """Run the probe's measuring mode and unpack its answer."""
+        from m3agent.serving.embedded.repair import unpack
+
+        found = self.probe(
+            "spectrum", targets=["."], extra=[], test_seconds=test_seconds, seconds=60, room=24_000
+        )
+        return {**json.loads(unpack(found["packed"])), "private": found["private"]}
+
+    def judge(self, spectrum: Mapping[str, Any], path: str, texts: list[str], seconds: float = 60) -> str:
+        """Let the probe judge whole-file candidates; return the letters."""
+        size = len(self.text(path))
+        found = self.probe(
+            "judge",
+            targets=["."],
+            extra=[],
+            first=spectrum["groups"],
+            failing=spectrum["failed_ids"],
+            passed=spectrum["passed"],
+            whole=spectrum["whole"],
+            slowest=spectrum["slowest"],
+            suite_seconds=spectrum["suite_seconds"],
+            private=spectrum["private"],
+            files=[path],
+            stops=[len(texts)] * len(texts),
+            seconds=seconds,
+            candidates=[[0, [[0, size, text]]] for text in texts],
+        )
+        verdicts: str = found["verdicts"]
+        return verdicts
