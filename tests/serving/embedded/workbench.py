@@ -95,7 +95,9 @@ class Workbench:
     def environment(self) -> dict[str, str]:
         kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
         paths = f"{self.root}{os.pathsep}{self.root / 'src'}"
-        return {**kept, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        # as in a sandbox, which has pytest and nothing of this project's own test plugins
+        bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return {**kept, **bare, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 
     def python(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
