@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from m3agent.serving.embedded.localise import Scores
-from m3agent.serving.embedded.mutants import propose
+from m3agent.serving.embedded.mutants import SUSPICION, propose, rank
 from m3agent.serving.embedded.operators.base import Hints, Mutation
 from m3agent.serving.embedded.scope import Kinds
 from m3agent.serving.embedded.source import Source, splice
-
-SUSPICION = 3.0
-"""How much being the most suspected line, against not at all, weighs beside the cost of a change."""
 
 DOUBTFUL: Mapping[str, float] = {
     "statement deleted": 1.6,
@@ -42,9 +39,9 @@ class Candidate:
     @property
     def order(self) -> float:
         """The rank to try it at; smaller is earlier."""
-        return self.mutation.cost + SUSPICION * (1 - self.suspicion)
+        return rank(self.mutation.cost, self.suspicion)
 
-    def doubt(self, source: Source) -> float:
+    def doubt(self) -> float:
         """How little to trust it once it holds; smaller is better."""
         extra = sum(DOUBTFUL.get(part, 0.0) for part in self.mutation.operator.split(" and "))
         added = sum(len(edit.text) - (edit.end - edit.start) for edit in self.mutation.edits)
@@ -62,9 +59,10 @@ def _proposed(
     lines: tuple[tuple[int, float], ...],
     kinds: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...],
     hints: Hints,
+    most: int,
 ) -> tuple[tuple[float, Mutation], ...]:
     held = {where: {name: list(seen) for name, seen in names} for where, names in kinds}
-    return tuple(propose(Source(path, text), dict(lines), held, hints))
+    return tuple(propose(Source(path, text), dict(lines), held, hints, most))
 
 
 def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
@@ -75,13 +73,14 @@ def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]],
 
 
 def candidates(
-    sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, seed: int
+    sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
 ) -> list[Candidate]:
-    """Return every candidate, the ones to try first in front. Equal ranks are ordered by `seed`."""
+    """Return the `most` best candidates, the ones to try first in front. Equal ranks are ordered by `seed`."""
     found: list[Candidate] = []
     for path, lines in scores.items():
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
-        proposals = _proposed(path, sources[path].text, tuple(sorted(lines.items())), _frozen(own), hints)
+        suspects = tuple(sorted(lines.items()))
+        proposals = _proposed(path, sources[path].text, suspects, _frozen(own), hints, most)
         found += [Candidate(path, mutation, suspicion) for suspicion, mutation in proposals]
 
     def key(candidate: Candidate) -> tuple[float, int, str, tuple[object, ...]]:
@@ -89,7 +88,7 @@ def candidates(
         tie = zlib.crc32(f"{seed} {candidate.path} {edits}".encode())
         return round(candidate.order, 6), tie, candidate.path, edits
 
-    return sorted(found, key=key)
+    return sorted(found, key=key)[:most]
 
 
 def minimal_edit(before: str, after: str) -> tuple[str, str]:

@@ -16,9 +16,9 @@ from m3agent.serving.embedded.operators import (
     names,
 )
 from m3agent.serving.embedded.operators.base import Expression, Hints, Mutation, Place, Whole
-from m3agent.serving.embedded.operators.layout import first_line
 from m3agent.serving.embedded.scope import Kinds, Module, Scope
-from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, Source, splice
+from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, Source
+from m3agent.serving.embedded.wellformed import Checker
 
 ON_EXPRESSIONS: tuple[Expression, ...] = (
     logic.comparisons,
@@ -61,20 +61,42 @@ ON_STATEMENTS: tuple[Whole, ...] = (
 
 PAIR_PARTS = 14
 PAIR_COST = 2.4
+SUSPICION = 3.0
+"""How much being the most suspected line, against not at all, weighs beside the cost of a change."""
 
 
 def propose(
-    source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
+    source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int | None = None
 ) -> list[tuple[float, Mutation]]:
-    """Return ``(suspicion, mutation)`` for every distinct, well-formed mutation, single edits before pairs.
+    """Return ``(suspicion, mutation)`` for the `most` best distinct, well-formed mutations (all when None).
 
-    `suspects` maps lines to suspicion; statements none of whose own lines is in it are left alone.
+    `suspects` maps lines to suspicion; statements none of whose own lines is in it are left alone. The best are those
+    of the smallest `rank`. Where two operators propose the same, it is as ordinary as the more ordinary of the two.
     """
-    module = Module(source)
-    scopes: dict[Function | None, Scope] = {}
     found: list[tuple[float, Mutation]] = []
     checked = Checker(source)
-    single: list[tuple[float, list[Mutation]]] = []
+    for score, mutation, statement, inside in sorted(
+        _proposed(source, suspects, kinds, hints), key=lambda one: rank(one[1].cost, one[0])
+    ):
+        if most is not None and len(found) >= most:
+            break
+        accepts = checked.accepts_inside if inside else checked.accepts
+        if accepts(mutation, statement):
+            found.append((score, mutation))
+    return found
+
+
+def rank(cost: float, suspicion: float) -> float:
+    """Return where a change of this cost at a line of this suspicion stands in the order of trial; smaller is earlier."""
+    return cost + SUSPICION * (1 - suspicion)
+
+
+def _proposed(
+    source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
+) -> Iterator[tuple[float, Mutation, ast.stmt, bool]]:
+    """Yield suspicion, mutation, the statement it is about, and whether only expressions of that statement change."""
+    module = Module(source)
+    scopes: dict[Function | None, Scope] = {}
     for statement in source.statements():
         first, last = source.header(statement)
         score = max((suspects.get(line, 0.0) for line in range(first, last + 1)), default=0.0)
@@ -84,87 +106,32 @@ def propose(
         if function not in scopes:
             scopes[function] = Scope(module, function, kinds)
         place = Place(source, module, scopes[function], statement, hints)
-        # Where two operators propose the same, it is as ordinary as the more ordinary of the two.
-        ranked = sorted(_of_statement(place), key=lambda mutation: mutation.cost)
-        kept = [mutation for mutation in ranked if checked.accepts(mutation)]
-        found += [(score, mutation) for mutation in kept]
-        single.append((score, kept))
-    for score, kept in single:
-        pairs = _pairs(kept)
-        found += [(score, mutation) for mutation in pairs if checked.accepts(mutation)]
-    return found
+        inside = list(_of_expressions(place))
+        yield from ((score, mutation, statement, True) for mutation in (*inside, *_pairs(inside)))
+        yield from ((score, mutation, statement, False) for mutation in _of_statement(place))
 
 
-def _of_statement(place: Place) -> Iterator[Mutation]:
+def _of_expressions(place: Place) -> Iterator[Mutation]:
     for node in place.source.expressions(place.statement):
         start, end = place.source.span(node)
         for operator in ON_EXPRESSIONS:
             for other in operator(place, node):
                 text = place.source.parenthesised(node, other.text)
                 yield Mutation((Edit(start, end, text),), node.lineno, other.operator, other.cost)
+
+
+def _of_statement(place: Place) -> Iterator[Mutation]:
     for whole in ON_STATEMENTS:
         yield from whole(place)
 
 
 def _pairs(mutations: Iterable[Mutation]) -> Iterator[Mutation]:
     """Yield pairs of the most ordinary changes of one statement."""
-    ranked = sorted((m for m in mutations if len(m.edits) == 1), key=lambda mutation: mutation.cost)[
-        :PAIR_PARTS
-    ]
-    for one, other in itertools.combinations(ranked, 2):
+    distinct: dict[Edit, Mutation] = {}
+    for mutation in sorted(mutations, key=lambda mutation: mutation.cost):
+        distinct.setdefault(mutation.edits[0], mutation)
+    for one, other in itertools.combinations(list(distinct.values())[:PAIR_PARTS], 2):
         first, second = sorted((one.edits[0], other.edits[0]))
         if first.end <= second.start and first.end > first.start:
             cost = one.cost + other.cost + PAIR_COST
             yield Mutation((first, second), one.line, f"{one.operator} and {other.operator}", cost)
-
-
-class Checker:
-    """Refuses mutations that do not parse, change nothing, or repeat another."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._seen: set[tuple[int, str]] = set()
-        self._before: dict[int, str] = {}
-        tops = source.tree.body
-        self._bounds = [
-            (source.line_start(first_line(node)), source.line_start((node.end_lineno or 1) + 1))
-            for node in tops
-        ]
-
-    def accepts(self, mutation: Mutation) -> bool:
-        """Tell whether `mutation` is a new, well-formed change."""
-        low = min(edit.start for edit in mutation.edits)
-        high = max(edit.end for edit in mutation.edits)
-        inside = [index for index, (start, end) in enumerate(self._bounds) if start <= high and low <= end]
-        start, end = self._bounds[inside[0]][0], self._bounds[inside[-1]][1]
-        start, end = self._narrow(start, end, low, high)
-        moved = tuple(Edit(edit.start - start, edit.end - start, edit.text) for edit in mutation.edits)
-        text = splice(self._source.text[start:end], moved)
-        changed = _dump(text)
-        if changed is None:
-            return False
-        if start not in self._before:
-            self._before[start] = _dump(self._source.text[start:end]) or ""
-        if changed == self._before[start] or (start, changed) in self._seen:
-            return False
-        self._seen.add((start, changed))
-        return True
-
-    def _narrow(self, start: int, end: int, low: int, high: int) -> tuple[int, int]:
-        """Return the bounds of the method around the edit when a class holds it, to parse less."""
-        for node in self._source.tree.body:
-            if isinstance(node, ast.ClassDef):
-                for item in node.body:
-                    begin = self._source.line_start(first_line(item))
-                    stop = self._source.line_start((item.end_lineno or 1) + 1)
-                    if begin < low and high < stop and isinstance(item, FUNCTIONS):
-                        return begin, stop
-        return start, end
-
-
-def _dump(text: str) -> str | None:
-    indented = text[:1] in " \t"
-    try:
-        return ast.dump(ast.parse(f"if 1:\n{text}" if indented else text))
-    except (SyntaxError, ValueError, RecursionError):
-        return None

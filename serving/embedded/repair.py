@@ -135,7 +135,6 @@ class Repair:
         self.budget = budget
         self.state = State()
         self._framework = "pytest"
-        self._rejected: set[tuple[str, str]] = set()
 
     def steps(self) -> Steps:
         """Yield calls until there is nothing more to do; the report is then complete."""
@@ -194,16 +193,14 @@ class Repair:
             return True
         scores = localise(spectrum, sources, self.issue)
         hints = self._hints(spectrum)
-        ranked = [
-            candidate
-            for candidate in candidates(sources, scores, spectrum["kinds"], hints, self.budget.seed)
-            if (candidate.path, candidate.changed(sources[candidate.path])) not in self._rejected
-        ]
+        ranked = candidates(
+            sources, scores, spectrum["kinds"], hints, self.budget.candidates, self.budget.seed
+        )
         full, partial = yield from self._search(ranked, sources, spectrum, private)
         if full:
             return (yield from self._settle(full, sources, spectrum))
         if partial:
-            best = max(partial, key=lambda pair: (pair[1], -pair[0].doubt(sources[pair[0].path])))[0]
+            best = max(partial, key=lambda pair: (pair[1], -pair[0].doubt()))[0]
             applied = yield from self._apply(best, sources)
             state.outcome = "Some of the failing tests pass with this; for the rest I found nothing."
             return not applied or number + 1 == ROUNDS
@@ -374,7 +371,7 @@ class Repair:
     ) -> Generator[Step, str, bool]:
         """Write the best of the candidates that hold, and see the tests pass; else the next."""
         state = self.state
-        chosen = sorted(full, key=lambda one: (one.doubt(sources[one.path]), one.order))[:ATTEMPTS]
+        chosen = sorted(full, key=lambda one: (one.doubt(), one.order))[:ATTEMPTS]
         for candidate in chosen:
             source = sources[candidate.path]
             applied = yield from self._apply(candidate, sources)

@@ -46,11 +46,14 @@ class Module:
                 self.imports += [(alias.asname or alias.name).split(".")[0] for alias in node.names]
         self.attributes: dict[str, list[str]] = {}
         self.methods: set[str] = set()
+        self.keywords: dict[str, None] = {}
         for inner in ast.walk(tree):
             if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
                 seen = self.attributes.setdefault(inner.value.id, [])
                 if inner.attr not in seen:
                     seen.append(inner.attr)
+            if isinstance(inner, ast.keyword) and inner.arg:
+                self.keywords[inner.arg] = None
             if isinstance(inner, ast.ClassDef):
                 self.methods |= {item.name for item in inner.body if isinstance(item, FUNCTIONS)}
 
@@ -143,6 +146,28 @@ class Scope:
         return {name for name in self.first_line if name not in read}
 
     @cached_property
+    def idle(self) -> set[str]:
+        """Variables and ``self.`` attributes that start at a number or an empty container and never change."""
+        if self.function is None:
+            return set()
+        region = self.owner if self.is_method and self.owner is not None else self.function
+        started: dict[str, int] = {}
+        changed: set[str] = set()
+        for node in ast.walk(region):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                name = ast.unparse(node.targets[0])
+                started[name] = started.get(name, 0) + 1
+                if not is_start(node.value) or isinstance(node.targets[0], ast.Subscript | ast.Tuple):
+                    changed.add(name)
+            if isinstance(node, ast.AugAssign):
+                changed.add(ast.unparse(node.target))
+            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                changed.add(ast.unparse(node.value))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                changed.add(ast.unparse(node.func.value))
+        return {name for name, times in started.items() if times == 1 and name not in changed}
+
+    @cached_property
     def self_attributes(self) -> list[str]:
         """Attributes that the surrounding class uses on ``self`` (methods left out)."""
         if self.owner is None:
@@ -193,3 +218,11 @@ def literal_kind(value: ast.expr) -> str | None:
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "len":
         return "int"
     return LITERAL_KINDS.get(type(value))
+
+
+def is_start(value: ast.expr) -> bool:
+    """Tell whether `value` is what counters and collections start from."""
+    if isinstance(value, ast.Constant):
+        return type(value.value) in (int, float)
+    empty = isinstance(value, ast.Call) and not value.args and isinstance(value.func, ast.Name)
+    return empty or (isinstance(value, ast.List | ast.Dict) and not ast.unparse(value).strip("[]{}"))

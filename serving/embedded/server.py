@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -303,8 +303,9 @@ class EmbeddedServer:
         class Server(uvicorn.Server):
             """Leaves the process's signal handlers alone: they are its owner's."""
 
-            def capture_signals(self) -> contextlib.AbstractContextManager[None]:
-                return contextlib.nullcontext()
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield
 
         config = uvicorn.Config(
             application(self.engine),

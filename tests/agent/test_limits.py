@@ -61,16 +61,16 @@ def used(limits: Limits, turns: int, completion: int | None = None, price: float
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (used(Limits(turns=3, minutes=1), 2), None),
-        (used(Limits(turns=3, minutes=1), 3), "3 turns"),
+        (used(Limits(turns=3, minutes=10_000), 2), None),
+        (used(Limits(turns=3, minutes=10_000), 3), "3 turns"),
         (Limits(turns=3, minutes=0.5, started=time.monotonic() - 31), "0.5 minutes"),
-        (Limits(turns=3, minutes=30, started=time.monotonic() - 1700), None),
-        (used(Limits(turns=9, minutes=1, tokens=2000), 3, completion=700), "2,000 completion tokens"),
-        (used(Limits(turns=9, minutes=1, tokens=2000), 2, completion=700), None),
-        (used(Limits(turns=9, minutes=1, tokens=2000), 5), None),
-        (used(Limits(turns=9, minutes=1, cost=1.0), 2, price=0.6), "$1.00"),
-        (used(Limits(turns=9, minutes=1, cost=1.0), 1, price=0.6), None),
-        (used(Limits(turns=9, minutes=1, cost=1.0), 5), None),
+        (Limits(turns=3, minutes=10_000, started=time.monotonic() - 1700), None),
+        (used(Limits(turns=9, minutes=10_000, tokens=2000), 3, completion=700), "2,000 completion tokens"),
+        (used(Limits(turns=9, minutes=10_000, tokens=2000), 2, completion=700), None),
+        (used(Limits(turns=9, minutes=10_000, tokens=2000), 5), None),
+        (used(Limits(turns=9, minutes=10_000, cost=1.0), 2, price=0.6), "$1.00"),
+        (used(Limits(turns=9, minutes=10_000, cost=1.0), 1, price=0.6), None),
+        (used(Limits(turns=9, minutes=10_000, cost=1.0), 5), None),
     ],
 )
 def test_reached(limits: Limits, said: str | None) -> None:

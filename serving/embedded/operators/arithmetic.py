@@ -39,6 +39,7 @@ INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
 }
 
 SIDED = ("-", "/", "//", "%", "**", "<<", ">>", "+")
+SIZED = frozenset(("str", "list", "tuple", "dict", "set", "deque", "bytes"))
 NUMBERS = frozenset(("int", "float", "Decimal", "Fraction", "bool"))
 
 
@@ -168,6 +169,10 @@ def offsets(place: Place, node: ast.expr) -> Iterator[Alternative]:
             yield Alternative(joined(text, "*", name), "missing factor", 4.8 + near)
             yield Alternative(f"max({text}, {name})", "missing bound", 5.0 + near)
             yield Alternative(f"min({text}, {name})", "missing bound", 5.0 + near)
+    for name in place.names(node):
+        if place.scope.kinds(name) & SIZED and name != text:
+            yield Alternative(f"{text} - len({name})", "missing term", 4.4)
+            yield Alternative(f"{text} + len({name})", "missing term", 4.8)
     later = 0.0 if number else 1.0
     for written in (
         f"max(0, {text})",

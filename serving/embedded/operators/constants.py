@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 
 from m3agent.serving.embedded.operators.base import Alternative, Place
 
@@ -167,6 +168,10 @@ def _texts(place: Place, node: ast.Constant, value: str) -> Iterator[Alternative
         yield from offer(changed, 2.8)
     for text in place.hints.strings:
         yield from offer(text, 3.4)
+    if isinstance(place.parent(node), ast.Subscript | ast.Call):
+        for name in (*place.module.keywords, *place.module.all_attributes):
+            if SequenceMatcher(None, value, name).ratio() > 0.7:
+                yield from offer(name, 2.6)
     near = place.scope.constants.get(str, [])
     for constants, cost in ((near, 2.6), (place.module.constants.get(str, []), 3.4)):
         for other in constants[:40]:

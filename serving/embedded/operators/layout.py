@@ -33,6 +33,8 @@ def own_lines(source: Source, statement: ast.stmt) -> tuple[int, int] | None:
     begin = source.offset(first_line(statement), 0) + len(source.indent(first_line(statement)))
     if source.span(statement)[0] > begin and not getattr(statement, "decorator_list", []):
         return None
+    if source.text.startswith("elif", begin):
+        return None  # a branch of the statement above, not one that can be moved or put something before
     rest = source.text[source.span(statement)[1] : end].strip()
     if rest and not rest.startswith("#"):
         return None

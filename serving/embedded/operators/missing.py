@@ -100,14 +100,14 @@ def updates(place: Place) -> Iterator[Mutation]:
     near = names_in(place.statement) | {name for other in block for name in names_in(other)}
     for name in names:
         kinds = scope.kinds(name)
-        far = 0.0 if name in near else 0.5
+        far = (0.0 if name in near else 0.5) - (1.2 if name in scope.idle else 0.0)
         if "int" in kinds:
             for code in (f"{name} += 1", f"{name} -= 1"):
                 yield from _offer(place, code, 4.2 + looped + far, "missing update", last=last)
         for kind in kinds & MUTABLE.keys():
             for value in names:
                 if value != name:
-                    away = 0.0 if value in near else 0.5
+                    away = (0.0 if value in near else 0.5) - (1.2 if name in scope.idle else 0.0)
                     code = f"{name}.{MUTABLE[kind]}({value})"
                     yield from _offer(place, code, 4.4 + looped + away, "missing update", last=last)
             if kind in ("list", "deque"):
@@ -117,6 +117,15 @@ def updates(place: Place) -> Iterator[Mutation]:
                 for value in (*names, "1", "True"):
                     if name not in (key, value) and key != value:
                         yield from _offer(place, f"{name}[{key}] = {value}", 5.6, "missing update", last=last)
+    for name in scope.self_attributes if scope.is_method else ():
+        if f"self.{name}" in scope.idle:
+            for code in (f"self.{name} += 1", f"self.{name} -= 1"):
+                yield from _offer(place, code, 3.4, "missing update", last=last)
+            for value in names:
+                for method in ("append", "add"):
+                    yield from _offer(
+                        place, f"self.{name}.{method}({value})", 3.8, "missing update", last=last
+                    )
     stored = [name for name in names if scope.first_line.get(name, 0) > 0 or name in scope.parameters]
     for name in stored:
         for other in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from textwrap import dedent, indent
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,17 +16,15 @@ from m3agent.serving.embedded.source import Source, binding, splice
 from tests.serving.embedded.faults import FAULTS
 
 
-def mutations(
-    text: str, hints: Hints | None = None, kinds: dict[str, dict[str, list[str]]] | None = None
-) -> list[Mutation]:
+def mutations(text: str, hints: Hints | None = None) -> list[Mutation]:
     lines = dict.fromkeys(range(1, text.count("\n") + 2), 1.0)
-    return [mutation for _, mutation in propose(Source("m.py", text), lines, kinds or {}, hints or Hints())]
+    return [mutation for _, mutation in propose(Source("m.py", text), lines, {}, hints or Hints())]
 
 
-def results(text: str, **more: Hints) -> dict[str, str]:
+def results(text: str, hints: Hints | None = None) -> dict[str, str]:
     """Map each changed program (formatting left aside) to the operator that made it."""
     found: dict[str, str] = {}
-    for mutation in mutations(text, **more):
+    for mutation in mutations(text, hints):
         found.setdefault(ast.dump(ast.parse(splice(text, mutation.edits))), mutation.operator)
     return found
 
@@ -269,14 +268,14 @@ def test_replaced_expressions_keep_their_meaning(outer: str, inner: str, data: s
     ]
     if not nodes:
         return
-    node = data.draw(st.sampled_from(nodes))
+    replaced = data.draw(st.sampled_from(nodes))
     written = ast.unparse(ast.parse(inner, mode="eval").body)
-    start, end = source.span(node)
-    changed = text[:start] + source.parenthesised(node, written) + text[end:]
+    start, end = source.span(replaced)
+    changed = text[:start] + source.parenthesised(replaced, written) + text[end:]
 
     class Replace(ast.NodeTransformer):
-        def visit_Name(self, name: ast.Name) -> ast.expr:
-            return ast.parse(inner, mode="eval").body if name is node else name
+        def visit(self, node: ast.AST) -> Any:
+            return ast.parse(inner, mode="eval").body if node is replaced else super().visit(node)
 
     expected = ast.unparse(Replace().visit(source.tree))
     assert ast.unparse(ast.parse(changed)) == expected

@@ -16,6 +16,13 @@ import pytest
 from m3agent.serving.embedded.server import MODEL, EmbeddedServer
 from tests.serving.embedded.workbench import TOOLS
 
+
+async def complete(client: openai.AsyncOpenAI, **parameters: Any) -> Any:
+    """Ask as any program would; answers are read without the client's types, which lack what servers add."""
+    create: Any = client.chat.completions.create
+    return await create(**{"model": MODEL, "messages": MESSAGES, **parameters})
+
+
 MESSAGES: Any = [{"role": "user", "content": "<issue>\nIt is broken.\n</issue>"}]
 
 
@@ -39,7 +46,7 @@ async def test_models(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_a_tool_call(client: openai.AsyncOpenAI) -> None:
-    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)  # type: ignore[call-overload]
+    answer = await complete(client, tools=TOOLS)
     choice = answer.choices[0]
     assert choice.finish_reason == "tool_calls"
     [call] = choice.message.tool_calls
@@ -50,9 +57,7 @@ async def test_a_tool_call(client: openai.AsyncOpenAI) -> None:
 
 
 async def test_streaming(client: openai.AsyncOpenAI) -> None:
-    stream = await client.chat.completions.create(  # type: ignore[call-overload]
-        model=MODEL, messages=MESSAGES, tools=TOOLS, stream=True, stream_options={"include_usage": True}
-    )
+    stream = await complete(client, tools=TOOLS, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     calls = [call for delta in deltas for call in delta.tool_calls or ()]
@@ -73,25 +78,20 @@ async def test_stream_without_usage_ends_as_it_should(server: EmbeddedServer) ->
 
 
 async def test_tool_choice_none(client: openai.AsyncOpenAI) -> None:
-    answer = await client.chat.completions.create(  # type: ignore[call-overload]
-        model=MODEL, messages=MESSAGES, tools=TOOLS, tool_choice="none"
-    )
+    answer = await complete(client, tools=TOOLS, tool_choice="none")
     assert answer.choices[0].finish_reason == "stop"
     assert not answer.choices[0].message.tool_calls
     assert answer.choices[0].message.content
 
 
 async def test_call_ids_are_unique(client: openai.AsyncOpenAI) -> None:
-    answers = [
-        await client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=TOOLS)  # type: ignore[call-overload]
-        for _ in range(3)
-    ]
+    answers = [await complete(client, tools=TOOLS) for _ in range(3)]
     assert len({answer.choices[0].message.tool_calls[0].id for answer in answers}) == 3
 
 
 async def test_unknown_model(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="no model 'other' here"):
-        await client.chat.completions.create(model="other", messages=MESSAGES)
+        await complete(client, model="other")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_too_long(server: EmbeddedServer) -> None:
 
 
 async def test_health_metrics_and_version(server: EmbeddedServer, client: openai.AsyncOpenAI) -> None:
-    await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    await complete(client)
     root = server.url.removesuffix("/v1")
     async with httpx2.AsyncClient() as http:
         assert (await http.get(f"{root}/health")).status_code == 200
