@@ -158,13 +158,13 @@ async def _fix(
 
     from m3agent.agent import fix as flow
     from m3agent.agent.attachments import load_attachments
-    from m3agent.agent.background import in_background
     from m3agent.agent.images import fitting
     from m3agent.agent.issue import Issue, load_issue
     from m3agent.agent.repository import open_repository, origin_url
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Line, Session
     from m3agent.agent.settings import load_settings, state_dir
+    from m3agent.serving.background import in_background
 
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings

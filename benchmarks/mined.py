@@ -176,7 +176,7 @@ def score(store: TreeStore, task: Task, patch: bytes) -> tuple[bool, bool, str]:
     overfitted = seen >= task.given | (task.green_in_base & task.green)
     unfixed = lost & task.turned
     why = f"{len(unfixed)} of {len(task.turned)} tests not fixed, {len(lost - unfixed)} others broken"
-    return False, overfitted, why + (", none of them given" if overfitted else "")
+    return False, overfitted, why + ("; passes what it was shown" if overfitted else "")
 
 
 def rows_of(repository: Path, scratch: Path, most: int, options: argparse.Namespace) -> Iterator[Row]:

@@ -8,6 +8,7 @@ from m3agent.serving.embedded.operators import (
     arithmetic,
     calls,
     constants,
+    containers,
     flow,
     indexing,
     logic,
@@ -40,7 +41,8 @@ ON_EXPRESSIONS: tuple[Expression, ...] = (
     calls.awaits,
     indexing.indices,
     indexing.slices,
-    flow.tuples,
+    containers.order,
+    containers.shared,
 )
 
 ON_STATEMENTS: tuple[Whole, ...] = (

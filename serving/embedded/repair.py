@@ -4,6 +4,7 @@ It looks at nothing but those results and the issue's text, so the same history 
 """
 
 import base64
+import difflib
 import json
 import re
 import zlib
@@ -15,6 +16,7 @@ from m3agent.serving.embedded.candidates import Candidate, candidates, minimal_e
 from m3agent.serving.embedded.localise import localise
 from m3agent.serving.embedded.operators.base import Hints
 from m3agent.serving.embedded.probe import MARK, bundle
+from m3agent.serving.embedded.probe.tree import is_test
 from m3agent.serving.embedded.source import Source
 
 ROOM = 24_000
@@ -261,14 +263,14 @@ class Repair:
             weights[path] = sum(failed / (failed + passed) for _, failed, passed in rows)
         for _, _, _, _, frames in spectrum["failed"]:
             for path, _, _ in frames:
-                if path.endswith(".py") and not is_test_path(path):
+                if path.endswith(".py") and not is_test(path):
                     weights[path] = weights.get(path, 0.0) + 1.0
         for path in spectrum["imported"]:
             weights.setdefault(path, 0.0)
         wanted = sorted(weights, key=lambda path: (-weights[path], path))[:FILES]
         sources: dict[str, Source] = {}
         while wanted:
-            asked = {"files": wanted, "room": ROOM, "list": False}
+            asked = {"files": wanted, "room": ROOM}
             found = yield from self._probe(f"I read {', '.join(wanted[:3])} exactly.", "read", asked, 60)
             if found is None:
                 break
@@ -429,13 +431,6 @@ class Repair:
         return True
 
 
-def is_test_path(path: str) -> bool:
-    """Tell whether `path` is test code."""
-    from m3agent.serving.embedded.probe.tree import is_test
-
-    return is_test(path)
-
-
 def fitting(batch: list[Candidate]) -> list[Candidate]:
     """Return as many of the first candidates as one call should carry."""
     size = 0
@@ -459,8 +454,6 @@ def stops(batch: list[Candidate]) -> list[int]:
 
 def diff_lines(before: str, after: str) -> str:
     """Return the changed lines, marked with ``-`` and ``+``."""
-    import difflib
-
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 

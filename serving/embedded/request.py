@@ -12,9 +12,9 @@ ISSUE_TAIL = 8000
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn that has been: the call made (None for plain text) and its result."""
+    """One call that has been made, and its result."""
 
-    name: str | None
+    name: object
     arguments: Mapping[str, Any]
     result: str | None
 
@@ -26,8 +26,6 @@ class Conversation:
     issue: str
     tools: Mapping[str, frozenset[str]]
     exchanges: tuple[Exchange, ...]
-    finished: int
-    """Assistant messages without a call: times the policy has said it is done."""
 
 
 def text_of(content: object) -> str:
@@ -71,12 +69,10 @@ def read(body: Mapping[str, Any]) -> Conversation:
         if message["role"] == "tool"
     }
     exchanges: list[Exchange] = []
-    finished = 0
     for message in messages:
         if message["role"] != "assistant":
             continue
         calls = message.get("tool_calls") or []
-        finished += not calls
         for call in calls:
             function = call.get("function") or {}
             try:
@@ -85,4 +81,4 @@ def read(body: Mapping[str, Any]) -> Conversation:
                 arguments = {}
             given = arguments if isinstance(arguments, dict) else {}
             exchanges.append(Exchange(function.get("name"), given, results.get(call.get("id"))))
-    return Conversation(_issue(messages), _tools(body.get("tools")), tuple(exchanges), finished)
+    return Conversation(_issue(messages), _tools(body.get("tools")), tuple(exchanges))

@@ -8,9 +8,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from m3agent.serving.background import in_background
 from m3agent.serving.embedded.policy import respond
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.wire import CallFinished, ReasoningDelta, StreamParser, TextDelta, WireEvent, write
@@ -96,7 +98,7 @@ class Engine:
 
     async def events(self, body: Mapping[str, Any]) -> tuple[list[WireEvent], str]:
         """Return the parsed output for a request and the wire text."""
-        reply = await asyncio.to_thread(respond, body, self.budget)
+        reply = await in_background(partial(respond, body, self.budget))
         text = write(reply.reasoning, reply.text, list(reply.calls))
         kwargs = body.get("chat_template_kwargs")
         mode = kwargs.get("thinking_mode", "adaptive") if isinstance(kwargs, Mapping) else "adaptive"
@@ -107,6 +109,7 @@ class Engine:
         events += parser.close()
         self.counts["turns"] += 1
         self.counts["tool_calls"] += len(reply.calls)
+        self.counts["candidates"] += reply.judged
         self.counts["finished"] += not reply.calls
         return events, text
 

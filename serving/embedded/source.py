@@ -188,6 +188,8 @@ class Source:
 
     def header(self, statement: ast.stmt) -> tuple[int, int]:
         """Return the first and last line of the statement itself, nested blocks left out."""
+        decorated: list[ast.expr] = getattr(statement, "decorator_list", [])
+        first = min([statement.lineno, *(decorator.lineno for decorator in decorated)])
         last = statement.end_lineno or statement.lineno
         body = getattr(statement, "body", None)
         if isinstance(body, list) and body:
@@ -195,7 +197,7 @@ class Source:
             decorators = getattr(body[0], "decorator_list", [])
             if decorators:
                 last = max(statement.lineno, decorators[0].lineno - 1)
-        return statement.lineno, last
+        return first, last
 
     def expressions(self, statement: ast.stmt) -> list[ast.expr]:
         """Return the expressions of the statement itself, nested statements and their own left out."""

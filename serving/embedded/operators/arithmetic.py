@@ -38,7 +38,7 @@ INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
     "@": (("*", 1.4),),
 }
 
-SIDED = ("-", "/", "//", "%", "**", "<<", ">>", "+")
+SIDED = ("-", "/", "//", "%", "**", "<<", ">>", "+", "|")
 SIZED = frozenset(("str", "list", "tuple", "dict", "set", "deque", "bytes"))
 NUMBERS = frozenset(("int", "float", "Decimal", "Fraction", "bool"))
 
@@ -68,7 +68,7 @@ def operators(place: Place, node: ast.expr) -> Iterator[Alternative]:
     for other, cost in INSTEAD[sign]:
         yield Alternative(joined(left, other, right), "arithmetic operator", cost)
     if sign in SIDED:
-        yield Alternative(joined(right, sign, left), "operands swapped", 2.8 if sign == "+" else 1.8)
+        yield Alternative(joined(right, sign, left), "operands swapped", 2.8 if sign in "+|" else 1.8)
     yield Alternative(left, "operand dropped", 2.4)
     yield Alternative(right, "operand dropped", 2.4)
     if isinstance(node.left, ast.BinOp):

@@ -139,6 +139,7 @@ def arguments(place: Place, node: ast.expr) -> Iterator[Alternative]:
             _written(node, place, everything[:index] + everything[index + 1 :]), "argument dropped", cost
         )
     yield from _keyword_swaps(place, node)
+    yield from _units(place, node)
     name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
     yield from _known(place, node, name, texts, keywords)
     yield from _added(place, node, name, texts, keywords)
@@ -159,6 +160,20 @@ def _keyword_swaps(place: Place, node: ast.Call) -> Iterator[Alternative]:
                     + text[second[1] - start :]
                 )
                 yield Alternative(changed, "arguments swapped", 1.8)
+
+
+UNITS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
+
+
+def _units(place: Place, node: ast.Call) -> Iterator[Alternative]:
+    start, _ = place.source.span(node)
+    text = place.text(node)
+    for keyword in node.keywords:
+        if keyword.arg in UNITS:
+            at = place.source.span(keyword)[0] - start
+            for unit in UNITS:
+                if unit != keyword.arg:
+                    yield Alternative(text[:at] + unit + text[at + len(keyword.arg) :], "unit", 2.4)
 
 
 def _known(
@@ -310,6 +325,8 @@ def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
         if (number and collection) or outer == wrapper or (number is False and wrapper in ("abs", "round")):
             continue
         yield Alternative(f"{wrapper}({text})", "missing conversion", cost + typing)
+        if wrapper == "round":
+            yield Alternative(f"round({text}, 2)", "missing conversion", cost + 0.2 + typing)
     kinds = place.scope.kinds(node.id) if isinstance(node, ast.Name) else set()
     if number:
         return

@@ -135,6 +135,7 @@ def _numbers(place: Place, node: ast.Constant, value: float) -> Iterator[Alterna
             yield Alternative(name, "constant for variable", 3.4 + unread)
 
 
+MODES = ("r", "w", "a", "x", "rb", "wb", "ab", "r+", "w+", "a+")
 SEPARATORS = ("", " ", ",", ", ", "\n", "-", "_", ".", "/", ":", ";", "=", "|", "\t", "  ", "0", "*")
 
 
@@ -164,6 +165,13 @@ def _texts(place: Place, node: ast.Constant, value: str) -> Iterator[Alternative
             else:
                 yield Alternative(_quoted(text, like), operator, cost)
 
+    if re.search(r"\{[\w.\[\]()]+(?:[:!][^{}]*)?\}", value) and not isinstance(
+        place.parent(node), ast.Attribute
+    ):
+        yield Alternative(f"f{like}", "missing f", 1.6)
+    if value in MODES:
+        for mode in MODES:
+            yield from offer(mode, 2.4)
     for changed in _variants(value):
         yield from offer(changed, 2.8)
     for text in place.hints.strings:

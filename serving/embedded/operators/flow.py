@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from m3agent.serving.embedded.operators.arithmetic import SIGNS
-from m3agent.serving.embedded.operators.base import Alternative, Mutation, Place
+from m3agent.serving.embedded.operators.base import Mutation, Place
 from m3agent.serving.embedded.operators.layout import replacement, siblings_of
 from m3agent.serving.embedded.source import Edit
 
@@ -88,19 +88,6 @@ def assignments(place: Place) -> Iterator[Mutation]:
         )
 
 
-def tuples(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Elements of a tuple in another order."""
-    if isinstance(node, ast.Tuple) and not isinstance(node.ctx, ast.Store) and len(node.elts) > 1:
-        texts = [place.text(part) for part in node.elts]
-        bare = (
-            not place.text(node).startswith("(")
-            or place.source.span(node.elts[0])[0] == place.source.span(node)[0]
-        )
-        for index in range(len(texts) - 1):
-            joined = ", ".join([*texts[:index], texts[index + 1], texts[index], *texts[index + 2 :]])
-            yield Alternative(joined if bare else f"({joined})", "elements swapped", 1.8)
-
-
 def jumps(place: Place) -> Iterator[Mutation]:
     """Another way to leave: return, break, continue, yield."""
     statement = place.statement
@@ -109,6 +96,8 @@ def jumps(place: Place) -> Iterator[Mutation]:
         for other, cost in (("continue", 1.4), ("break", 1.4), ("pass", 2.8), ("return", 3.2)):
             if other != text:
                 yield replacement(place, other, cost, "jump")
+        if isinstance(place.source.parents.get(statement), ast.ExceptHandler):
+            yield replacement(place, "raise", 2.8, "jump")
         for name in place.names(statement):
             yield replacement(place, f"return {name}", 4.0, "jump")
         for value in ("True", "False", "None"):
@@ -233,7 +222,7 @@ def exceptions(place: Place) -> Iterator[Mutation]:
         seen = sorted(place.hints.errors) if isinstance(statement, ast.Try) else []
         for name in dict.fromkeys([*seen, *own, *family, *place.hints.strings[:6]]):
             if name != text and re.fullmatch(r"[A-Z]\w*(Error|Exception|Warning|Exit|Iteration)", name):
-                near = 0.0 if name in seen or name in place.hints.strings else 0.6
+                near = -0.6 if name in seen else 0.0 if name in place.hints.strings else 0.6
                 yield Mutation((Edit(*span, name),), node.lineno, "exception kind", cost + near)
                 if isinstance(statement, ast.Try) and isinstance(node, ast.Name):
                     yield Mutation(

@@ -25,7 +25,7 @@ def indices(place: Place, node: ast.expr) -> Iterator[Alternative]:
         inner, other = place.text(node.value.value), place.text(node.value.slice)
         yield Alternative(f"{inner}[{index}][{other}]", "indices swapped", 2.2)
     if isinstance(node.ctx, ast.Load):
-        cost = 1.8 if "KeyError" in place.hints.errors else 3.2
+        cost = 2.2 if "KeyError" in place.hints.errors else 3.2
         for default in ("", ", 0", ", []", ", ''", ", {}", ", False", ", set()"):
             yield Alternative(f"{base}.get({index}{default})", "lookup", cost)
         yield Alternative(f"{base}[{index}:]", "slice", 3.8)

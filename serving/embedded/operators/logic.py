@@ -85,7 +85,10 @@ def booleans(place: Place, node: ast.expr) -> Iterator[Alternative]:
     parent = place.parent(node)
     decides = is_condition(place, node) or isinstance(parent, ast.BoolOp)
     simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    if decides or (isinstance(parent, ast.Return) and isinstance(node, ast.BoolOp | ast.Compare | ast.Call)):
+    returned = isinstance(parent, ast.Return) and isinstance(node, ast.BoolOp | ast.Compare | ast.Call)
+    if isinstance(parent, ast.Return) and isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+        yield Alternative(negated(place.text(node)), "not added", 2.6)
+    if decides or returned:
         text = place.text(node)
         if not isinstance(node, ast.Compare):
             yield Alternative(negated(text), "not added", 1.8)

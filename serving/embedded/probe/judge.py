@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.machinery
 import os
@@ -63,7 +64,7 @@ class Task:
         self.failing = set(asked["failing"])
         self.passed: int = asked["passed"]
         self.whole: bool = asked["whole"]
-        self.limit: float = max(0.5, 8 * asked["slowest"])
+        self.limit: float = max(0.5, min(8 * asked["slowest"], asked["slowest"] + 2))
         self.suite_seconds: float = asked["suite_seconds"]
         self.files: list[str] = asked["files"]
         self.candidates: list[list[Any]] = asked["candidates"]
@@ -162,10 +163,14 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                     channel.send(t="verdict", index=index, ended=None, swapped=True)
                     continue
                 found = changes(compiled[rel], new, calls.ran)
-                if not found or any(key not in functions for key in found):
+                if not found or any(needed and key not in functions for key, (_, needed) in found.items()):
                     channel.send(t="verdict", index=index, ended=None, swapped=found == {})
                     continue
-                pairs = [(function, code) for key, code in found.items() for function in functions[key]]
+                pairs = [
+                    (function, code)
+                    for key, (code, _) in found.items()
+                    for function in functions.get(key, ())
+                ]
                 ended = swapped_in(session, plugin, items, pairs, task)
                 if tree.small:
                     tree.restore()  # before the verdict: after it the copy is the judge's to use
@@ -295,7 +300,9 @@ class Judge:
                 slot.server.deadline = time.monotonic() + (4 * self.task.limit + 1) * (
                     len(self.task.first) + 1
                 )
-                os.write(slot.requests, b"%d\n" % index)
+                # A server that has just died answers nothing: its end is noticed and the candidate tried afresh.
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(slot.requests, b"%d\n" % index)
             else:
                 self._run_fresh(slot, index, False)
 

@@ -10,8 +10,6 @@ import os
 import zlib
 from typing import Any
 
-from m3agent.serving.embedded.probe.tree import is_test, listing
-
 
 def read(asked: dict[str, Any]) -> dict[str, Any]:
     """Return the texts of ``files``, in order, as far as ``room`` characters reach."""
@@ -34,9 +32,4 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
             break
         packed[rel] = text
         room -= len(text)
-    sources = (
-        [rel for rel in listing(asked["root"]) if rel.endswith(".py") and not is_test(rel)]
-        if asked["list"]
-        else []
-    )
-    return {"mode": "read", "files": packed, "missing": missing, "sources": sorted(sources)[:400]}
+    return {"mode": "read", "files": packed, "missing": missing}

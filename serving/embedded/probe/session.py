@@ -63,6 +63,7 @@ def contain(tree: Tree) -> None:
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
         resource.setrlimit(kind, (limit, hard))
+    sys.dont_write_bytecode = True  # a candidate's file may look as old and as long as the last one's
     tree.adopt_environment()
 
 
@@ -266,6 +267,7 @@ def options() -> list[str]:
         "--tb=no",
         "--no-header",
         "--continue-on-collection-errors",
+        "--maxfail=0",
         "-o",
         "console_output_style=classic",
     ]

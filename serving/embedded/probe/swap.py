@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import sys
 import types
@@ -70,26 +71,27 @@ def shape(code: types.CodeType) -> tuple[Any, ...]:
 
 
 def changes(
-    old: types.CodeType, new: types.CodeType, ran: set[tuple[str, int, str]]
-) -> dict[Any, types.CodeType] | None:
-    """Map the place of each changed function to its new code; None when only a fresh import would do."""
+    old: types.CodeType, new: types.CodeType, ran: set[tuple[str, int, str]], inside: bool = False
+) -> dict[tuple[str, int, str], tuple[types.CodeType, bool]] | None:
+    """Map the place of each changed function to its new code; None when only a fresh import would do.
+
+    The flag beside a code says whether its function must be alive: those made inside another (`inside`) need not be,
+    they will be made from the new code of the outer one.
+    """
+    is_function = bool(old.co_flags & inspect.CO_NEWLOCALS)  # not a module or class body
     if shape(old) != shape(new):
-        is_function = bool(old.co_flags & 0x2)  # CO_NEWLOCALS: not a module or class body
-        if (
-            not is_function
-            or old.co_name != new.co_name
-            or old.co_freevars != new.co_freevars
-            or key_of(old) in ran
-        ):
-            return None
-        return {key_of(old): new}
-    found: dict[Any, types.CodeType] = {}
+        same_frame = old.co_name == new.co_name and old.co_freevars == new.co_freevars
+        return (
+            {key_of(old): (new, not inside)}
+            if is_function and same_frame and key_of(old) not in ran
+            else None
+        )
+    found: dict[tuple[str, int, str], tuple[types.CodeType, bool]] = {}
     for index, before in enumerate(nested(old)):
-        inner = changes(before, nested(new)[index], ran)
+        inner = changes(before, nested(new)[index], ran, inside or is_function)
         if inner is None:
             return None
         found.update(inner)
-    if found and old.co_flags & 0x2:
-        # Functions made by calls to come take their code from the constants of the enclosing one.
-        found[key_of(old)] = new
+    if found and is_function:
+        found[key_of(old)] = (new, not inside)
     return found

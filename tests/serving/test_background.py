@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from m3agent.agent.background import in_background
 from m3agent.agent.errors import UsageError
+from m3agent.serving.background import in_background
 
 
 async def test_its_result_and_its_failure() -> None:
