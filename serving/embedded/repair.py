@@ -323,6 +323,7 @@ class Repair:
                 "extra": self._extra(),
                 "first": spectrum["groups"],
                 "failing": spectrum["failed_ids"],
+                "hung": [node for node, outcome, *_ in spectrum["failed"] if outcome == "timeout"],
                 "passed": spectrum["passed"],
                 "whole": spectrum["whole"],
                 "slowest": spectrum["slowest"],

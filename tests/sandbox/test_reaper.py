@@ -101,8 +101,8 @@ def test_only_what_carries_the_label_is_swept(engine: Any) -> None:
         socket = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").removeprefix("unix://")
         # a signal to the whole group, as a terminal sends it, must not take the reaper away before its work
         reaper = start_reaper(socket, f"{label}={value}")
-        wait_until_ignored(reaper.pid, signal.SIGHUP)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            wait_until_ignored(reaper.pid, number)
             reaper.send_signal(number)
         assert there(engine, mine)
         assert reaper.stdin is not None

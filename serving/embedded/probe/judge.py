@@ -62,6 +62,7 @@ class Task:
         self.targets: list[str] = asked["targets"]
         self.first: list[str] = asked["first"]
         self.failing = set(asked["failing"])
+        self.hung = set(asked["hung"])
         self.passed: int = asked["passed"]
         self.whole: bool = asked["whole"]
         self.limit: float = max(0.5, min(8 * asked["slowest"], asked["slowest"] + 2))
@@ -194,9 +195,13 @@ def swapped_in(session: Any, plugin: Any, items: list[Any], pairs: list[Any], ta
             plugin.channel = Channel(writer)
             for function, code in pairs:
                 function.__code__ = code
+            passed = False
             for number, item in enumerate(items):
+                if number and not passed and item.nodeid in task.hung:
+                    break  # what hung before costs most, and the cheaper failures are still there
                 following = items[number + 1] if number + 1 < len(items) else None
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                passed = passed or plugin.outcome == "passed"
                 if plugin.timed_out:
                     break
             plugin.channel.send(t="done")

@@ -170,6 +170,7 @@ class Workbench:
             extra=[],
             first=spectrum["groups"],
             failing=spectrum["failed_ids"],
+            hung=[row[0] for row in spectrum["failed"] if row[1] == "timeout"],
             passed=spectrum["passed"],
             whole=spectrum["whole"],
             slowest=spectrum["slowest"],
