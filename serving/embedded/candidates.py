@@ -77,16 +77,17 @@ def candidates(
 ) -> list[Candidate]:
     """Return the `most` best candidates, the ones to try first in front. Equal ranks are ordered by `seed`."""
     found: list[Candidate] = []
+    position = {path: number for number, path in enumerate(sources)}
     for path, lines in scores.items():
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
         suspects = tuple(sorted(lines.items()))
         proposals = _proposed(path, sources[path].text, suspects, _frozen(own), hints, most)
         found += [Candidate(path, mutation, suspicion) for suspicion, mutation in proposals]
 
-    def key(candidate: Candidate) -> tuple[float, int, str, tuple[object, ...]]:
-        edits = candidate.mutation.edits
-        tie = zlib.crc32(f"{seed} {candidate.path} {edits}".encode())
-        return round(candidate.order, 6), tie, candidate.path, edits
+    def key(candidate: Candidate) -> tuple[float, int, int, tuple[object, ...]]:
+        edits, number = candidate.mutation.edits, position[candidate.path]
+        tie = zlib.crc32(f"{seed} {number} {edits}".encode())
+        return round(candidate.order, 6), tie, number, edits
 
     return sorted(found, key=key)[:most]
 

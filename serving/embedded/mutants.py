@@ -2,7 +2,9 @@
 
 import ast
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from m3agent.serving.embedded.operators import (
     arithmetic,
@@ -55,11 +57,18 @@ ON_STATEMENTS: tuple[Whole, ...] = (
     moves.dedents,
     moves.indents,
     missing.guards,
+    missing.refusals,
     missing.updates,
     missing.returns,
     missing.attributes,
     missing.definitions,
+    containers.entries,
 )
+
+TOKEN = re.compile(r"[A-Za-z_]\w+|[<>=!]=|[<>]")
+CHEAPEST = 0.6
+MENTIONED = 0.8
+"""What a change gains in rank by bringing in only names and comparisons that the issue mentions."""
 
 PAIR_PARTS = 14
 PAIR_COST = 2.4
@@ -77,15 +86,28 @@ def propose(
     """
     found: list[tuple[float, Mutation]] = []
     checked = Checker(source)
-    for score, mutation, statement, inside in sorted(
-        _proposed(source, suspects, kinds, hints), key=lambda one: rank(one[1].cost, one[0])
-    ):
+    proposed = (
+        (score, _preferred(source, mutation, hints), statement, inside)
+        for score, mutation, statement, inside in _proposed(source, suspects, kinds, hints)
+    )
+    for score, mutation, statement, inside in sorted(proposed, key=lambda one: rank(one[1].cost, one[0])):
         if most is not None and len(found) >= most:
             break
         accepts = checked.accepts_inside if inside else checked.accepts
         if accepts(mutation, statement):
             found.append((score, mutation))
     return found
+
+
+def _preferred(source: Source, mutation: Mutation, hints: Hints) -> Mutation:
+    """Make a mutation cheaper when it brings in what the issue writes as code."""
+    if not hints.words:
+        return mutation
+    for edit in mutation.edits:
+        new = set(TOKEN.findall(edit.text)).difference(TOKEN.findall(source.text[edit.start : edit.end]))
+        if new and new <= hints.words:
+            return replace(mutation, cost=max(CHEAPEST, mutation.cost - MENTIONED))
+    return mutation
 
 
 def rank(cost: float, suspicion: float) -> float:

@@ -4,16 +4,19 @@ It looks at nothing but those results and the issue's text, so the same history 
 """
 
 import base64
+import contextlib
 import difflib
 import json
+import math
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from m3agent.serving.embedded.candidates import Candidate, candidates, minimal_edit
-from m3agent.serving.embedded.localise import localise
+from m3agent.serving.embedded.localise import issue_words, localise
 from m3agent.serving.embedded.operators.base import Hints
 from m3agent.serving.embedded.probe import MARK, bundle
 from m3agent.serving.embedded.probe.tree import is_test
@@ -31,6 +34,9 @@ CHOICE_COST = 0.8
 SUITE_SECONDS = 90
 FIRST_RUN_SECONDS = 100
 FILES = 8
+READS = 24
+"""Most files that are read, in at most so many calls."""
+COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 ROUNDS = 3
 ATTEMPTS = 3
 
@@ -42,6 +48,11 @@ class Budget:
     candidates: int = 6000
     seconds: float = 240.0
     seed: int = 0
+
+    @classmethod
+    def chosen(cls, candidates: int | None, seed: int) -> Self:
+        """The budget of a user: with a number of candidates, time plays no part, so that a search can be repeated."""
+        return cls(seed=seed) if candidates is None else cls(candidates, math.inf, seed)
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,7 @@ class TestRun:
     __test__ = False
 
     passed: int
+    failed: int
     red: frozenset[str]
     ran: bool
     complete: bool
@@ -106,9 +118,10 @@ def read_test_run(result: str) -> TestRun | None:
         return None
     counts = [int(part) for part in head.groups()[:4]]
     red = frozenset(re.findall(r"^(?:FAILED|ERROR) (.+)$", result, re.MULTILINE))
-    if not red and counts[1] + counts[2]:
+    failed = counts[1] + counts[2]
+    if not red and failed:
         red = frozenset(("?",))
-    return TestRun(counts[0], red, sum(counts) > 0, not head[5])
+    return TestRun(counts[0], failed, red, sum(counts) > 0, not head[5])
 
 
 def read_probe(result: str) -> dict[str, Any] | None:
@@ -137,6 +150,7 @@ class Repair:
         self.budget = budget
         self.state = State()
         self._framework = "pytest"
+        self._red: list[str] | None = None
 
     def steps(self) -> Steps:
         """Yield calls until there is nothing more to do; the report is then complete."""
@@ -173,7 +187,15 @@ class Repair:
         if not run.red and run.complete:
             self.state.outcome = "all tests pass, so there is nothing to judge a repair by."
             return False
+        self._know(run)
         return True
+
+    def _know(self, run: TestRun) -> None:
+        """Keep what is red in the repository itself, where the run told all of it.
+
+        What fails only under the probe (for its shorter clocks, or in a copy) is then no evidence.
+        """
+        self._red = sorted(run.red) if run.complete and len(run.red) == run.failed else None
 
     def _round(self, number: int) -> Generator[Step, str, bool]:
         """Search once from the present state of the files; return whether the attempt is over."""
@@ -243,6 +265,7 @@ class Repair:
             "test_seconds": 5.0,
             "seconds": SUITE_SECONDS,
             "room": ROOM,
+            "red": self._red,
         }
         found = yield from self._probe(
             "Now which lines do failing and passing tests run? I measure that in a private copy.",
@@ -269,21 +292,25 @@ class Repair:
             weights.setdefault(path, 0.0)
         wanted = sorted(weights, key=lambda path: (-weights[path], path))[:FILES]
         sources: dict[str, Source] = {}
-        while wanted:
-            asked = {"files": wanted, "room": ROOM}
+        partly = ""
+        for _ in range(READS):
+            if not wanted:
+                break
+            asked = {"files": wanted, "start": len(partly), "room": ROOM}
             found = yield from self._probe(f"I read {', '.join(wanted[:3])} exactly.", "read", asked, 60)
             if found is None:
                 break
-            got: dict[str, str] = found["files"]
-            for path, packed in got.items():
-                try:
-                    sources[path] = Source(path, unpack(packed).decode())
-                except (SyntaxError, ValueError):
-                    continue  # what does not parse cannot be changed by syntax
-            left = [path for path in wanted if path not in got and path not in found["missing"]]
-            if len(left) == len(wanted):
-                break
-            wanted = left
+            wanted = [path for path in wanted if path not in found["missing"]]
+            for path, piece in found["files"].items():
+                partly += piece
+                if len(partly) < found["sizes"][path]:
+                    break
+                with contextlib.suppress(
+                    SyntaxError, ValueError, zlib.error
+                ):  # what does not parse stays out
+                    sources[path] = Source(path, unpack(partly).decode())
+                wanted.remove(path)
+                partly = ""
         return sources
 
     def _hints(self, spectrum: Mapping[str, Any]) -> Hints:
@@ -296,7 +323,10 @@ class Repair:
         quoted = re.findall(r"[\"']([^\"'\n]{1,24})[\"']", self.issue) + re.findall(
             r"`([^`\n]{1,24})`", self.issue
         )
-        return Hints(numbers[:12], tuple(dict.fromkeys(quoted))[:16], frozenset(errors))
+        wanted = {name for _, _, _, error, _ in spectrum["failed"] for name in expected_exceptions(error)}
+        words = issue_words(self.issue) | {text for text in quoted if text in COMPARISONS}
+        strings = tuple(dict.fromkeys(quoted))[:16]
+        return Hints(numbers[:12], strings, frozenset(words), frozenset(errors), frozenset(wanted))
 
     def _search(
         self,
@@ -309,29 +339,35 @@ class Repair:
         state = self.state
         full: list[Candidate] = []
         partial: list[tuple[Candidate, int]] = []
-        position = 0
+        ends = stops(ranked)
+        waiting = list(range(len(ranked)))
         size = FIRST_BATCH
         used = 0.0
         files = sorted(sources)
-        while position < len(ranked) and state.tried < self.budget.candidates and used < self.budget.seconds:
-            if partial and state.tried > self.budget.candidates / 2:
+        while waiting and state.tried < self.budget.candidates and used < self.budget.seconds:
+            if partial and not full and state.tried > self.budget.candidates / 2:
                 break
             allowed = min(size, self.budget.candidates - state.tried)
-            batch = fitting(ranked[position : position + allowed])
+            numbers = waiting[: fitting([ranked[number] for number in waiting[:allowed]])]
+            batch = [ranked[number] for number in numbers]
             asked = {
                 "targets": ["."],
                 "extra": self._extra(),
                 "first": spectrum["groups"],
                 "failing": spectrum["failed_ids"],
+                "doubted": spectrum["doubted"],
                 "hung": [node for node, outcome, *_ in spectrum["failed"] if outcome == "timeout"],
                 "passed": spectrum["passed"],
                 "whole": spectrum["whole"],
                 "slowest": spectrum["slowest"],
+                "beside": spectrum["beside"],
                 "suite_seconds": spectrum["suite_seconds"],
                 "private": private,
                 "files": files,
-                "stops": stops(batch),
-                "seconds": round(min(BATCH_SECONDS, self.budget.seconds - used), 1),
+                "stops": [bisect_left(numbers, ends[number]) for number in numbers],
+                "seconds": round(
+                    min(max(BATCH_SECONDS, 3 * spectrum["suite_seconds"]), self.budget.seconds - used), 1
+                ),
                 "candidates": [
                     [
                         files.index(one.path),
@@ -350,21 +386,18 @@ class Repair:
             if found is None:
                 break
             verdicts: str = found["verdicts"]
-            judged = len(verdicts) - verdicts.count("-")
-            state.tried += judged
+            state.tried += len(verdicts) - verdicts.count("-")
             state.seconds += found["seconds"]
             used += found["seconds"]
+            # Time may end a batch early; what it did not reach comes first in the next. What alone fills one is given up.
+            left = [number for number, verdict in zip(numbers, verdicts, strict=True) if verdict == "-"]
+            waiting = left[len(left) == len(numbers) :] + waiting[len(numbers) :]
             for held in found["found"]:
-                candidate = batch[held["index"]]
                 if held["fixed"] == len(spectrum["failed_ids"]):
-                    full.append(candidate)
+                    full.append(batch[held["index"]])
+                    waiting = [number for number in waiting if number < ends[numbers[held["index"]]]]
                 else:
-                    partial.append((candidate, held["fixed"]))
-            if full:
-                break
-            # Time may end a batch early; what it did not reach comes first in the next.
-            reached = len(verdicts.rstrip("-"))
-            position += max(reached, 1)
+                    partial.append((batch[held["index"]], held["fixed"]))
             size = LATER_BATCH
         state.plausible += len(full)
         return full, partial
@@ -432,22 +465,22 @@ class Repair:
         return True
 
 
-def fitting(batch: list[Candidate]) -> list[Candidate]:
-    """Return as many of the first candidates as one call should carry."""
+def fitting(batch: list[Candidate]) -> int:
+    """Return how many of the first candidates one call should carry."""
     size = 0
     for number, candidate in enumerate(batch):
         size += sum(len(edit.text) + 24 for edit in candidate.mutation.edits)
         if size > BATCH_CHARACTERS and number:
-            return batch[:number]
-    return batch
+            return number
+    return len(batch)
 
 
-def stops(batch: list[Candidate]) -> list[int]:
+def stops(ranked: list[Candidate]) -> list[int]:
     """Return, for each candidate (in ascending order of cost), the number of the one to stop before once it holds."""
     found: list[int] = []
     end = 0
-    for number, candidate in enumerate(batch):
-        while end < len(batch) and batch[end].order <= candidate.order + CHOICE_COST:
+    for number, candidate in enumerate(ranked):
+        while end < len(ranked) and ranked[end].order <= candidate.order + CHOICE_COST:
             end += 1
         found.append(min(end, number + 1 + CHOICE))
     return found
@@ -462,6 +495,12 @@ def diff_lines(before: str, after: str) -> str:
 def first_words(result: str) -> str:
     """Return the beginning of a tool result, in one line."""
     return " ".join(result.split())[:300]
+
+
+def expected_exceptions(error: str) -> list[str]:
+    """Return the names of the exceptions that a failed test says it waited for in vain (pytest's words and unittest's)."""
+    pairs = re.findall(r"DID NOT RAISE (?:<class ')?(?:\w+\.)*(\w+)|\b(\w+) not raised", error)
+    return [one or other for one, other in pairs]
 
 
 def _number(text: str) -> int | float:

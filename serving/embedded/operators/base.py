@@ -10,11 +10,17 @@ from m3agent.serving.embedded.source import Edit, Source
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known beside the code: numbers and strings of the issue, and the exceptions that were seen."""
+    """What is known beside the code.
+
+    numbers, strings, words: of the issue: numbers, quoted texts, and what looks like an identifier.
+    errors: the exceptions that tests ended in; expected: those that tests wanted and did not get.
+    """
 
     numbers: tuple[int | float, ...] = ()
     strings: tuple[str, ...] = ()
+    words: frozenset[str] = frozenset()
     errors: frozenset[str] = frozenset()
+    expected: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

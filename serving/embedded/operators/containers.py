@@ -1,9 +1,12 @@
 """Containers: elements in the wrong order, one too many, or one object shared where several were meant."""
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 
-from m3agent.serving.embedded.operators.base import Alternative, Place
+from m3agent.serving.embedded.operators.base import Alternative, Mutation, Place
+from m3agent.serving.embedded.source import Edit
 
 
 def order(place: Place, node: ast.expr) -> Iterator[Alternative]:
@@ -42,3 +45,54 @@ def shared(place: Place, node: ast.expr) -> Iterator[Alternative]:
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict.fromkeys" and len(node.args) == 2:
         keys, value = (place.text(argument) for argument in node.args)
         yield Alternative(f"{{key: {value} for key in {keys}}}", "shared object", 1.8)
+
+
+ENTRIES = 4
+"""A literal of at least so many texts is a list of names to which one may have been forgotten."""
+
+
+def entries(place: Place) -> Iterator[Mutation]:
+    """A text of the issue as a further entry of a literal of texts, formatted and sorted as the others are."""
+    for node in place.source.expressions(place.statement):
+        if isinstance(node, ast.Dict):
+            keys, values = [key for key in node.keys if key is not None], node.values
+        elif isinstance(node, ast.List | ast.Set | ast.Tuple):
+            keys = values = node.elts
+        else:
+            continue
+        known = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        if len(known) < max(ENTRIES, len(values)):
+            continue
+        for text in dict.fromkeys((*place.hints.strings, *sorted(place.hints.words))):
+            if text not in known and _style(text) == _style(known[0]) == _style(known[-1]):
+                yield from _entry(place, node, keys, values, text)
+
+
+def _entry(
+    place: Place, node: ast.expr, keys: list[ast.expr], values: list[ast.expr], text: str
+) -> Iterator[Mutation]:
+    source = place.source
+    known = [getattr(key, "value", "") for key in keys]
+    at = next(
+        (number for number in range(len(known) - 1, 0, -1) if known[number - 1] < text < known[number]),
+        len(known),
+    )
+    before = min(at, len(known) - 1)
+    between = source.text[source.span(values[before - 1])[1] : source.span(keys[before])[0]]
+    if not re.fullmatch(r"\s*,\s*", between):
+        between = ", "
+    quote = place.text(keys[at - 1])[0]
+    written = f"{quote}{text}{quote}" if quote in "'\"" else repr(text)
+    end = source.span(values[at - 1])[1]
+    line = keys[at - 1].lineno
+    if not isinstance(node, ast.Dict):
+        yield Mutation((Edit(end, end, between + written),), line, "missing entry", 3.2)
+        return
+    usual = Counter(place.text(value) for value in values).most_common(1)[0][0]
+    for value in dict.fromkeys((place.text(values[at - 1]), usual)):
+        yield Mutation((Edit(end, end, f"{between}{written}: {value}"),), line, "missing entry", 3.2)
+
+
+def _style(text: str) -> tuple[bool, bool, bool]:
+    """What kind of a name a text is: upper or lower case, and whether it is one word."""
+    return text.isupper(), text.islower(), bool(re.fullmatch(r"\w+", text))

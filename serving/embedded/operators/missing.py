@@ -33,10 +33,37 @@ def _offer(place: Place, code: str, cost: float, operator: str, *, last: bool) -
     yield from (mutation for mutation in found if mutation is not None)
 
 
+COMPARED = frozenset(("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"))
+"""Methods that Python calls with any object at all and that answer NotImplemented to what they do not know."""
+
+
+def refusals(place: Place) -> Iterator[Mutation]:
+    """At the start of a function: an exception that a test expects, or an answer to an argument of a foreign type."""
+    scope = place.scope
+    if scope.function is None or not _first(place):
+        return
+    for name in scope.parameters:
+        kinds = scope.kinds(name)
+        tests = [f"not {name}", f"{name} is None"]
+        if not kinds or kinds & {"int", "float"}:
+            tests[:0] = [f"{name} < 0", f"{name} <= 0", f"{name} < 1", f"{name} == 0"]
+        for number, test in enumerate(dict.fromkeys(tests)):
+            for error in sorted(place.hints.expected):
+                code = f'if {test}:\n\traise {error}(f"invalid {name}: {{{name}!r}}")'
+                yield from _offer(place, code, 2.6 + 0.1 * number, "missing refusal", last=False)
+    if scope.is_method and scope.owner is not None and place.hints.errors & {"AttributeError", "TypeError"}:
+        compared = scope.function.name in COMPARED
+        for name in scope.parameters:
+            for answer in ("NotImplemented", "False"):
+                code = f"if not isinstance({name}, {scope.owner.name}):\n\treturn {answer}"
+                cost = (2.0 if compared else 4.0) + 0.1 * (answer == "False")
+                yield from _offer(place, code, cost, "missing refusal", last=False)
+
+
 def guards(place: Place) -> Iterator[Mutation]:
     """An early return for None or empty values, at the start of the function or before the statement."""
     function = place.scope.function
-    if function is None:
+    if function is None or function is place.statement:
         return
     first = _first(place)
     read = names_in(place.statement)
@@ -89,7 +116,7 @@ def _in_loop(place: Place) -> bool:
 
 def updates(place: Place) -> Iterator[Mutation]:
     """A forgotten assignment, count, append or add."""
-    if place.scope.function is None:
+    if place.scope.function is None or place.scope.function is place.statement:
         return
     source = place.source
     block = siblings_of(source, place.statement)
@@ -168,7 +195,7 @@ def returns(place: Place) -> Iterator[Mutation]:
     """A forgotten return at the end of a block or function."""
     function = place.scope.function
     block = siblings_of(place.source, place.statement)
-    if function is None or block[-1] is not place.statement:
+    if function is None or function is place.statement or block[-1] is not place.statement:
         return
     if isinstance(place.statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         return

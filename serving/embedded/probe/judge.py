@@ -22,15 +22,18 @@ from m3agent.serving.embedded.probe.session import (
     end_with_parent,
     fork,
     messages,
+    only,
     reap,
     recorder,
     run_pytest,
     warm_up,
 )
-from m3agent.serving.embedded.probe.swap import ImportTimeCalls, changes, live_functions
+from m3agent.serving.embedded.probe.swap import ImportTimeCalls, Original, live_functions, spliced
 from m3agent.serving.embedded.probe.tree import Tree
 
 WORKERS = 8
+OTHERS_SECONDS = 4.0
+"""How long a candidate that fixes something has to prove itself on the tests beside, before everything runs afresh."""
 
 
 def processors() -> int:
@@ -46,13 +49,6 @@ def processors() -> int:
     return max(1, min(WORKERS, count))
 
 
-def spliced(source: str, edits: list[list[Any]]) -> str:
-    """Apply ``[start, end, text]`` edits, in characters, to `source`."""
-    for start, end, text in sorted(edits, reverse=True):
-        source = source[:start] + text + source[end:]
-    return source
-
-
 class Task:
     """What every candidate is judged by."""
 
@@ -62,10 +58,12 @@ class Task:
         self.targets: list[str] = asked["targets"]
         self.first: list[str] = asked["first"]
         self.failing = set(asked["failing"])
+        self.doubted = set(asked["doubted"])
         self.hung = set(asked["hung"])
         self.passed: int = asked["passed"]
         self.whole: bool = asked["whole"]
         self.limit: float = max(0.5, min(8 * asked["slowest"], asked["slowest"] + 2))
+        self.first_limit: float = min(self.limit, max(1.0, 8 * asked["beside"]))
         self.suite_seconds: float = asked["suite_seconds"]
         self.files: list[str] = asked["files"]
         self.candidates: list[list[Any]] = asked["candidates"]
@@ -79,6 +77,16 @@ class Task:
         number, edits = self.candidates[index]
         rel = self.files[number]
         return rel, spliced(self.sources[rel], edits)
+
+    def all_tests(self, items: list[Any]) -> list[Any]:
+        """Choose all tests that count, those beside a failing one first: they tell soonest that something broke."""
+        groups = {node.rpartition("::")[0] for node in self.failing}
+        files = {node.partition("::")[0] for node in self.failing}
+
+        def far(item: Any) -> tuple[bool, bool]:
+            return item.nodeid.rpartition("::")[0] not in groups, item.nodeid.partition("::")[0] not in files
+
+        return sorted((item for item in items if item.nodeid not in self.doubted), key=far)
 
     def fixed(self, ended: dict[str, str]) -> list[str]:
         """Return the failing tests that `ended` (node id: outcome) shows to pass."""
@@ -99,6 +107,7 @@ class Task:
             outcome not in ("passed", "skipped")
             and node not in self.failing
             and node.split("::")[0] not in self.failing
+            and node not in self.doubted
             for node, outcome in ended.items()
         )
 
@@ -140,16 +149,14 @@ class Slot:
 def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
     """Collect the first failing tests, then judge the candidates whose numbers arrive on `requests`."""
     calls = ImportTimeCalls()
-    clock = Clock(task.limit)
+    clock = Clock(task.first_limit)
 
     def loop(session: Any) -> bool:
         plugin.tracer = None
         functions = live_functions()
         items = [item for node in task.first for item in session.items if item.nodeid == node]
-        compiled = {
-            rel: compile(source, os.path.join(tree.place, rel), "exec", dont_inherit=True)
-            for rel, source in task.sources.items()
-        }
+        others = [item for item in session.items if item.nodeid not in task.failing]
+        originals = {rel: Original(os.path.join(tree.place, rel), text) for rel, text in task.sources.items()}
         # What is there by now is not looked at again by any fork's garbage collector, and so stays shared memory.
         gc.collect()
         gc.freeze()
@@ -157,13 +164,12 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         with os.fdopen(requests) as lines:
             for line in lines:
                 index = int(line)
-                rel, text = task.text(index)
+                number, edits = task.candidates[index]
                 try:
-                    new = compile(text, os.path.join(tree.place, rel), "exec", dont_inherit=True)
+                    found = originals[task.files[number]].changes(edits, calls.ran)
                 except (SyntaxError, ValueError, RecursionError):
                     channel.send(t="verdict", index=index, ended=None, swapped=True)
                     continue
-                found = changes(compiled[rel], new, calls.ran)
                 if not found or any(needed and key not in functions for key, (_, needed) in found.items()):
                     channel.send(t="verdict", index=index, ended=None, swapped=found == {})
                     continue
@@ -172,19 +178,30 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                     for key, (code, _) in found.items()
                     for function in functions.get(key, ())
                 ]
-                ended = swapped_in(session, plugin, items, pairs, task)
+                ended = swapped_in(session, plugin, clock, items, others, pairs, task)
                 if tree.small:
                     tree.restore()  # before the verdict: after it the copy is the judge's to use
                 channel.send(t="verdict", index=index, ended=ended, swapped=True)
         return True
 
-    plugin = recorder(channel, tree, set(task.first), clock, calls, loop)
+    plugin = recorder(channel, tree, task.all_tests, clock, calls, loop)
     files = sorted({node.split("::")[0] for node in task.first})
     run_pytest(channel, tree, files, task.extra, plugin)
 
 
-def swapped_in(session: Any, plugin: Any, items: list[Any], pairs: list[Any], task: Task) -> dict[str, str]:
-    """Run `items` in a fork of this process with the code of `pairs` (function, code) put in."""
+def swapped_in(
+    session: Any,
+    plugin: Any,
+    clock: Clock,
+    items: list[Any],
+    others: list[Any],
+    pairs: list[Any],
+    task: Task,
+) -> dict[str, str]:
+    """Run `items` in a fork of this process with the code of `pairs` (function, code) put in.
+
+    When one of them passes, `others` follow, for a few seconds and until one breaks.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -204,12 +221,19 @@ def swapped_in(session: Any, plugin: Any, items: list[Any], pairs: list[Any], ta
                 passed = passed or plugin.outcome == "passed"
                 if plugin.timed_out:
                     break
+            over = time.monotonic() + OTHERS_SECONDS
+            clock.allow(task.limit)
+            for number, item in enumerate(others if passed and not plugin.timed_out else ()):
+                following = others[number + 1] if number + 1 < len(others) else None
+                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if plugin.outcome not in ("passed", "skipped") or time.monotonic() > over:
+                    break
             plugin.channel.send(t="done")
         finally:
             os._exit(0)
     os.close(writer)
     ended: dict[str, str] = {}
-    until = [time.monotonic() + 4 * task.limit + 1]
+    until = [time.monotonic() + 4 * task.first_limit + 1]
     try:
         for message in messages(reader, lambda: until[0]):
             if message["t"] == "end":
@@ -317,23 +341,24 @@ class Judge:
                 self.verdicts[index] = "x"  # does not compile, or changes nothing
             else:
                 self.fresh.append((index, False))
-        elif "passed" in ended.values() or not self.task.first:
-            self.fresh.append((index, True))
-        else:
+        elif self.task.first and "passed" not in ended.values():
             self.verdicts[index] = "t" if "timeout" in ended.values() else "f"
+        elif self.task.regressed(ended):
+            self.verdicts[index] = "r"
+        else:
+            self.fresh.append((index, True))
 
     def _run_fresh(self, slot: Slot, index: int, everything: bool) -> None:
         task = self.task
         rel, text = task.text(index)
         files = sorted({node.split("::")[0] for node in (task.failing if everything else task.first)})
         targets = task.targets if everything and task.whole else files
-        wanted = None if everything else {node for node in task.first if "::" in node} or None
-        if any("::" not in node for node in task.first):
-            wanted = None
+        by_file = everything or not all("::" in node for node in task.first or [""])
+        choose = task.all_tests if by_file else only(set(task.first))
 
         def body(channel: Channel) -> None:
             put(slot.tree, rel, text)
-            plugin = recorder(channel, slot.tree, wanted, Clock(task.limit), None, None)
+            plugin = recorder(channel, slot.tree, choose, Clock(task.limit), None, None)
             run_pytest(channel, slot.tree, targets, task.extra, plugin)
 
         ended: dict[str, str] = {}

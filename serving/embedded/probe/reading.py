@@ -12,10 +12,16 @@ from typing import Any
 
 
 def read(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts of ``files``, in order, as far as ``room`` characters reach."""
+    """Return the packed texts of ``files``, in order, as far as ``room`` characters reach.
+
+    ``start`` is how many characters of the first file's packed text are known already. The last file may come in part:
+    `sizes` gives how many characters there are of each, so that the rest can be asked for.
+    """
     packed: dict[str, str] = {}
-    room = asked["room"]
+    sizes: dict[str, int] = {}
     missing: list[str] = []
+    room = asked["room"]
+    start = asked["start"]
     for rel in asked["files"]:
         try:
             with open(os.path.join(asked["root"], rel), "rb") as file:
@@ -25,11 +31,10 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
             missing.append(rel)
             continue
         text = base64.b64encode(zlib.compress(data, 9)).decode()
-        if len(text) > room:
-            if not packed:
-                missing.append(rel)
-                continue
+        sizes[rel] = len(text)
+        packed[rel] = text[start : start + room]
+        room -= len(packed[rel])
+        start = 0
+        if room <= 0:
             break
-        packed[rel] = text
-        room -= len(text)
-    return {"mode": "read", "files": packed, "missing": missing}
+    return {"mode": "read", "files": packed, "sizes": sizes, "missing": missing}

@@ -137,11 +137,16 @@ def briefly(excinfo: Any, *style: Any) -> str:
 
 
 def recorder(
-    channel: Channel, tree: Tree, wanted: set[str] | None, clock: Any, tracer: Any, loop: Any
+    channel: Channel,
+    tree: Tree,
+    choose: Callable[[list[Any]], list[Any]] | None,
+    clock: Any,
+    tracer: Any,
+    loop: Any,
 ) -> Any:
     """Build the pytest plugin that sends what happens to `channel`.
 
-    `wanted` keeps only these node ids; `clock(last_seconds, timed_out)` gives each test's limit; `tracer` (begin, take)
+    `choose` takes the collected items and returns those to run, in order (all when None); `clock(last_seconds, timed_out)` gives each test's limit; `tracer` (begin, take)
     records lines; `loop(session)`, when given, replaces pytest's own test loop.
     """
     import pytest
@@ -165,8 +170,8 @@ def recorder(
 
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, session: Any, config: Any, items: list[Any]) -> None:
-            if wanted is not None:
-                items[:] = [item for item in items if item.nodeid in wanted]
+            if choose is not None:
+                items[:] = choose(items)
             self.channel.send(t="collected", ids=[item.nodeid for item in items])
 
         def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
@@ -238,6 +243,11 @@ def recorder(
     return Recorder()
 
 
+def only(wanted: set[str]) -> Callable[[list[Any]], list[Any]]:
+    """Return a choice of the items with these node ids."""
+    return lambda items: [item for item in items if item.nodeid in wanted]
+
+
 class Clock:
     """The limit of each test in seconds; hung tests make later limits short."""
 
@@ -248,6 +258,10 @@ class Clock:
     def limit(self) -> float:
         """Return the limit for the next test."""
         return self._limit
+
+    def allow(self, seconds: float) -> None:
+        """Give the tests from now on so much."""
+        self._limit = seconds
 
     def note(self, seconds: float, timed_out: bool) -> None:
         """Learn from a finished test."""

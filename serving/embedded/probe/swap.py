@@ -4,13 +4,22 @@
 # ruff: noqa: PTH100
 
 from __future__ import annotations
+import __future__
 
+import ast
+import functools
 import gc
 import inspect
+import operator
 import os
 import sys
 import types
 from typing import Any
+
+FUTURES = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
+"""The flags of code objects that tell which ``from __future__`` imports hold for them."""
 
 
 def key_of(code: types.CodeType) -> tuple[str, int, str]:
@@ -45,6 +54,61 @@ def live_functions() -> dict[tuple[str, int, str], list[types.FunctionType]]:
         if isinstance(thing, types.FunctionType):
             found.setdefault(key_of(thing.__code__), []).append(thing)
     return found
+
+
+def spliced(source: str, edits: list[list[Any]]) -> str:
+    """Apply ``[start, end, text]`` edits, in characters, to `source`."""
+    for start, end, text in sorted(edits, reverse=True):
+        source = source[:start] + text + source[end:]
+    return source
+
+
+class Original:
+    """A file as it was imported, to compare candidates with: only the top-level statement they change is compiled."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.text = text
+        tree = ast.parse(text)
+        self.flags = compile(text, path, "exec", dont_inherit=True).co_flags & FUTURES
+        starts = [0]
+        for line in text.split("\n"):
+            starts.append(starts[-1] + len(line) + 1)
+        firsts = [
+            min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+            for node in tree.body
+        ]
+        # (line, start, end) of each statement, with what stands before the next one
+        lasts = [line - 1 for line in firsts[1:]] + [len(starts) - 1]
+        self.statements = [
+            (first, starts[first - 1], min(starts[lasts[number]], len(text)))
+            for number, first in enumerate(firsts)
+            if lasts[number] >= first
+        ]
+        self.compiled: dict[int, types.CodeType] = {}
+
+    def changes(
+        self, edits: list[list[Any]], ran: set[tuple[str, int, str]]
+    ) -> dict[tuple[str, int, str], tuple[types.CodeType, bool]] | None:
+        """Return `changes` of the file with `edits`; raises SyntaxError where that does not compile."""
+        low, high = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
+        for line, start, end in self.statements:
+            if start <= low and high < end:
+                if line not in self.compiled:
+                    self.compiled[line] = self._compiled(line, self.text[start:end])
+                moved = [[edit[0] - start, edit[1] - start, edit[2]] for edit in edits]
+                return changes(
+                    self.compiled[line], self._compiled(line, spliced(self.text[start:end], moved)), ran
+                )
+        if 0 not in self.compiled:
+            self.compiled[0] = self._compiled(1, self.text)
+        return changes(self.compiled[0], self._compiled(1, spliced(self.text, edits)), ran)
+
+    def _compiled(self, line: int, text: str) -> types.CodeType:
+        code: types.CodeType = compile(
+            "\n" * (line - 1) + text, self.path, "exec", flags=self.flags, dont_inherit=True
+        )
+        return code
 
 
 def nested(code: types.CodeType) -> list[types.CodeType]:

@@ -185,6 +185,51 @@ def test_two_edits_of_one_statement() -> None:
     assert ast.dump(ast.parse(body("return a <= b and xs != 1"))) in results(body("return a < b and xs == 1"))
 
 
+HINTED = [
+    (
+        "missing refusal",
+        Hints(expected=frozenset(["ValueError"])),
+        "def f(n):\n    return n\n",
+        'def f(n):\n    if n < 0:\n        raise ValueError(f"invalid n: {n!r}")\n    return n\n',
+    ),
+    (
+        "missing refusal",
+        Hints(errors=frozenset(["AttributeError"])),
+        "class C:\n    def __eq__(self, o):\n        return self.x == o.x\n",
+        "class C:\n    def __eq__(self, o):\n        if not isinstance(o, C):\n            return NotImplemented\n        return self.x == o.x\n",
+    ),
+    (
+        "missing entry",
+        Hints(words=frozenset(["C_D", "other"])),
+        "WORDS = {\n    'A': 1,\n    'B': 2,\n    'D': 2,\n    'E': 2,\n}\n",
+        "WORDS = {\n    'A': 1,\n    'B': 2,\n    'C_D': 2,\n    'D': 2,\n    'E': 2,\n}\n",
+    ),
+    (
+        "missing entry",
+        Hints(strings=("e",)),
+        'WORDS = ["a", "b", "c", "d"]\n',
+        'WORDS = ["a", "b", "c", "d", "e"]\n',
+    ),
+]
+
+
+@pytest.mark.parametrize(("operator", "hints", "wrong", "right"), HINTED)
+def test_what_is_known_beside_the_code_is_used(operator: str, hints: Hints, wrong: str, right: str) -> None:
+    texts = {splice(wrong, mutation.edits): mutation.operator for mutation in mutations(wrong, hints)}
+    assert texts.get(right) == operator
+
+
+def test_names_that_the_issue_writes_come_first() -> None:
+    text = "def f(a):\n    return a.value\n"
+    hinted, plain = mutations(text, Hints(words=frozenset(["upper"]))), mutations(text)
+    changed = "def f(a):\n    return a.value.upper()\n"
+
+    def position(found: list[Mutation]) -> int:
+        return [splice(text, mutation.edits) for mutation in found].index(changed)
+
+    assert position(hinted) < position(plain)
+
+
 @pytest.mark.parametrize("fault", FAULTS[::4], ids=lambda fault: fault.name)
 def test_every_mutation_parses_and_differs(fault: object) -> None:
     from tests.serving.embedded.faults import Fault

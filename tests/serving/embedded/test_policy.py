@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import math
 import re
+import zlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from m3agent.serving import embedded
 from m3agent.serving.embedded.policy import respond
 from m3agent.serving.embedded.repair import Budget, read_probe, read_test_run
-from tests.serving.embedded.faults import CALENDAR, CLOCK, CONFIG, FAULTS, STOCK, Fault
+from tests.serving.embedded.faults import CALENDAR, CONFIG, FAULTS, STOCK, Fault
 from tests.serving.embedded.workbench import TOOLS, Workbench
 
 
@@ -201,20 +204,76 @@ def test_a_change_that_does_not_hold_is_taken_back(tmp_path: Path) -> None:
     assert bench.text("dates.py") == CALENDAR.written()["dates.py"]
 
 
+PROGRAMS = """
+    bitcount breadth_first_search bucketsort depth_first_search detect_cycle find_first_in_sorted find_in_sorted flatten
+    gcd get_factors hanoi is_valid_parenthesization kheapsort knapsack kth lcs_length levenshtein lis
+    longest_common_subsequence max_sublist_sum mergesort minimum_spanning_tree next_palindrome next_permutation pascal
+    possible_change powerset quicksort reverse_linked_list rpn_eval shortest_path_length shortest_path_lengths
+    shortest_paths shunting_yard sieve sqrt subsequences to_base topological_ordering wrap
+"""
+PROJECTS = """
+    astropy django flask matplotlib pylint requests seaborn sklearn sphinx sympy xarray boltons more_itertools sqlparse
+    slugify humanize quixbugs swebench swe_bench gold
+"""
+ORDINARY = {"sqrt", "requests"}
+"""Words of these that the engine's own code needs: a function of `math`, and what a process reads from a pipe."""
+
+
 def test_the_engine_knows_no_benchmark() -> None:
+    """No name of a benchmark, its programs or projects is among the engine's strings and identifiers."""
     folder = Path(embedded.__file__).parent
-    texts = [path.read_text().lower() for path in folder.rglob("*.py")]
-    words = (
-        "quix",
-        "swe-bench",
-        "swebench",
-        "mergesort",
-        "bitcount",
-        "levenshtein",
-        "palindrome",
-        "powerset",
-        "gcd",
-    )
-    names = [fault.name for fault in (CLOCK, STOCK)]
-    assert not [word for word in words for text in texts if word in text]
-    assert not [name for name in names for text in texts if f'"{name}"' in text]
+    known = {*PROGRAMS.split(), *PROJECTS.split()} - ORDINARY
+    used: dict[str, str] = {}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = [getattr(node, field, None) for field in ("id", "attr", "name", "arg", "value")]
+            for word in {
+                word for part in text if isinstance(part, str) for word in re.findall(r"\w+", part.lower())
+            }:
+                used[word] = path.name
+    assert len(used) > 500
+    assert not {word: used[word] for word in known & used.keys()}
+
+
+def test_the_names_of_files_do_not_matter(tmp_path: Path) -> None:
+    renamed = {
+        path.replace("stock", "zebra"): text.replace("import stock", "import zebra").replace(
+            "from stock", "from zebra"
+        )
+        for path, text in STOCK.written().items()
+    }
+    one, other = bench_of(tmp_path / "one", STOCK), Workbench.of(tmp_path / "other", renamed, STOCK.issue)
+    one.converse()
+    other.converse()
+    assert one.text("stock.py") == other.text("zebra.py") != STOCK.written()["stock.py"]
+
+
+def test_the_same_seed_and_candidates_give_the_same_patch(tmp_path: Path) -> None:
+    reports, texts = [], []
+    for number in range(2):
+        bench = bench_of(tmp_path / str(number), STOCK)
+        bench.budget = Budget(candidates=400, seconds=math.inf, seed=7)
+        reports.append(re.sub(r"in \d+ s", "", bench.converse().text))
+        texts.append(bench.text(STOCK.path))
+    assert reports[0] == reports[1]
+    assert texts[0] == texts[1] != STOCK.written()[STOCK.path]
+
+
+def test_a_batch_cut_by_time_loses_no_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the batches, each candidate is judged once and in order."""
+    whole = bench_of(tmp_path / "whole", CALENDAR)
+    report = whole.converse().text
+    monkeypatch.setattr("m3agent.serving.embedded.repair.BATCH_SECONDS", 1.5)
+    cut = bench_of(tmp_path / "cut", CALENDAR)
+    assert cut.converse().text.splitlines()[2:] == report.splitlines()[2:]
+    assert len(cut.messages) >= len(whole.messages)
+    assert cut.text(CALENDAR.path) == whole.text(CALENDAR.path)
+
+
+def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
+    """One whose packed text is longer than an answer may be."""
+    filler = "".join(f"WORD_{zlib.crc32(b'%d' % n)} = {zlib.adler32(b'%d' % n) * n}\n" for n in range(4000))
+    files = {path: (filler + text if path == STOCK.path else text) for path, text in STOCK.written().items()}
+    bench = Workbench.of(tmp_path, files, STOCK.issue)
+    assert "All tests pass" in bench.converse().text
+    assert bench.text(STOCK.path) != files[STOCK.path]

@@ -129,6 +129,26 @@ def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
     assert any(line == 3 and failed for line, failed, _ in found["lines"]["m.py"])
 
 
+def test_what_fails_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
+    """A test that is too slow for the probe's clock and passes in the repository is neither failing nor needed."""
+    slow = """
+    import time
+
+
+    def test_slow():
+        until = time.process_time() + 1
+        while time.process_time() < until:
+            pass
+    """
+    bench = tree(tmp_path, **{"test_slow.py": dedent(slow)})
+    red = ["test_m.py::test_half", "test_m.py::test_half_of_big"]
+    assert len(bench.spectrum(test_seconds=0.3)["failed_ids"]) == 3
+    found = bench.spectrum(test_seconds=0.3, red=red)
+    assert sorted(found["failed_ids"]) == red
+    assert found["doubted"] == ["test_slow.py::test_slow"]
+    assert bench.judge(found, "m.py", [MODULE.replace("// 3", "// 2")]) == "P"
+
+
 def test_tests_that_write_files_leave_the_work_tree_alone(tmp_path: Path) -> None:
     tests = """
     from pathlib import Path

@@ -152,13 +152,12 @@ class Workbench:
         found: dict[str, Any] = json.loads(lines[0][len(MARK) :])
         return found
 
-    def spectrum(self, test_seconds: float = 2.0) -> dict[str, Any]:
+    def spectrum(self, test_seconds: float = 2.0, red: list[str] | None = None) -> dict[str, Any]:
         """Run the probe's measuring mode and unpack its answer."""
         from m3agent.serving.embedded.repair import unpack
 
-        found = self.probe(
-            "spectrum", targets=["."], extra=[], test_seconds=test_seconds, seconds=60, room=24_000
-        )
+        asked = {"test_seconds": test_seconds, "seconds": 60, "room": 24_000, "red": red}
+        found = self.probe("spectrum", targets=["."], extra=[], **asked)
         return {**json.loads(unpack(found["packed"])), "private": found["private"]}
 
     def judge(self, spectrum: Mapping[str, Any], path: str, texts: list[str], seconds: float = 60) -> str:
@@ -170,10 +169,12 @@ class Workbench:
             extra=[],
             first=spectrum["groups"],
             failing=spectrum["failed_ids"],
+            doubted=spectrum["doubted"],
             hung=[row[0] for row in spectrum["failed"] if row[1] == "timeout"],
             passed=spectrum["passed"],
             whole=spectrum["whole"],
             slowest=spectrum["slowest"],
+            beside=spectrum["beside"],
             suite_seconds=spectrum["suite_seconds"],
             private=spectrum["private"],
             files=[path],
