@@ -44,7 +44,7 @@ def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: 
     all_failed = spectrum["traced"][0]
     for path, rows in spectrum["lines"].items():
         if path in scores:
-            scores[path] = {line: ochiai(failed, passed, all_failed) for line, failed, passed in rows}
+            scores[path] = {line: ochiai(failed, passed, all_failed) for line, failed, passed, _ in rows}
     _frames(spectrum, scores)
     words = issue_words(issue)
     for path, source in sources.items():

@@ -283,7 +283,7 @@ class Repair:
         """Fetch the suspected files, most suspected first."""
         weights: dict[str, float] = {}
         for path, rows in spectrum["lines"].items():
-            weights[path] = sum(failed / (failed + passed) for _, failed, passed in rows)
+            weights[path] = sum(failed / (failed + passed) for _, failed, passed, _ in rows)
         for _, _, _, _, frames in spectrum["failed"]:
             for path, _, _ in frames:
                 if path.endswith(".py") and not is_test(path):
@@ -344,6 +344,9 @@ class Repair:
         size = FIRST_BATCH
         used = 0.0
         files = sorted(sources)
+        watched = {
+            (path, line): tests for path, rows in spectrum["lines"].items() for line, _, _, tests in rows
+        }
         while waiting and state.tried < self.budget.candidates and used < self.budget.seconds:
             if partial and not full and state.tried > self.budget.candidates / 2:
                 break
@@ -364,6 +367,8 @@ class Repair:
                 "suite_seconds": spectrum["suite_seconds"],
                 "private": private,
                 "files": files,
+                "watching": spectrum["watching"],
+                "watched": [watched.get((one.path, one.mutation.line), []) for one in batch],
                 "stops": [bisect_left(numbers, ends[number]) for number in numbers],
                 "seconds": round(
                     min(max(BATCH_SECONDS, 3 * spectrum["suite_seconds"]), self.budget.seconds - used), 1

@@ -60,6 +60,8 @@ class Task:
         self.failing = set(asked["failing"])
         self.doubted = set(asked["doubted"])
         self.hung = set(asked["hung"])
+        self.watching: list[str] = asked["watching"]
+        self.watched: list[list[int]] = asked["watched"]
         self.passed: int = asked["passed"]
         self.whole: bool = asked["whole"]
         self.limit: float = max(0.5, min(8 * asked["slowest"], asked["slowest"] + 2))
@@ -156,6 +158,7 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         functions = live_functions()
         items = [item for node in task.first for item in session.items if item.nodeid == node]
         others = [item for item in session.items if item.nodeid not in task.failing]
+        by_id = {item.nodeid: item for item in others}
         originals = {rel: Original(os.path.join(tree.place, rel), text) for rel, text in task.sources.items()}
         # What is there by now is not looked at again by any fork's garbage collector, and so stays shared memory.
         gc.collect()
@@ -178,7 +181,13 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                     for key, (code, _) in found.items()
                     for function in functions.get(key, ())
                 ]
-                ended = swapped_in(session, plugin, clock, items, others, pairs, task)
+                watching = [
+                    by_id[node]
+                    for node in map(task.watching.__getitem__, task.watched[index])
+                    if node in by_id
+                ]
+                follow = [*watching, *(item for item in others if item not in watching)]
+                ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
                 if tree.small:
                     tree.restore()  # before the verdict: after it the copy is the judge's to use
                 channel.send(t="verdict", index=index, ended=ended, swapped=True)

@@ -36,6 +36,7 @@ PASSING = 150
 """Tests of each kind that run under the tracer; of passing ones those beside failing ones first."""
 
 RESTARTS = 25
+WATCHERS = 4
 
 
 class Suite:
@@ -145,6 +146,26 @@ def count(ended: dict[str, dict[str, Any]], bad: set[str]) -> dict[str, dict[int
     return counts
 
 
+def watchers(
+    ended: dict[str, dict[str, Any]], bad: set[str]
+) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
+    """Choose a few of the cheapest passing tests that run each line: what notices first when it is broken.
+
+    Returns their node ids, and for each file and line their places in that list.
+    """
+    good = sorted((node for node in ended if node not in bad), key=lambda node: (ended[node]["s"], node))
+    watched: dict[tuple[str, int], list[str]] = {}
+    for node in good:
+        for rel, lines in (ended[node].get("lines") or {}).items():
+            for line in lines:
+                chosen = watched.setdefault((rel, line), [])
+                if len(chosen) < WATCHERS:
+                    chosen.append(node)
+    used = sorted({node for nodes in watched.values() for node in nodes})
+    places = {node: number for number, node in enumerate(used)}
+    return used, {where: [places[node] for node in nodes] for where, nodes in watched.items()}
+
+
 def effort(seconds: float) -> int:
     """Class tests by how long they take, coarsely: the same tests should be chosen on a busy machine."""
     return 0 if seconds < 0.3 else round(math.log2(seconds / 0.3) / 2) + 1
@@ -229,6 +250,7 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
         traced, _ = suite.run({*cheap_bad, *cheap_good}, limit, asked["seconds"] / 2, True)
     failing = list(bad.values())
     counts = count(traced, set(bad))
+    watching, watched = watchers(traced, set(bad))
     return {
         "passed": len(good),
         "failed": [[end["id"], end["o"], end["s"], end["error"], end["frames"]] for end in failing[:FAILING]],
@@ -247,10 +269,13 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
             4,
         ),
         "lines": {
-            rel: [[line, *pair] for line, pair in sorted(table.items()) if pair[0]]
+            rel: [
+                [line, *pair, watched.get((rel, line), [])] for line, pair in sorted(table.items()) if pair[0]
+            ]
             for rel, table in counts.items()
             if any(pair[0] for pair in table.values())
         },
+        "watching": watching,
         "imported": suite.imported,
         "kinds": suite.kinds,
     }

@@ -33,7 +33,7 @@ def second(x):
 def spectrum(**changes: Any) -> dict[str, Any]:
     return {
         "traced": [1, 2],
-        "lines": {"m.py": [[5, 1, 2], [9, 1, 0], [10, 1, 0]]},
+        "lines": {"m.py": [[5, 1, 2, []], [9, 1, 0, []], [10, 1, 0, []]]},
         "imported": {"m.py": [1, 4, 8]},
         "failed": [["t.py::t", "failed", 0.0, "ValueError: x", [["t.py", 3, "t"], ["m.py", 10, "second"]]]],
         **changes,

@@ -49,7 +49,8 @@ def test_spectrum_tells_lines_tests_and_tracebacks(tmp_path: Path) -> None:
     assert found["passed"] == 1
     assert found["whole"] and found["private"]
     assert found["traced"] == [2, 1]
-    assert [2 + 1, 2, 0] in found["lines"]["m.py"]
+    assert [2 + 1, 2, 0, []] in found["lines"]["m.py"]
+    assert found["watching"] == ["test_m.py::test_other"]
     assert found["kinds"]["m.py:2"] == {"n": ["int"]}
     assert found["failed"][0][4][-1][0] == "test_m.py"
     assert len(found["groups"]) <= 2
@@ -126,7 +127,7 @@ def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
     outcome = {row[0].split("::")[1]: row[1] for row in found["failed"]}
     assert outcome == {"test_hangs": "timeout", "test_dies": "timeout", "test_recurses": "failed"}
     assert found["passed"] == 1
-    assert any(line == 3 and failed for line, failed, _ in found["lines"]["m.py"])
+    assert any(line == 3 and failed for line, failed, *_ in found["lines"]["m.py"])
 
 
 def test_what_fails_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:

@@ -178,6 +178,8 @@ class Workbench:
             suite_seconds=spectrum["suite_seconds"],
             private=spectrum["private"],
             files=[path],
+            watching=spectrum["watching"],
+            watched=[[]] * len(texts),
             stops=[len(texts)] * len(texts),
             seconds=seconds,
             candidates=[[0, [[0, size, text]]] for text in texts],
