@@ -14,6 +14,7 @@ Scores = dict[str, dict[int, float]]
 DEEPEST_FRAME = 0.5
 OTHER_FRAME = 0.15
 NAMED_IN_ISSUE = 0.25
+QUOTED_IN_ISSUE = 0.4
 SAME_FUNCTION = 0.1
 DEFINITION = 0.6
 IMPORTED = 0.2
@@ -34,11 +35,17 @@ def issue_words(issue: str) -> set[str]:
     }
 
 
+def quoted_code(issue: str) -> set[str]:
+    """Return the pieces of code that an issue text quotes, long enough to name a place."""
+    spans = re.findall(r"`([^`\n]{6,120})`", issue) + re.findall(r"'([^'\n]{6,120})'(?!\w)", issue)
+    return {span.strip() for span in spans if re.search(r"\w\W+\w", span)}
+
+
 def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: str) -> Scores:
     """Score the lines of `sources` by the probe's spectrum.
 
-    Ochiai's coefficient is the base; the deepest project frame of each failure and functions the issue names are
-    raised; definitions outside of functions count as far as suspected code uses their names.
+    Ochiai's coefficient is the base; the deepest project frame of each failure, functions the issue names and lines it
+    quotes are raised; definitions outside of functions count as far as suspected code uses their names.
     """
     scores: Scores = {path: {} for path in sources}
     all_failed = spectrum["traced"][0]
@@ -46,9 +53,12 @@ def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: 
         if path in scores:
             scores[path] = {line: ochiai(failed, passed, all_failed) for line, failed, passed, _ in rows}
     _frames(spectrum, scores)
-    words = issue_words(issue)
+    words, quotes = issue_words(issue), quoted_code(issue)
     for path, source in sources.items():
         _functions(source, scores[path], words, spectrum)
+        for number, text in enumerate(source.text.split("\n"), start=1):
+            if number in scores[path] and any(quote in text for quote in quotes):
+                scores[path][number] += QUOTED_IN_ISSUE
     used = _names_used(sources, scores)
     for path, source in sources.items():
         _definitions(source, scores[path], used, spectrum["imported"].get(path, ()))

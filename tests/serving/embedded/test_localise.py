@@ -56,6 +56,13 @@ def test_the_issue_names_a_function() -> None:
     assert named[5] / named[9] > plain[5] / plain[9]
 
 
+def test_the_issue_quotes_a_line() -> None:
+    line = TEXT.splitlines()[4].strip()
+    plain, quoted = scores(), scores(f"the check `{line}` is wrong")
+    assert quoted[5] / quoted[9] > plain[5] / plain[9]
+    assert scores("`x`: it isn't what it's for") == plain
+
+
 def test_definitions_count_as_far_as_suspected_code_uses_them() -> None:
     assert 0 < scores()[1] < scores()[5]
 
