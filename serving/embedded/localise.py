@@ -18,7 +18,7 @@ QUOTED_IN_ISSUE = 0.4
 SAME_FUNCTION = 0.1
 DEFINITION = 0.6
 IMPORTED = 0.2
-LINES = 400
+LINES = 700
 
 
 def ochiai(failed: int, passed: int, all_failed: int) -> float:
@@ -130,12 +130,8 @@ def _definitions(
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
         value = max((used.get(name, 0.0) for name in defined), default=0.0) * DEFINITION
-        for line in range(first, last + 1):
-            if value or line in known:
-                lines[line] = max(lines.get(line, 0.0), value or IMPORTED * 0.5)
-    for line in known:
-        if line > 0:
-            lines.setdefault(line, IMPORTED)
+        if value or known.intersection(range(first, last + 1)):
+            lines[first] = max(lines.get(first, 0.0), value or IMPORTED)
 
 
 def _normalised(scores: Scores) -> Scores:

@@ -33,8 +33,8 @@ CHOICE_COST = 0.8
 """After the first that holds, at most so many candidates, of at most so much more cost, are judged for a choice."""
 SUITE_SECONDS = 90
 FIRST_RUN_SECONDS = 100
-FILES = 8
-READS = 24
+FILES = 16
+READS = 32
 """Most files that are read, in at most so many calls."""
 COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 ROUNDS = 3
@@ -290,7 +290,8 @@ class Repair:
                     weights[path] = weights.get(path, 0.0) + 1.0
         for path in spectrum["imported"]:
             weights.setdefault(path, 0.0)
-        wanted = sorted(weights, key=lambda path: (-weights[path], path))[:FILES]
+        sizes = {path: len(lines) for path, lines in spectrum["imported"].items()}
+        wanted = sorted(weights, key=lambda path: (-weights[path], -sizes.get(path, 0), path))[:FILES]
         sources: dict[str, Source] = {}
         partly = ""
         for _ in range(READS):

@@ -56,7 +56,7 @@ def refusals(place: Place) -> Iterator[Mutation]:
         for name in scope.parameters:
             for answer in ("NotImplemented", "False"):
                 code = f"if not isinstance({name}, {scope.owner.name}):\n\treturn {answer}"
-                cost = (2.0 if compared else 4.0) + 0.1 * (answer == "False")
+                cost = (1.4 if compared else 4.0) + 0.1 * (answer == "False")
                 yield from _offer(place, code, cost, "missing refusal", last=False)
 
 
