@@ -1,12 +1,12 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint python clean
+.PHONY: help setup demo test test-slow bench-sandbox lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
 in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## set up what is missing, then fix the bug in examples/ferry and print the patch
 	@scripts/demo.sh
@@ -16,6 +16,9 @@ test: setup ## set up what is missing, then run the tests
 
 test-slow: setup ## run the long tests
 	@if grep -rqE --include='*.py' 'mark\.slow' tests; then $(in_venv) pytest -m slow; else echo "there are no slow tests"; fi
+
+bench-sandbox: setup ## measure the sandbox against its peers (ARGS="--quick", "--json FILE" and others)
+	@$(in_venv) python benchmarks/sandbox.py $(ARGS)
 
 lint: python ## check style and types
 	@$(in_venv) ruff check

@@ -6,17 +6,19 @@ carries the product (the patch, JSON lines, a table); everything for people goes
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-T = TypeVar("T")
+from m3agent.agent.console import AllowNet, Repo, SandboxKind, end, faults, print_bytes, run
+from m3agent.agent.sandbox_commands import sandbox_app
+
+if TYPE_CHECKING:
+    from m3agent.serving.embedded.repair import Budget
 
 app = typer.Typer(
     name="m3agent",
@@ -28,6 +30,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(sandbox_app, name="sandbox")
 
 
 class Thinking(StrEnum):
@@ -38,14 +41,6 @@ class Thinking(StrEnum):
     adaptive = "adaptive"
 
 
-class SandboxKind(StrEnum):
-    """Where tool calls run."""
-
-    docker = "docker"
-    bwrap = "bwrap"
-
-
-Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
@@ -89,9 +84,16 @@ def fix(
         str | None, typer.Option(help="Address of GitHub's API, for GitHub Enterprise.", metavar="URL")
     ] = None,
     image: Annotated[str | None, typer.Option(help="Docker image for the sandbox.")] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            help="auto: install what the repository says it needs; off: do not.", metavar="auto|off"
+        ),
+    ] = None,
     sandbox: Annotated[
         SandboxKind | None, typer.Option(help="Where tool calls run; the best one here if left out.")
     ] = None,
+    allow_net: AllowNet = None,
     context_budget: Annotated[
         int | None, typer.Option(help="Most tokens of repository sent.", metavar="TOKENS")
     ] = None,
@@ -102,6 +104,17 @@ def fix(
     ] = None,
     max_cost: Annotated[
         float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the embedded engine's search.", metavar="N")
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Changes the embedded engine tries at most, however long that takes: the same number and seed give "
+            "the same patch.",
+            metavar="N",
+        ),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")] = False,
     branch: Annotated[
@@ -123,23 +136,27 @@ def fix(
         "model": model,
         "thinking": thinking and thinking.value,
         "image": image,
+        "environment": environment,
         "sandbox": sandbox and sandbox.value,
+        "allow_net": allow_net,
         "context_budget": context_budget,
         "max_turns": max_turns,
         "max_minutes": max_minutes,
         "max_tokens": max_tokens,
         "max_cost": max_cost,
+        "seed": seed,
+        "candidates": candidates,
         "yes": yes or None,
         "github_api": github_api,
     }
-    with _faults():
+    with faults():
         from m3agent.agent.errors import UsageError
 
         if apply and branch is not None:
             raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
-        code, patch = _run(_fix(issue, attach or [], repo, flags, apply, branch, as_json))
+        code, patch = run(_fix(issue, attach or [], repo, flags, apply, branch, as_json))
         if patch and not as_json:
-            _print_bytes(patch)
+            print_bytes(patch)
         raise typer.Exit(code)
 
 
@@ -186,7 +203,7 @@ async def _fix(
     state = state_dir(os.environ)
 
     def print_line(line: Line) -> None:
-        _print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     with screen:
         session = Session.create(state, [screen.on_line, *([print_line] if as_json else [])])
@@ -205,16 +222,23 @@ def serve(
         str, typer.Option(help="Address to listen on; loopback only, there is no key yet.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    seed: Annotated[int, typer.Option(help="Seed of the search.", min=0, metavar="N")] = 0,
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="Changes tried at most, however long that takes.", min=1, metavar="N"),
+    ] = None,
 ) -> None:
     """Serve an engine on this machine until interrupted; `fix` finds it."""
-    with _faults():
+    with faults():
         from m3agent.agent.settings import load_settings, state_dir
 
         load_settings(Path(), {"engine": engine}, {})
-        _run(_serve(engine, host, port, state_dir(os.environ)))
+        from m3agent.serving.embedded.repair import Budget
+
+        run(_serve(engine, host, port, Budget.chosen(candidates, seed), state_dir(os.environ)))
 
 
-async def _serve(engine: str, host: str, port: int, state: Path) -> None:
+async def _serve(engine: str, host: str, port: int, budget: Budget, state: Path) -> None:
     import asyncio
     import ipaddress
 
@@ -227,7 +251,7 @@ async def _serve(engine: str, host: str, port: int, state: Path) -> None:
             f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
         )
     try:
-        async with EmbeddedServer(host=host, port=port) as server:
+        async with EmbeddedServer(host=host, port=port, budget=budget) as server:
             record = write_record(state, ServerRecord(server.url, engine, os.getpid()))
             try:
                 typer.echo(f"serving the {engine} engine at {server.url} (Ctrl-C ends it)", err=True)
@@ -243,12 +267,12 @@ async def _serve(engine: str, host: str, port: int, state: Path) -> None:
 @app.command()
 def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Check what a fix needs on this machine, each with the remedy for what is missing."""
-    with _faults():
+    with faults():
         from m3agent.agent import doctor as checks
         from m3agent.agent.settings import load_settings
 
         settings = load_settings(repo, {}, os.environ).settings
-        found = _run(checks.diagnose(settings, repo))
+        found = run(checks.diagnose(settings, repo))
         typer.echo(checks.as_json(found) if as_json else checks.table(found), nl=False)
         raise typer.Exit(checks.exit_code(found))
 
@@ -256,61 +280,11 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 @config_app.command("show")
 def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Every setting, its value and where it came from."""
-    with _faults():
+    with faults():
         from m3agent.agent.settings import load_settings
 
         loaded = load_settings(repo, {}, os.environ)
         typer.echo(loaded.json() if as_json else loaded.table(), nl=False)
-
-
-class _faults:
-    """Turns the agent's errors into one sentence on standard error and their exit code."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
-            _end(130 if isinstance(error, KeyboardInterrupt) else 0)
-        if error is None or isinstance(error, (typer.Exit, SystemExit)):
-            return
-        from m3agent.agent.errors import M3AgentError
-
-        if isinstance(error, M3AgentError):
-            typer.echo(f"m3agent: {error}", err=True)
-            raise typer.Exit(error.exit_code) from None
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; an interruption or termination unwinds everything that was started, then ends with 130."""
-    import asyncio
-    import signal
-
-    async def main() -> T:
-        task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
-        return await task
-
-    try:
-        return asyncio.run(main())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-def _print_bytes(data: bytes) -> None:
-    """Bytes to standard output as they are: a patch may hold any."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _end(code: int) -> NoReturn:
-    """End at once with nothing more to say: standard output may be closed already."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-    os._exit(code)
 
 
 def main() -> None:
@@ -318,7 +292,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        _end(130)
+        end(130)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,15 @@ class SessionStarted(Event):
 
 
 @dataclass(frozen=True)
+class EnvironmentReady(Event):
+    """The sandboxes of this session start from the repository's own environment. seconds: to find or build it."""
+
+    type = "environment.ready"
+    image: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ContextPacked(Event):
     """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count."""
 
@@ -129,6 +138,23 @@ class FileChanged(Event):
     call: int
     changes: list[tuple[str, str]]
     tree: str
+
+
+@dataclass(frozen=True)
+class NetworkRequest(Event):
+    """A program in a sandbox asked for a host, and that is over. where: the session's sandbox or a verification's.
+    host and port are empty and 0 where the request made no sense; sent and received are bytes to and from the host."""
+
+    type = "network.request"
+    where: Literal["session", "verify"]
+    method: str
+    host: str
+    port: int
+    verdict: Literal["allowed", "refused", "failed"]
+    reason: str
+    sent: int
+    received: int
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from m3agent import __version__
 from m3agent.agent import events, prompt
 from m3agent.agent.context.pack import Context, pack
+from m3agent.agent.environments import with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
 from m3agent.agent.issue import Issue
@@ -24,11 +26,14 @@ from m3agent.agent.servers import live_servers
 from m3agent.agent.session import Session
 from m3agent.agent.settings import Settings
 from m3agent.agent.verify import Verification, verify
+from m3agent.agent.workspaces import workspace_of
+from m3agent.sandbox.allow_list import describe, parse_hosts, split_list
 from m3agent.sandbox.base import Limits as SandboxLimits
 from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec, choose_backend, new_sandbox, parse_bytes
+from m3agent.sandbox.proxy import NetworkRequest
 from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.serving.chat import Delta
 from m3agent.serving.client import Client, RetryNote
@@ -123,19 +128,37 @@ async def _fix(
     if request.apply and repository.bare:
         raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
     spec = SandboxSpec(
-        settings.sandbox, settings.image, SandboxLimits(parse_bytes(settings.memory), settings.cpus)
+        settings.sandbox,
+        settings.image,
+        SandboxLimits(parse_bytes(settings.memory), settings.cpus),
+        split_list(settings.allow_net or ""),
     )
+    hosts = parse_hosts(settings.allow_net or "")
+    if hosts:
+        say(describe(hosts))
     backend = await choose_backend(spec, say)
+    if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
+        (await asyncio.to_thread(connect)).close()
     async with contextlib.AsyncExitStack() as stack:
         url, described = await _find_endpoint(settings, state, stack)
-        workspace = progress.workspace = await asyncio.to_thread(_workspace, repository, session.folder)
+        workspace = progress.workspace = await asyncio.to_thread(workspace_of, repository, session.folder)
         dirty = await asyncio.to_thread(repository.dirty_paths)
         session.write(_session_started(request, backend, url, described, workspace.base, len(dirty)))
-        sandbox = progress.sandbox = new_sandbox(backend, spec, workspace, say)
-        endpoint, context, _ = await _gather(
+
+        async def start_sandbox() -> tuple[SandboxSpec, Sandbox]:
+            started = time.monotonic()
+            ready = await with_environment(spec, backend, workspace, settings, state, say)
+            if ready.image != spec.image:
+                seconds = round(time.monotonic() - started, 3)
+                session.write(events.EnvironmentReady(image=str(ready.image), seconds=seconds))
+            sandbox = new_sandbox(backend, ready, workspace, say, _log_requests(session, "session"))
+            progress.sandbox = sandbox
+            return ready, await stack.enter_async_context(sandbox)
+
+        endpoint, context, (spec, sandbox) = await _gather(
             _probe(url, settings, session),
             _pack(repository, settings, session),
-            stack.enter_async_context(sandbox),
+            start_sandbox(),
         )
         _check_host(endpoint, settings, state, say)
         _check_window(endpoint, context)
@@ -151,7 +174,12 @@ async def _fix(
             session=session,
             limits=limits,
             messages=prompt.first_messages(
-                context, request.issue, repository.head, len(dirty), images=endpoint.images
+                context,
+                request.issue,
+                repository.head,
+                len(dirty),
+                images=endpoint.images,
+                hosts=hosts,
             ),
             thinking=settings.thinking,
             on_delta=on_delta,
@@ -162,7 +190,7 @@ async def _fix(
     if not patch.empty:
 
         def fresh(of: Workspace) -> Sandbox:
-            return new_sandbox(backend, spec, of, say)
+            return new_sandbox(backend, spec, of, say, _log_requests(session, "verify"))
 
         evidence = await verify(workspace, patch, fresh, session.folder / "calls")
         _log_verification(session, evidence)
@@ -186,25 +214,27 @@ async def _find_endpoint(
 ) -> tuple[str, str]:
     """The address to talk to and how it was chosen: named, a running server of ours, else the embedded engine."""
     if settings.endpoint is not None:
+        _refuse_search_settings(settings, settings.endpoint)
         return settings.endpoint, f"{settings.endpoint} (named)"
     if settings.engine is None:
         for record in await asyncio.to_thread(live_servers, state):
+            _refuse_search_settings(settings, f"{record.url}, which is running")
             return record.url, f"{record.url} (running here: {record.engine})"
+    from m3agent.serving.embedded.repair import Budget
     from m3agent.serving.embedded.server import EmbeddedServer
 
-    server = await stack.enter_async_context(EmbeddedServer())
+    budget = Budget.chosen(settings.candidates, settings.seed or 0)
+    server = await stack.enter_async_context(EmbeddedServer(budget=budget))
     return server.url, EMBEDDED
 
 
-def _workspace(repository: Repository, folder: Path) -> Workspace:
-    """The tree to start from: the work tree's files as they are now, or HEAD's where there is none."""
-    objects = Path(repository.git("rev-parse", "--git-path", "objects").decode().strip())
-    where = repository.root or repository.git_dir
-    store = TreeStore(folder / "trees.git", (where / objects).resolve())
-    if repository.root is not None:
-        return Workspace.from_folder(store, repository.root, repository.list_files())
-    wanted = set(repository.list_files())
-    return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))
+def _refuse_search_settings(settings: Settings, where: str) -> None:
+    """Raise UsageError for settings that only an embedded engine of this fix's own can heed."""
+    given = [name for name in ("seed", "candidates") if getattr(settings, name) is not None]
+    if given:
+        raise UsageError(
+            f"--{given[0]} steers the embedded engine, not the server at {where}: add --engine embedded, or leave it out"
+        )
 
 
 def _session_started(
@@ -304,6 +334,16 @@ def _key(settings: Settings) -> str | None:
 
 def _retry_event(note: RetryNote) -> events.Retry:
     return events.Retry(attempt=note.attempt, wait=note.wait_seconds, reason=note.reason)
+
+
+def _log_requests(session: Session, where: Literal["session", "verify"]) -> Callable[[NetworkRequest], None]:
+    """Logs what a sandbox's programs ask the network for."""
+
+    def log(request: NetworkRequest) -> None:
+        with contextlib.suppress(M3AgentError):  # where the log cannot be written, the next event says so
+            session.write(events.NetworkRequest(where=where, **dataclasses.asdict(request)))
+
+    return log
 
 
 def _log_verification(session: Session, evidence: Verification) -> None:

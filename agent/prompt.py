@@ -7,12 +7,14 @@ counts) stands behind the files, so that a server's prefix cache keeps what is e
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any
 
 from m3agent.agent.context.pack import Context
 from m3agent.agent.context.text import NOTATION, harmless
 from m3agent.agent.gate import NO_CHANGE, NOT_TESTED
 from m3agent.agent.issue import Issue
+from m3agent.sandbox.allow_list import AllowedHost
 
 SYSTEM = f"""\
 You are a helpful assistant. Your name is MiniMax-M3 and is built by MiniMax.
@@ -44,15 +46,27 @@ CUT_OFF = "Your last answer was cut off at the length limit. Go on in smaller st
 
 
 def first_messages(
-    context: Context, issue: Issue, head: str, dirty: int, *, images: bool = False
+    context: Context,
+    issue: Issue,
+    head: str,
+    dirty: int,
+    *,
+    images: bool = False,
+    hosts: Sequence[AllowedHost] = (),
 ) -> list[dict[str, Any]]:
     """System and first user message. `dirty` is the number of files that differ from the commit.
 
     With `images` (`Endpoint.images`) the issue's images stand behind the text as parts of their own, in their order;
-    without, a line says how many there are. An issue without images gives plain text either way.
+    without, a line says how many there are. An issue without images gives plain text either way. `hosts` are those
+    that commands may reach.
     """
     state = f"The files above are those of commit {head}"
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
+    if hosts:
+        state += (
+            "Commands may reach these hosts and ports, by the proxy in http_proxy and https_proxy, and no others: "
+            f"{' '.join(str(host) for host in hosts)}\n"
+        )
     text = f"{context.text}{state}\nFix this issue:\n\n<issue>\n{harmless(issue.text.strip())}\n</issue>\n"
     parts: list[dict[str, Any]] = []
     if issue.images and images:

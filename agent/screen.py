@@ -23,6 +23,7 @@ STATUS_STYLES = {
     "stalled": "bold yellow",
 }
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+MOST_TOLD = 20  # different requests to the network that are shown
 SAID = 300  # characters of the model's own words shown after a turn
 
 
@@ -40,6 +41,7 @@ class Screen:
         self._quiet = quiet
         self._spinner: Spinner | None = None
         self._streamed = 0
+        self._told: set[str] = set()  # requests to the network that were refused or failed
         self._call = ""  # the one that is running: its tool and the argument that tells most
 
     def __enter__(self) -> Self:
@@ -114,6 +116,14 @@ class Screen:
 
     def _on_file_changed(self, line: Line) -> None:
         self._print("changed", shown(", ".join(path for _, path in line["changes"])))
+
+    def _on_network_request(self, line: Line) -> None:
+        what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"
+        told = f"{line['verdict']} {what}: {line['reason']}"
+        # each once, and not without end: programs may ask as often as they like
+        if line["verdict"] != "allowed" and told not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add(told)
+            self._print("network", shown(told, 300), "yellow")
 
     def _on_stall(self, line: Line) -> None:
         self._print("stall", shown(f"{line['text']} ({line['action']})"), "yellow")

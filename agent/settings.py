@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.serving.http import is_local
 
 REPOSITORY_MAY_SET = frozenset(
@@ -79,6 +80,11 @@ def _check_memory(size: str) -> str:
     return size
 
 
+def _check_hosts(hosts: str) -> str:
+    parse_hosts(hosts)
+    return hosts
+
+
 Text = Annotated[str, AfterValidator(_check_text)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -95,12 +101,16 @@ class Settings(BaseModel):
     api_key: SecretStr | None = None
     thinking: Literal["enabled", "disabled", "adaptive"] = "adaptive"
     image: Text | None = None
+    environment: Literal["auto", "off"] = "auto"
     sandbox: Literal["docker", "bwrap"] | None = None
+    allow_net: Annotated[str, AfterValidator(_check_hosts)] | None = None
     context_budget: Count | None = None
     max_turns: Count = 100
     max_minutes: Amount = 60.0
     max_tokens: Count | None = None
     max_cost: Amount | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+    candidates: Count | None = None
     memory: Annotated[str, AfterValidator(_check_memory)] = "4g"
     cpus: Amount = 2.0
     yes: bool = False

@@ -3,13 +3,16 @@
 Verified means: a test that was red on the old tree is green on the new one, nothing that was green is lost or is red
 now, and no red test stays red beside one that was fixed, or is no longer run. The tests that count are the old
 tree's: what the patch did to existing test files is undone for the check, and test files it adds are run on both (but
-not a new conftest.py, which could hide tests on both). Only where that shows nothing either way do tests count that
-the patch wrote into existing files: those with new ids, red on the old code and green on the new.
+not a new conftest.py, which could hide tests on both). Undone as well is what it did to files that decide how tests
+run: pytest's configuration, Python's start-up files, new modules in the place of Python's or pytest's own. Only where
+that shows nothing either way do tests count that the patch wrote into existing files: those with new ids, red on the
+old code and green on the new.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -17,10 +20,16 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.git import TreeEntry
+from m3agent.sandbox.toolbox import WANTED_MODULES
 from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.tools.test_runner import TestReport, run_in_sandbox
 
 TEST_FOLDERS = frozenset({"test", "tests", "testing"})
+CONFIGURATION = frozenset({"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"})
+TAKEN_NAMES = frozenset(
+    {"sitecustomize", "usercustomize", "_pytest", *WANTED_MODULES, *sys.stdlib_module_names}
+)
 TEST_TIMEOUT = 600.0
 """Seconds for the whole suite, on each of the two trees."""
 
@@ -52,11 +61,28 @@ def is_test_file(path: str) -> bool:
     return named or bool(TEST_FOLDERS & set(pure.parts[:-1]))
 
 
+def is_surrounding(path: str, base: Collection[str]) -> bool:
+    """Whether a file decides how tests run: configuration, a start-up file, or a module that was not in `base` and
+    takes the place of one of Python's or pytest's."""
+    pure = PurePosixPath(path)
+    if pure.name in CONFIGURATION or pure.suffix == ".pth":
+        return True
+    folder = "src/" if pure.parts[0] == "src" else ""
+    name = path[len(folder) :].partition("/")[0].partition(".")[0]
+    known = any(other.startswith((f"{folder}{name}/", f"{folder}{name}.py")) for other in base)
+    return name in TAKEN_NAMES and not known
+
+
 def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list[str]]:
     """(old tree with the patch's new tests, new tree with the old tests as they were, paths of the new tests)."""
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    patched = without_surroundings(patch, base, patched)
     tests = [path for path in patch.paths if is_test_file(path)]
-    added = [path for path in tests if path not in base and PurePosixPath(path).name != "conftest.py"]
+    added = [
+        path
+        for path in tests
+        if path in patched and path not in base and PurePosixPath(path).name != "conftest.py"
+    ]
     old = {**base, **{path: patched[path] for path in added}}
     new = {path: entry for path, entry in patched.items() if path not in tests or path in added}
     new |= {path: base[path] for path in tests if path in base}
@@ -64,15 +90,25 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list
     return write(old.values()), write(new.values()), added
 
 
-def old_code_with_new_tests(workspace: Workspace, patch: Patch) -> str | None:
-    """The tree of the old code with all test files as the patch leaves them; None if it changed no existing one."""
+def trees_with_new_tests(workspace: Workspace, patch: Patch) -> tuple[str, str] | None:
+    """The old and the new code, both with all test files as the patch leaves them; None if it changed no existing one."""
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    patched = without_surroundings(patch, base, patched)
     if not any(path in base and path in patched and is_test_file(path) for path in patch.paths):
         return None
     code = {path: entry for path, entry in base.items() if not is_test_file(path)}
-    return workspace.store.write_tree(
-        [*code.values(), *(entry for path, entry in patched.items() if is_test_file(path))]
-    )
+    tests = [entry for path, entry in patched.items() if is_test_file(path)]
+    write = workspace.store.write_tree
+    return write([*code.values(), *tests]), write(patched.values())
+
+
+def without_surroundings(
+    patch: Patch, base: dict[str, TreeEntry], patched: dict[str, TreeEntry]
+) -> dict[str, TreeEntry]:
+    """The patched files, but those that decide how tests run as they were."""
+    undone = {path for path in patch.paths if is_surrounding(path, base)}
+    kept = {path: entry for path, entry in patched.items() if path not in undone}
+    return kept | {path: base[path] for path in undone if path in base}
 
 
 def judge(
@@ -177,13 +213,14 @@ async def verify(
         return before, after
 
     before, after = await run_both(old, new)
-    verdict, reason, (fixed, broken, still_red) = judge(before, after, patch.paths)
+    touched = set(patch.paths)
+    if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
+        touched |= {file_of(ident) for ident in before.red}  # a configuration is every test file's
+    verdict, reason, (fixed, broken, still_red) = judge(before, after, touched)
     new_tests = {i for i in (*after.passed, *after.red) if file_of(i) in added}
-    if verdict == "unverified" and (
-        mixed := await asyncio.to_thread(old_code_with_new_tests, workspace, patch)
-    ):
+    if verdict == "unverified" and (mixed := await asyncio.to_thread(trees_with_new_tests, workspace, patch)):
         known = {*before.passed, *before.red, *before.skipped}
-        red, green = await run_both(mixed, patch.tree, "new-tests-")
+        red, green = await run_both(*mixed, "new-tests-")
         new_tests = {*green.passed, *green.red} - known
         fixed = new_tests & red.red & set(green.passed)
         if fixed and green.complete and not green.red:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -16,7 +17,9 @@ from typing import Any, Protocol, Self
 from m3agent.sandbox.channel import Channel, Header, Request
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxError, SandboxTimeout
 from m3agent.sandbox.git import SKIP_FOLDERS
-from m3agent.sandbox.toolbox import BYTECODE, PROBE, WANTED_MODULES, modules_archive
+from m3agent.sandbox.image import DEFAULT_PATH
+from m3agent.sandbox.network import Network, lend_certificates
+from m3agent.sandbox.toolbox import BYTECODE, PROBE, WANTED_MODULES, module_files
 from m3agent.sandbox.workspace import MOST_BYTES, MOST_FILES, Patch, TreeId, Workspace, inside_git
 
 ROOT = "/ws"
@@ -27,7 +30,12 @@ TOOLBOX = "/opt/m3agent"
 KEEP = 32 << 10  # bytes kept of the head and of the tail of each output stream
 GRACE = 1.0  # seconds between SIGTERM and SIGKILL when a command is over its time
 SLACK = 5.0  # seconds the supervisor may be late before the host kills the whole sandbox
-PUT_BATCH = 8 << 20  # bytes of files sent in one frame
+PUT_BATCH = 1 << 20  # bytes of files sent in one frame, more only for a larger file
+PUT_AHEAD = 8  # such frames sent before the first is answered
+PUT_TIMEOUT = 120.0  # seconds for a frame's files to be written
+FEW_INODES = 4096  # files that the toolbox and /dev/shm may hold each
+BYTES_PER_INODE = 8192  # of a file system, for each file that it may hold
+INODE_COST = 1024  # bytes of kernel memory that a tmpfs takes for an empty file: its inode and its name
 START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor's greeting
 
 
@@ -35,8 +43,8 @@ START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor'
 class Limits:
     """What a sandbox may use. memory and disk in bytes; disk is the work tree's, in memory (tmpfs).
 
-    The sandbox's file systems together stay below 60 % of the memory, else filling them would get the supervisor
-    killed instead of the job (measured).
+    The sandbox's file systems together, full of files and with every inode used, stay below 60 % of the memory, else
+    filling them would get the supervisor killed instead of the job (measured).
     """
 
     memory: int = 4 << 30
@@ -44,19 +52,35 @@ class Limits:
     pids: int = 256
 
     @property
+    def toolbox(self) -> int:
+        """Bytes of the file system for what the image lacks, which takes half of it."""
+        return 32 << 20
+
+    @property
+    def shared(self) -> int:
+        """Bytes of /dev/shm; as many again for System V's shared memory."""
+        return min(64 << 20, self.memory // 64)
+
+    @property
     def disk(self) -> int:
         """Bytes of the work tree's file system."""
-        return self.memory * 2 // 5
+        return self._room * 4 // 5
 
     @property
     def scratch(self) -> int:
         """Bytes of /tmp."""
-        return self.memory // 8
+        return self._room // 5
 
     @property
     def inodes(self) -> int:
-        """Files the work tree may hold: one per 8 KiB."""
-        return self.disk // 8192
+        """Files that the work tree may hold, and /tmp as many: one per 8 KiB."""
+        return self.disk // BYTES_PER_INODE
+
+    @property
+    def _room(self) -> int:
+        others = self.toolbox + 2 * self.shared + 2 * FEW_INODES * INODE_COST
+        inodes = 1 + 2 * INODE_COST / BYTES_PER_INODE
+        return max(16 << 20, int((self.memory * 59 // 100 - others) / inodes))
 
 
 @dataclass(frozen=True)
@@ -86,6 +110,8 @@ class Machine(Protocol):
 
     name: str
     limits: Limits
+    environment: dict[str, str]
+    """Variables that commands get besides our own: those of the image, known once it has started."""
 
     async def start(self) -> Channel:
         """Start it; raises EngineUnavailable, ImageMissing or SandboxDied."""
@@ -124,13 +150,20 @@ class _Output:
 class Sandbox:
     """An isolated machine with the work tree in it. Use as an asynchronous context manager."""
 
-    def __init__(self, machine: Machine, workspace: Workspace) -> None:
+    workspace: Workspace
+    tree: TreeId
+    """The state the work tree was last known to be in."""
+
+    def __init__(self, machine: Machine, workspace: Workspace | None, network: Network | None = None) -> None:
         self.machine = machine
-        self.workspace = workspace
-        self.tree: TreeId = workspace.base
+        self.network = network
+        """The proxy that commands reach listed hosts through; None: there is no way out."""
+        if workspace is not None:
+            self.take(workspace)
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path and reason."""
         self._channel: Channel | None = None
+        self._background: dict[int, asyncio.Task[ExecResult]] = {}
         self._env: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -144,21 +177,25 @@ class Sandbox:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _start(self) -> None:
+    def take(self, workspace: Workspace) -> None:
+        """Make this the work tree that is laid down on entering."""
+        self.workspace = workspace
+        self.tree = workspace.base
+
+    async def boot(self) -> None:
+        """Start the machine with all that does not depend on the work tree; entering does it where this has not."""
         self._channel = await self.machine.start()
         await self._channel.boot(START_TIMEOUT)
-        await self._lay(self.tree, set())
-        python_path = [ROOT]
-        if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
-            python_path.append(f"{ROOT}/src")
+        own = self.machine.environment
         self._env = {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            **own,
+            "PATH": own.get("PATH") or DEFAULT_PATH,
             "HOME": "/tmp/home",  # noqa: S108 - inside the sandbox
             "USER": "m3agent",
             "LOGNAME": "m3agent",
             "LANG": "C.UTF-8",
             "TZ": "UTC",
-            "PYTHONPATH": ":".join(python_path),
+            "PYTHONPATH": "",
             "PYTHONDONTWRITEBYTECODE": "1",  # stale bytecode of an edited file would lie about it
             "PYTHONHASHSEED": "0",
             "PYTHONUNBUFFERED": "1",  # what was printed before a timeout is not lost
@@ -167,31 +204,49 @@ class Sandbox:
             "GIT_CONFIG_KEY_0": "safe.directory",
             "GIT_CONFIG_VALUE_0": "*",
         }
-        await self._equip(python_path)
+        if self.network is not None:
+            await self._connect(self.network)
+        await self._equip()
 
-    async def _equip(self, python_path: list[str]) -> None:
-        """Lay down what the image lacks to run tests, and a git history of one commit where there is git."""
-        # an empty folder and no PYTHONPATH keep the work tree from being asked for modules
-        clean = {"PYTHONPATH": ""}
-        probe = await self.exec(["python3", "-c", PROBE, *WANTED_MODULES], cwd=TOOLBOX, env=clean)
+    async def _start(self) -> None:
+        if self._channel is None:
+            await self.boot()
+        size = await self._lay(self.tree, set())
+        python_path = [ROOT, self._env["PYTHONPATH"]]
+        if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
+            python_path.insert(1, f"{ROOT}/src")
+        self._env["PYTHONPATH"] = ":".join(filter(None, python_path))
+        # compressing takes longer than all else a start does; room is short only where the tree is large
+        compression = 0 if size < self.machine.limits.disk // 8 else 1
+        settings = f"-c gc.auto=0 -c commit.gpgsign=false -c core.looseCompression={compression}"
+        history = (
+            "mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
+            f"git {settings} add -A . && git {settings} -c user.name=m3agent -c user.email=m3agent@localhost "
+            "commit -q --allow-empty --no-verify -m base"
+        )
+        await self.exec(["sh", "-c", history])
+
+    async def _connect(self, network: Network) -> None:
+        """Open the way out before anything else runs, so that nothing can sit on the proxy's port."""
+        self._env |= await network.open(self.channel)
+        del self._env["PIP_NO_INDEX"]
+
+        async def run(argv: list[str], stdin: bytes) -> ExecResult:
+            return await self.exec(argv, cwd=TOOLBOX, stdin=stdin)
+
+        self._env |= await lend_certificates(run, f"{TOOLBOX}/certificates.pem")
+
+    async def _equip(self) -> None:
+        """Lay down what the image lacks to run tests."""
+        probe = await self.exec(["python3", "-c", PROBE, *WANTED_MODULES], cwd=TOOLBOX)
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
         bytecode, *missing = probe.stdout.decode().split()
         if missing:
-            unpack = f"import sys,tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|').extractall({TOOLBOX!r})"
             compiled = bytecode == BYTECODE
-            archive = await asyncio.to_thread(modules_archive, tuple(missing), compiled=compiled)
-            argv = ["python3", "-W", "ignore", "-c", unpack]
-            done = await self.exec(argv, cwd=TOOLBOX, stdin=archive, env=clean)
-            if done.exit != 0:
-                raise SandboxError(f"cannot lay down pytest in the sandbox: {_last_line(done.stderr)}")
-            self._env["PYTHONPATH"] = ":".join([*python_path, TOOLBOX])
-        history = (
-            "mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q . && git add -A . "
-            "&& git -c user.name=m3agent -c user.email=m3agent@localhost -c commit.gpgsign=false "
-            "commit -q --allow-empty --no-verify -m base"
-        )
-        await self.exec(["sh", "-c", history])
+            files = await asyncio.to_thread(module_files, tuple(missing), compiled=compiled)
+            await self._put(files, TOOLBOX)
+            self._env["PYTHONPATH"] = TOOLBOX
 
     @property
     def channel(self) -> Channel:
@@ -199,6 +254,11 @@ class Sandbox:
         if self._channel is None:
             raise SandboxError("the sandbox is not open")
         return self._channel
+
+    @property
+    def seccomp(self) -> bool:
+        """Whether the supervisor's own filter of kernel calls is in force; it knows x86_64 and aarch64."""
+        return bool(self.channel.hello.get("seccomp"))
 
     async def exec(
         self,
@@ -211,12 +271,22 @@ class Sandbox:
         background: bool = False,
         log: Path | None = None,
         keep: int = KEEP,
+        feed: AsyncIterable[bytes] | None = None,
+        sink: Callable[[int, bytes], object] | None = None,
+        file: str | None = None,
+        warm: bool = False,
     ) -> ExecResult:
         """Run a command; returns when its main process ends, with everything it started killed.
 
         `timeout` is in seconds: SIGTERM, a second's grace, then SIGKILL to the whole tree. `background` returns at
         once and leaves it running until `kill` or the end. `log` gets the whole output (its first 50 MiB); `keep`
-        bytes of the head and of the tail of each stream are returned.
+        bytes of the head and of the tail of each stream are returned. `feed` goes on with the standard input where
+        `stdin` ends; `sink` gets each piece of output as it comes (1 or 2 for its stream, its bytes; 50 MiB at most).
+        With `file`, an absolute path outside the work tree, `stdin` becomes that file's content, and the command has
+        no input; `warm` says that the command is a Python interpreter and `file` its program, so that it may be
+        started ahead of its program when the same is asked for again (see `Spare` in the supervisor).
+
+        The supervisor runs a limited number of commands at once; the time of one that waits its turn does not count.
 
         Raises:
             SandboxDied, OutOfMemory: the sandbox went away under it.
@@ -232,17 +302,27 @@ class Sandbox:
             timeout=None if background else timeout,
             grace=GRACE,
             background=background,
+            more=feed is not None,
             limits=self.machine.job_limits(),
+            file=file,
+            warm=warm,
         )
         if background:
-            header, _ = await request.next()
-            text = header.get("text", "").encode()
-            return ExecResult(127 if text else 0, b"", text, 0, False, 0.0, job=request.id)
+            header = await self._turn(request)
+            if header["ev"] == "error":
+                return _not_run(header)
+            self._background[request.id] = asyncio.create_task(self._collect(request, log, keep, sink))
+            return ExecResult(0, b"", b"", 0, False, 0.0, job=request.id)
         with request:
+            feeding = None if feed is None else asyncio.create_task(self._feed(request.id, feed))
             try:
-                async with asyncio.timeout(timeout + GRACE + SLACK):
+                async with asyncio.timeout(None) as clock:
                     await self.channel.drain()
-                    return await self._collect(request, log, keep)
+                    header = await self._turn(request)
+                    if header["ev"] == "error":
+                        return _not_run(header)
+                    clock.reschedule(asyncio.get_running_loop().time() + timeout + GRACE + SLACK)
+                    return await self._collect(request, log, keep, sink)
             except TimeoutError:
                 await self.close()
                 raise SandboxTimeout(
@@ -250,10 +330,38 @@ class Sandbox:
                 ) from None
             except asyncio.CancelledError:
                 if not self.channel.dead:
-                    self.channel.open_request("kill", job=request.id)
+                    self.channel.tell("kill", job=request.id)
                 raise
+            finally:
+                if feeding is not None:
+                    feeding.cancel()
+                    await asyncio.gather(feeding, return_exceptions=True)
 
-    async def _collect(self, request: Request, log: Path | None, keep: int) -> ExecResult:
+    async def _turn(self, request: Request) -> Header:
+        """Wait until a command has begun, or could not; raises SandboxTimeout if the supervisor does not answer."""
+        while True:
+            try:
+                async with asyncio.timeout(GRACE + SLACK):
+                    return (await request.next())[0]
+            except TimeoutError:
+                try:
+                    await self.ping()  # it answers: others have their turn
+                except SandboxTimeout:
+                    await self.close()
+                    raise
+
+    async def _feed(self, job: int, feed: AsyncIterable[bytes]) -> None:
+        """Pass on a command's further input until it or the command ends."""
+        async for data in feed:
+            with self.channel.open_request("input", data, job=job) as request:
+                await self.channel.drain()
+                await request.next()  # the child has taken it: it sets the pace
+        with self.channel.open_request("input", job=job, end=True):
+            await self.channel.drain()
+
+    async def _collect(
+        self, request: Request, log: Path | None, keep: int, sink: Callable[[int, bytes], object] | None
+    ) -> ExecResult:
         streams = {1: _Output(keep), 2: _Output(keep)}
         file = None if log is None else await asyncio.to_thread(log.open, "wb")
         try:
@@ -263,8 +371,8 @@ class Sandbox:
                     streams[header["fd"]].add(payload)
                     if file is not None:
                         file.write(payload)
-                elif header["ev"] == "error":
-                    return ExecResult(127, b"", header["text"].encode(), 0, False, 0.0, digest=header["code"])
+                    if sink is not None:
+                        sink(header["fd"], payload)
                 elif header["ev"] == "exit":
                     return _result(header, streams)
         except OSError as error:
@@ -272,10 +380,13 @@ class Sandbox:
         finally:
             if file is not None:
                 file.close()
+            self.channel.forget(request.id)
 
-    async def kill(self, job: int) -> None:
-        """End a background command and everything it started."""
+    async def kill(self, job: int) -> ExecResult | None:
+        """End a background command and everything it started; its result, or None if there is no such command."""
         await self._ask("kill", job=job)
+        following = self._background.pop(job, None)
+        return None if following is None else await following
 
     async def ping(self) -> None:
         """Return if the supervisor answers; raises SandboxDied or SandboxTimeout if not."""
@@ -343,9 +454,14 @@ class Sandbox:
 
     async def close(self) -> None:
         """End the sandbox with everything in it; safe to call twice."""
+        if self.network is not None:
+            await self.network.close()
         if self._channel is not None:
             await self._channel.close()
         await self.machine.destroy()
+        for following in self._background.values():
+            following.cancel()
+        await asyncio.gather(*self._background.values(), return_exceptions=True)
 
     async def _read_entry(self, path: str, mode: int) -> bytes | None:
         """A changed file's content, or None if it vanished since the scan."""
@@ -358,28 +474,63 @@ class Sandbox:
         except FileProblem:
             return None
 
-    async def _lay(self, tree: TreeId, keep: set[str]) -> None:
-        """Put the files of a state into the work tree, but those in `keep`."""
+    async def _lay(self, tree: TreeId, keep: set[str]) -> int:
+        """Put the files of a state into the work tree, but those in `keep`; returns how many bytes they hold."""
         entries = [e for p, e in self.workspace.entries(tree).items() if p not in keep]
-        for start in range(0, len(entries), 500):
-            batch = entries[start : start + 500]
-            blobs = await asyncio.to_thread(self.workspace.store.get_blobs, [e.sha for e in batch])
-            files: list[tuple[str, int, int]] = []
-            payload = bytearray()
-            for entry, blob in zip(batch, blobs, strict=True):
-                if files and len(payload) + len(blob) > PUT_BATCH:
-                    await self._ask("put", bytes(payload), files=files)
-                    files, payload = [], bytearray()
-                files.append((entry.path, entry.mode, len(blob)))
-                payload += blob
-            if files:
-                await self._ask("put", bytes(payload), files=files)
+        blobs = self.workspace.store.each_blob([e.sha for e in entries])
+        files = ((e.path, e.mode, e.sha, blob) for e, blob in zip(entries, blobs, strict=True))
+        return await self._put(files)
+
+    async def _put(self, files: Iterable[tuple[str, int, str, bytes]], into: str | None = None) -> int:
+        """Lay down (path, git's mode, git's id, content), in the folder `into` or the work tree; returns the bytes.
+
+        Several frames are on their way at once, so that reading here, the stream and writing there overlap.
+        """
+        frames = _put_frames(files)
+        sent: deque[Request] = deque()
+        size = 0
+        frame = await asyncio.to_thread(next, frames, None)
+        while frame is not None or sent:
+            if frame is not None:
+                size += len(frame[1])
+                sent.append(self.channel.open_request("put", frame[1], files=frame[0], into=into))
+                _, frame = await asyncio.gather(self.channel.drain(), asyncio.to_thread(next, frames, None))
+            if frame is None or len(sent) >= PUT_AHEAD:
+                with sent.popleft() as request:
+                    header, _ = await asyncio.wait_for(request.next(), PUT_TIMEOUT)
+                if header["ev"] == "error":
+                    raise _typed(header["code"], header["text"], "")
+        return size
 
     async def _ask(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[Header, bytes]:
         header, answer = await self.channel.ask(op, payload, **fields)
         if header["ev"] == "error":
             raise _typed(header["code"], header["text"], str(fields.get("path", "")))
         return header, answer
+
+
+def _put_frames(
+    files: Iterable[tuple[str, int, str, bytes]],
+) -> Iterator[tuple[list[tuple[str, int, int, str]], bytes]]:
+    """Files in batches: what a `put` says about each, and their contents in a row."""
+    batch: list[tuple[str, int, int, str]] = []
+    contents: list[bytes] = []
+    size = 0
+    for path, mode, sha, content in files:
+        if batch and (size + len(content) > PUT_BATCH or len(batch) >= 500):
+            yield batch, b"".join(contents)
+            batch, contents, size = [], [], 0
+        batch.append((path, mode, len(content), sha))
+        contents.append(content)
+        size += len(content)
+    if batch:
+        yield batch, b"".join(contents)
+
+
+def _not_run(header: Header) -> ExecResult:
+    """What a shell would say of a command that could not be started."""
+    code = 126 if header["code"] == "exec-refused" else 127
+    return ExecResult(code, b"", header["text"].encode(), 0, False, 0.0, digest=header["code"])
 
 
 def _result(header: Header, streams: Mapping[int, _Output]) -> ExecResult:

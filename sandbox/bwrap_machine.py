@@ -9,35 +9,82 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
+import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 from m3agent.sandbox.base import ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
-from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.image import HOST_FOLDERS, host_python_usable, usr_links
 
-NOBODY = 65534
+FIRST_USER = 0x70000000
+"""Users that no Linux system gives to anyone begin here (systemd's "Users, Groups, UIDs and GIDs"): as root, each
+sandbox runs as one of its own, so that neither its processes nor their count are another's."""
+OWN_COUNT = (5, 14)  # the first Linux to count a user's processes for each user namespace apart
 SYSCTLS = {
-    "kernel.unprivileged_userns_clone": "0",
-    "kernel.apparmor_restrict_unprivileged_userns": "1",
-    "user.max_user_namespaces": "0",
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "kernel.apparmor_restrict_unprivileged_userns": (
+        "1",
+        "0, or give bwrap an AppArmor profile with `userns,`",
+    ),
+    "user.max_user_namespaces": ("0", "10000"),
 }
-"""Kernel settings, each with the value that bars unprivileged user namespaces."""
+"""Kernel settings, each with the value that bars unprivileged user namespaces and what to set it to."""
+
+_started = itertools.count()
 
 
 def barred_by() -> str | None:
     """The kernel setting that keeps bubblewrap from working here, as `name=value`, if there is one."""
-    for name, bad in SYSCTLS.items():
+    for name, (bad, _) in SYSCTLS.items():
         try:
             value = Path("/proc/sys", name.replace(".", "/")).read_text().strip()
         except OSError:
             continue
-        if value == bad:
+        if value == bad and not _works():  # a profile may allow it all the same
             return f"{name}={value}"
     return None
+
+
+def _works() -> bool:
+    """Whether bubblewrap can make a user namespace."""
+    try:
+        argv = [*_as_nobody(), "bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
+        return subprocess.run(argv, check=False, capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.TimeoutExpired, EngineUnavailable):
+        return False
+
+
+def _as_nobody() -> list[str]:
+    """What to put before a command to run it without root's rights; nothing where we have none."""
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise EngineUnavailable("bubblewrap is not safe as root, and setpriv to drop root is not installed")
+    user = FIRST_USER + (os.getpid() % (1 << 22)) * 64 + next(_started) % 64
+    return [setpriv, f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+
+
+def _others() -> int:
+    """Processes and threads that count against a sandbox's limit besides its own.
+
+    None as root (see `FIRST_USER`) or where each user namespace counts its own; else all that this user has.
+    """
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if os.geteuid() == 0 or release >= OWN_COUNT:
+        return 0
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if process.stat().st_uid == os.getuid():
+                count += len(list(process.joinpath("task").iterdir()))
+    return count
 
 
 def command(limits: Limits) -> list[str]:
@@ -55,14 +102,6 @@ def command(limits: Limits) -> list[str]:
         raise EngineUnavailable(
             "bubblewrap lends this host's /usr to the sandbox, and /usr/bin/python3 is not there"
         )
-    prefix: list[str] = []
-    if os.geteuid() == 0:
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            raise EngineUnavailable(
-                "bubblewrap is not safe as root, and setpriv to drop root is not installed"
-            )
-        prefix = [setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
     mounts: list[str] = []
     for folder in HOST_FOLDERS:
         if Path(folder).exists():
@@ -70,7 +109,7 @@ def command(limits: Limits) -> list[str]:
     for name, target in usr_links():
         mounts += ["--symlink", target, f"/{name}"]
     return [
-        *prefix,
+        *_as_nobody(),
         bwrap,
         *(
             "--unshare-all",
@@ -83,6 +122,7 @@ def command(limits: Limits) -> list[str]:
         *("--cap-drop", "ALL", "--clearenv", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
         *mounts,
         *("--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(limits.shared), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
         *("--size", str(limits.scratch), "--tmpfs", "/tmp"),  # noqa: S108 - inside the sandbox
         *("--size", str(limits.disk), "--tmpfs", ROOT),
         *("--size", str(32 << 20), "--tmpfs", TOOLBOX),
@@ -99,12 +139,14 @@ class BwrapMachine:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.environment: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = bytearray()
+        self._pids = limits.pids + _others()
 
     def job_limits(self) -> dict[str, int]:
         """Per-process limits in place of a control group: address space, processes, file size."""
-        return {"AS": self.limits.memory, "NPROC": self.limits.pids, "FSIZE": self.limits.disk}
+        return {"AS": self.limits.memory, "NPROC": self._pids, "FSIZE": self.limits.disk}
 
     async def start(self) -> Channel:
         """Start bubblewrap; the supervisor's first word comes over the returned channel."""
@@ -133,6 +175,8 @@ class BwrapMachine:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
+        # output that nobody reads any more keeps older versions of asyncio from seeing the end of the process
+        self._process._transport.close()  # type: ignore[attr-defined]
         await self._process.wait()
         await asyncio.gather(self._drain, return_exceptions=True)
 
@@ -140,11 +184,19 @@ class BwrapMachine:
         while data := await stream.read(4096):
             self._stderr = (self._stderr + data)[-4096:]
 
-    def _why_dead(self) -> str:
+    async def _why_dead(self) -> SandboxError:
         said = bytes(self._stderr).decode(errors="replace").strip().splitlines()
-        text = f"bubblewrap ended: {said[-1]}" if said else "the sandbox's process was killed"
-        setting = barred_by()
-        if setting and said:
-            value = setting.partition("=")[2]
-            text += f"; this kernel bars user namespaces ({setting}): set it to {1 - int(value)}, or use --sandbox docker"
-        return text
+        own = [line for line in said if line.startswith("bwrap: ")]
+        if not own:
+            return SandboxDied(
+                f"bubblewrap ended: {said[-1]}" if said else "the sandbox's process was killed"
+            )
+        text = f"bubblewrap ended: {own[-1]}"
+        if setting := barred_by():
+            remedy = SYSCTLS[setting.partition("=")[0]][1]
+            text += (
+                f"; this kernel bars user namespaces ({setting}): set it to {remedy}, or use --sandbox docker"
+            )
+        elif "nknown option" in own[-1]:
+            text += ": bubblewrap 0.8 or later is needed"
+        return EngineUnavailable(text)

@@ -7,13 +7,13 @@ import contextlib
 import itertools
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
 from m3agent.sandbox import supervisor
-from m3agent.sandbox.errors import SandboxDied, SandboxTimeout
-from m3agent.sandbox.supervisor import FRAME, LEASE, PROTOCOL
+from m3agent.sandbox.errors import SandboxDied, SandboxError, SandboxTimeout
+from m3agent.sandbox.supervisor import FRAME, LEASE, MAX_PAYLOAD, VERSIONS
 
 Header = dict[str, Any]
 DOCKER_STREAM = struct.Struct(">BxxxI")  # Docker's multiplexing of an attached stream without a terminal
@@ -29,11 +29,28 @@ exec(compile(s, "supervisor", "exec"))
 DIAGNOSTICS = 8192  # bytes kept of what the supervisor says on standard error: shown if it dies
 
 
+def common_version(hello: Header) -> int:
+    """The newest version of the protocol that both ends speak.
+
+    Raises:
+        SandboxDied: there is none.
+    """
+    first = hello.get("protocol", 0)  # version 1 said only this
+    oldest, newest = hello.get("versions") or [first, first]
+    version = min(newest, VERSIONS[1])
+    if version < max(oldest, VERSIONS[0]):
+        raise SandboxDied(
+            f"the sandbox's supervisor speaks versions {oldest} to {newest} of the protocol, this program "
+            f"{VERSIONS[0]} to {VERSIONS[1]}: they have to come from the same release"
+        )
+    return int(version)
+
+
 class Channel:
     """Frames over a pair of byte streams; answers are matched to requests by id.
 
     `multiplexed` says that the incoming bytes are wrapped in Docker's 8-byte stream headers. `why_dead` is asked
-    for a reason when the stream ends.
+    for the reason when the stream ends, and its answer (or a copy) raised to whoever waits.
     """
 
     def __init__(
@@ -42,7 +59,7 @@ class Channel:
         writer: asyncio.StreamWriter,
         *,
         multiplexed: bool,
-        why_dead: Callable[[], str],
+        why_dead: Callable[[], Awaitable[SandboxError]],
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -52,7 +69,10 @@ class Channel:
         self._waiting: dict[int, asyncio.Queue[tuple[Header, bytes] | None]] = {}
         self._hello: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
         self._diagnostics = bytearray()
+        self.hello: Header = {}
+        """What the supervisor said of itself: versions, python, root, seccomp, openat2."""
         self._dead = False
+        self._reason: SandboxError = SandboxDied("the sandbox has been closed")
         self._task = asyncio.create_task(self._pump())
         self._alive: asyncio.Task[None] | None = None
 
@@ -61,7 +81,7 @@ class Channel:
 
         Raises:
             SandboxTimeout: it did not come within `timeout` seconds.
-            SandboxDied: the stream ended first, or the other side speaks another version.
+            SandboxDied (or why it died): the stream ended first, or the other side speaks another version.
         """
         source = Path(supervisor.__file__).read_bytes()
         self._writer.write(b"%08d" % len(source) + source)
@@ -69,10 +89,9 @@ class Channel:
             hello = await asyncio.wait_for(asyncio.shield(self._hello), timeout)
         except TimeoutError:
             raise SandboxTimeout(f"the sandbox did not start within {timeout:.0f} s") from None
-        if hello.get("protocol") != PROTOCOL:
-            raise SandboxDied(
-                f"the sandbox's supervisor speaks version {hello.get('protocol')}, not {PROTOCOL}"
-            )
+        version = common_version(hello)
+        self.hello = hello
+        self.tell("speak", version=version)
         self._alive = asyncio.create_task(self._keep_alive())
         return hello
 
@@ -81,10 +100,14 @@ class Channel:
         """Whether the stream has ended."""
         return self._dead
 
+    async def ended(self) -> None:
+        """Wait for the end of the stream."""
+        await asyncio.wait([self._task])
+
     def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> Request:
         """Send a request; its answers are read from the returned object."""
         if self._dead:
-            raise SandboxDied(self._death())
+            raise self.death()
         ident = next(self._ids)
         raw = json.dumps({"op": op, "id": ident, **fields}).encode()
         queue: asyncio.Queue[tuple[Header, bytes] | None] = asyncio.Queue()
@@ -105,12 +128,20 @@ class Channel:
             except TimeoutError:
                 raise SandboxTimeout(f"the sandbox did not answer '{op}' within {timeout:.0f} s") from None
 
+    def tell(self, op: str, payload: bytes = b"", **fields: Any) -> None:
+        """Send what has no answer."""
+        if self._dead:
+            raise self.death()
+        raw = json.dumps({"op": op, "id": 0, **fields}).encode()
+        self._writer.write(FRAME.pack(len(raw), len(payload)) + raw + payload)
+
     async def drain(self) -> None:
         """Wait until the other side has taken what was sent."""
         try:
             await self._writer.drain()
         except (ConnectionError, OSError):
-            raise SandboxDied(self._death()) from None
+            await self.ended()
+            raise self.death() from None
 
     def forget(self, ident: int) -> None:
         """No more answers are wanted for this request."""
@@ -133,9 +164,10 @@ class Channel:
             raw = json.dumps({"op": "alive", "id": 0}).encode()
             self._writer.write(FRAME.pack(len(raw), 0) + raw)
 
-    def _death(self) -> str:
+    def death(self) -> SandboxError:
+        """Why the stream has ended, to be raised."""
         said = bytes(self._diagnostics).decode(errors="replace").strip().splitlines()
-        return self._why_dead() + (f" ({said[-1]})" if said else "")
+        return type(self._reason)(str(self._reason) + (f" ({said[-1]})" if said else ""))
 
     async def _pump(self) -> None:
         inbox = bytearray()
@@ -149,12 +181,16 @@ class Channel:
         except (ConnectionError, OSError, asyncio.IncompleteReadError):
             pass  # the stream ended in the middle of something: the same as ended
         finally:
-            self._dead = True
-            if not self._hello.done():
-                self._hello.set_exception(SandboxDied(self._death()))
-                self._hello.exception()  # seen, also when nobody waits for it
-            for queue in self._waiting.values():
-                queue.put_nowait(None)
+            try:
+                if not self._dead:
+                    self._reason = await self._why_dead()
+            finally:
+                self._dead = True
+                if not self._hello.done():
+                    self._hello.set_exception(self.death())
+                    self._hello.exception()  # seen, also when nobody waits for it
+                for queue in self._waiting.values():
+                    queue.put_nowait(None)
 
     async def _read_some(self) -> bytes:
         if not self._multiplexed:
@@ -169,6 +205,8 @@ class Channel:
     def _take_frames(self, inbox: bytearray) -> None:
         while len(inbox) >= FRAME.size:
             n_header, n_payload = FRAME.unpack_from(inbox)
+            if max(n_header, n_payload) > MAX_PAYLOAD:  # it would fill this host's memory
+                raise ConnectionError("not a frame of the supervisor's")
             end = FRAME.size + n_header + n_payload
             if len(inbox) < end:
                 return
@@ -207,5 +245,5 @@ class Request:
         """
         item = await self._queue.get()
         if item is None:
-            raise SandboxDied(self._channel._death())
+            raise self._channel.death()
         return item

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from m3agent.sandbox.base import ROOT, TOOLBOX, Limits
+from m3agent.sandbox.base import FEW_INODES, ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
-from m3agent.sandbox.errors import EngineUnavailable, ImageMissing
+from m3agent.sandbox.engine_events import why_ended
+from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
 from m3agent.sandbox.image import find_image
 from m3agent.sandbox.reaper import start_reaper
 
@@ -26,40 +27,87 @@ T = TypeVar("T")
 
 LABEL = "m3agent"
 USER = "1000:1000"
+TAKE_AND_DROP = f"""\
+import os
+for p in ({ROOT!r}, {TOOLBOX!r}, "/tmp", "/dev/shm"):
+    os.chown(p, 1000, 1000)
+os.setgroups([])
+os.setgid(1000)
+os.setuid(1000)
+"""
+"""What Podman's containers begin with, as root: its file systems can be given to nobody else from outside."""
+PAGE = 4096  # bytes that the kernel counts System V's shared memory in
 OWNER = f"{LABEL}.owner={os.getpid()}-{uuid.uuid4().hex[:12]}"
 """The label of every container this process makes; what the reaper looks for."""
+PROCESS_LABEL = f"{LABEL}.process"
+"""The label that says which process made something, so that it can be told whether it still lives."""
 
 _reaper_lock = threading.Lock()
 _reapers: dict[str, Any] = {}
 
 
+def engine_addresses() -> list[str]:
+    """Where an engine may answer, best first: DOCKER_HOST alone if it is set; else Docker, then Podman if it is there."""
+    named = os.environ.get("DOCKER_HOST")
+    if named:
+        return [named]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    podman = (f"{runtime}/podman/podman.sock", "/run/podman/podman.sock")
+    there = [path for path in podman if os.access(path, os.R_OK | os.W_OK)]
+    return ["unix:///var/run/docker.sock", *(f"unix://{path}" for path in there)]
+
+
 def connect() -> Any:
-    """A `docker.APIClient` to the engine named by DOCKER_HOST, or the local one.
+    """A `docker.APIClient` to the first engine that answers (see `engine_addresses`).
 
     Raises:
-        EngineUnavailable: none answers; the sentence says why and what to do.
+        EngineUnavailable: none does; the sentence says why and what to do.
     """
-    import docker
     from docker.errors import DockerException
+
+    first: DockerException | None = None
+    for address in engine_addresses():
+        try:
+            return _client(address)
+        except DockerException as error:
+            first = first or error
+    host = os.environ.get("DOCKER_HOST", "the local socket")
+    if any(word in str(first) for word in ("Permission denied", "PermissionError")):
+        raise EngineUnavailable(
+            f"no permission for the Docker engine at {host}: add yourself to the group docker, or use --sandbox bwrap"
+        )
+    raise EngineUnavailable(
+        f"no Docker engine answers at {host}: start it (`make demo` installs one), or use --sandbox bwrap"
+    )
+
+
+def _client(address: str) -> Any:
+    import docker
     from docker.tls import TLSConfig
     from docker.utils import kwargs_from_env
 
-    try:
-        kwargs = kwargs_from_env()
-        tls = kwargs.get("tls")
-        assert tls is None or isinstance(tls, (bool, TLSConfig))
-        api = docker.APIClient(base_url=kwargs.get("base_url"), tls=tls or False, version="auto", timeout=60)
-    except DockerException as error:
-        text = str(error)
-        host = os.environ.get("DOCKER_HOST", "the local socket")
-        if "Permission denied" in text or "PermissionError" in text:
-            raise EngineUnavailable(
-                f"no permission for the Docker engine at {host}: add yourself to the group docker, or use --sandbox bwrap"
-            ) from None
-        raise EngineUnavailable(
-            f"no Docker engine answers at {host}: start it (`make demo` installs one), or use --sandbox bwrap"
-        ) from None
-    return api
+    tls = kwargs_from_env().get("tls")
+    assert tls is None or isinstance(tls, (bool, TLSConfig))
+    return docker.APIClient(base_url=address, tls=tls or False, version="auto", timeout=60)
+
+
+def socket_of(api: Any) -> str | None:
+    """The unix socket that a client speaks to; None where the engine is on another machine."""
+    return getattr(api._custom_adapter, "socket_path", None)  # docker keeps it nowhere else
+
+
+def is_podman(api: Any) -> bool:
+    """Whether the engine is Podman behind Docker's interface."""
+    return any(part.get("Name") == "Podman Engine" for part in api.version().get("Components", []))
+
+
+def _tmpfs(size: int, inodes: int, options: str, *, podman: bool) -> str:
+    """Mount options of a file system of at most `size` bytes and `inodes` files that belongs to the sandbox's user.
+
+    Podman knows neither owner nor limit of inodes: there many empty files meet the memory limit.
+    """
+    own = "notmpcopyup" if podman else f"nr_inodes={inodes},uid=1000,gid=1000"
+    return f"rw,nosuid,nodev,size={size},{options},{own}"
 
 
 class DockerMachine:
@@ -75,7 +123,9 @@ class DockerMachine:
         self._id: str | None = None
         self._attached: Any = None  # keeps the HTTP answer whose socket we took over alive
         self._process: tuple[int, str | None] | None = None
+        self._destroyed = False
         self.image: str | None = None
+        self.environment: dict[str, str] = {}
 
     def job_limits(self) -> dict[str, int]:
         """None: the container's control group holds them."""
@@ -111,47 +161,55 @@ class DockerMachine:
 
     async def destroy(self) -> None:
         """Remove the container, started or not."""
-        if self._id is not None:
+        if self._id is not None and not self._destroyed:
+            self._destroyed = True
             await _uninterrupted(self._remove)
 
     def _create(self) -> Any:
         self._api = connect()
         image = find_image(self._api, self._wanted, self._say)
         self.image = image.name
-        _ensure_reaper()
+        self.environment = dict(image.env)
+        ensure_reaper(socket_of(self._api))
         limits = self.limits
-        owner = "uid=1000,gid=1000"
-        label, _, value = OWNER.partition("=")
+        podman = is_podman(self._api)
         host_config = self._api.create_host_config(
             auto_remove=True,
             network_mode="none",
             cap_drop=["ALL"],
+            cap_add=["CHOWN", "SETUID", "SETGID"] if podman else [],
             security_opt=["no-new-privileges"],
             read_only=True,
             pids_limit=limits.pids,
             mem_limit=limits.memory,
             memswap_limit=limits.memory,
             nano_cpus=int(min(limits.cpus, os.cpu_count() or 1) * 1e9),
-            shm_size=min(64 << 20, limits.memory // 64),
             ipc_mode="private",
+            # else System V segments and messages outlive the commands that made them and fill the memory for good
+            sysctls={
+                "kernel.shm_rmid_forced": "1",
+                "kernel.shmall": str(limits.shared // PAGE),
+                "kernel.msgmni": "64",
+            },
             log_config={"Type": "none", "Config": {}},
             ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
             binds=[f"{folder}:{folder}:ro" for folder in image.binds if Path(folder).exists()],
             tmpfs={
-                ROOT: f"rw,exec,nosuid,nodev,size={limits.disk},nr_inodes={limits.inodes},mode=0755,{owner}",
-                "/tmp": f"rw,exec,nosuid,nodev,size={limits.scratch},nr_inodes={limits.inodes},mode=1777,{owner}",  # noqa: S108
-                TOOLBOX: f"rw,nosuid,nodev,size=32m,nr_inodes=4096,mode=0755,{owner}",
+                ROOT: _tmpfs(limits.disk, limits.inodes, "exec,mode=0755", podman=podman),
+                "/tmp": _tmpfs(limits.scratch, limits.inodes, "exec,mode=1777", podman=podman),  # noqa: S108
+                TOOLBOX: _tmpfs(limits.toolbox, FEW_INODES, "noexec,mode=0755", podman=podman),
+                "/dev/shm": _tmpfs(limits.shared, FEW_INODES, "noexec,mode=1777", podman=podman),  # noqa: S108
             },
         )
         container = self._api.create_container(
             image.name,
-            command=["python3", "-I", "-S", "-c", BOOT, ROOT],
+            command=["python3", "-I", "-S", "-c", TAKE_AND_DROP + BOOT if podman else BOOT, ROOT],
             entrypoint=[],
-            user=USER,
+            user="0:0" if podman else USER,
             working_dir=ROOT,
             environment={"PATH": "/usr/local/bin:/usr/bin:/bin"},
             stdin_open=True,
-            labels={LABEL: "1", label: value},
+            labels=our_labels(),
             host_config=host_config,
         )
         self._id = container["Id"]
@@ -168,14 +226,15 @@ class DockerMachine:
         from docker.errors import DockerException, NotFound
         from requests.exceptions import RequestException
 
+        # first: an engine that still has output for us waits a minute for it to be taken before it removes anything
+        if self._attached is not None:
+            self._attached.close()
         try:
             self._api.remove_container(self._id, force=True, v=True)
         except NotFound:
             pass  # it removed itself
         except (DockerException, RequestException):
             self._kill_process()
-        if self._attached is not None:
-            self._attached.close()
         self._api.close()
 
     def _kill_process(self) -> None:
@@ -189,9 +248,26 @@ class DockerMachine:
             ):  # not ours to kill: the supervisor ends itself when its lease is over
                 os.kill(pid, signal.SIGKILL)
 
-    def _why_dead(self) -> str:
+    async def _why_dead(self) -> SandboxError:
         """Why the stream ended, as far as the engine can still say."""
-        return "the sandbox's container ended (removed by someone, or the Docker engine stopped)"
+        return await asyncio.to_thread(why_ended, self._api, str(self._id), self.limits.memory)
+
+
+def our_labels() -> dict[str, str]:
+    """The labels of whatever this process makes in the engine."""
+    owner, _, value = OWNER.partition("=")
+    return {LABEL: "1", owner: value, PROCESS_LABEL: describe_process(os.getpid()) or ""}
+
+
+def describe_process(pid: int) -> str | None:
+    """A process of this machine, since its start and of no other boot or process namespace; None if there is none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return None
+    started = _start_time(pid)
+    return f"{boot} {namespace} {pid} {started}" if started is not None else None
 
 
 def _start_time(pid: int) -> str | None:
@@ -211,12 +287,10 @@ def _start_failed(error: Any) -> Exception:
     return EngineUnavailable(f"the Docker engine refused to start a sandbox: {text.strip()}")
 
 
-def _ensure_reaper() -> None:
-    """One reaper for this process, where the engine is on this machine."""
-    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if not host.startswith("unix://"):
+def ensure_reaper(path: str | None) -> None:
+    """One reaper for this process, where the engine is on this machine and has a socket at `path`."""
+    if path is None:
         return  # an engine elsewhere: the end of the stream is all that tells it
-    path = host.removeprefix("unix://")
     with _reaper_lock:
         if path not in _reapers:
             _reapers[path] = start_reaper(path, OWNER)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,17 +160,36 @@ class TreeStore:
 
     def get_blobs(self, shas: Sequence[str]) -> list[bytes]:
         """The bytes of many blobs, in one call to git."""
-        out = self.git("cat-file", "--batch", stdin="".join(f"{sha}\n" for sha in shas).encode())
-        blobs, at = [], 0
-        for sha in shas:
-            line_end = out.index(b"\n", at)
-            header = out[at:line_end].split()
-            if len(header) != 3:
-                raise GitFailed(f"object {sha} is missing from the repository")
-            size = int(header[2])
-            blobs.append(out[line_end + 1 : line_end + 1 + size])
-            at = line_end + 1 + size + 1
-        return blobs
+        return list(self.each_blob(shas))
+
+    def each_blob(self, shas: Sequence[str]) -> Iterator[bytes]:
+        """The bytes of many blobs, in one call to git, as it finds them.
+
+        Raises:
+            GitFailed: one of them is not there.
+        """
+        # not a pipe: it could fill up while git waits for its output to be read
+        with tempfile.TemporaryFile() as names:
+            names.write("".join(f"{sha}\n" for sha in shas).encode())
+            names.seek(0)
+            with subprocess.Popen(
+                ["git", *HARMLESS, "cat-file", "--batch", "--buffer"],
+                env=environment({"GIT_DIR": str(self.git_dir)}),
+                stdin=names,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=1 << 20,
+                pipesize=1 << 20,
+            ) as process:
+                assert process.stdout is not None
+                for sha in shas:
+                    header = process.stdout.readline().split()
+                    if len(header) != 3:
+                        raise GitFailed(f"object {sha} is missing from the repository")
+                    blob = process.stdout.read(int(header[2]))
+                    if process.stdout.read(1) != b"\n":
+                        raise GitFailed("git ended in the middle of an object")
+                    yield blob
 
     def write_tree(self, entries: Iterable[TreeEntry]) -> str:
         """Store a tree made of these files; returns its id."""

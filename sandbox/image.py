@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 import tarfile
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from m3agent.sandbox.errors import ImageMissing
 
 DEFAULT_IMAGE = "python:3.12-slim"
 SKELETON = "m3agent-skeleton:2"
+SKELETON_LABEL = "m3agent.skeleton"
+"""Marks images made over the skeleton: they too need the host's folders."""
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp", "ws")
 HOST_FOLDERS = ("/usr", "/etc/alternatives")
 """Laid read-only over the skeleton."""
@@ -29,10 +32,18 @@ GROUP_FILE = "root:x:0:\nm3agent:x:1000:\n"
 
 @dataclass(frozen=True)
 class Image:
-    """An image to start from, and the host's folders (read-only) that go with it."""
+    """An image to start from, the host's folders (read-only) that go with it, and the variables it sets."""
 
     name: str
     binds: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ident: str = ""
+    """The engine's id of it: its content's hash."""
+
+    @property
+    def path(self) -> str:
+        """The PATH that programs in it expect."""
+        return self.env.get("PATH") or DEFAULT_PATH
 
 
 def usr_links() -> list[tuple[str, str]]:
@@ -77,37 +88,39 @@ def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Imag
         ImageMissing: the one asked for is not here, or none can be made on this machine.
     """
     if wanted is not None:
-        if _present(api, wanted):
-            return Image(wanted)
+        if image := local_image(api, wanted):
+            return image
         raise ImageMissing(f"image {wanted} is not on this machine: pull or build it, or leave out --image")
-    if _present(api, DEFAULT_IMAGE):
-        return Image(DEFAULT_IMAGE)
-    if _present(api, SKELETON):
-        return Image(SKELETON, HOST_FOLDERS)
-    if _pull(DEFAULT_IMAGE, say):
-        return Image(DEFAULT_IMAGE)
+    if image := local_image(api, DEFAULT_IMAGE) or local_image(api, SKELETON):
+        return image
+    if pull(DEFAULT_IMAGE, say) and (image := local_image(api, DEFAULT_IMAGE)):
+        return image
     if not host_python_usable():
         raise ImageMissing(
             f"no registry gives {DEFAULT_IMAGE}, and this host has no /usr/bin/python3 to lend a sandbox: "
             "install python3, or name an image that is here with --image"
         )
     say(f"no registry gives {DEFAULT_IMAGE}: using a skeleton over this host's read-only /usr")
-    repository, tag = SKELETON.split(":")
-    api.import_image_from_data(skeleton_archive(), repository=repository, tag=tag)
-    return Image(SKELETON, HOST_FOLDERS)
+    # Podman heeds no tag of its own, but one in the name
+    api.import_image_from_data(skeleton_archive(), repository=SKELETON)
+    return local_image(api, SKELETON) or Image(SKELETON, HOST_FOLDERS)
 
 
-def _present(api: Any, name: str) -> bool:
+def local_image(api: Any, name: str) -> Image | None:
+    """The image of this name, if it is on this machine."""
     from docker.errors import ImageNotFound
 
     try:
-        api.inspect_image(name)
+        found = api.inspect_image(name)
     except ImageNotFound:
-        return False
-    return True
+        return None
+    config = found.get("Config") or {}
+    env = dict(line.split("=", 1) for line in config.get("Env") or [] if "=" in line)
+    bare = name == SKELETON or SKELETON_LABEL in (config.get("Labels") or {})
+    return Image(name, HOST_FOLDERS if bare else (), env, found["Id"])
 
 
-def _pull(name: str, say: Callable[[str], None]) -> bool:
+def pull(name: str, say: Callable[[str], None]) -> bool:
     """Try to pull; False where no registry answers in time."""
     import docker
     from docker.errors import DockerException
@@ -115,7 +128,7 @@ def _pull(name: str, say: Callable[[str], None]) -> bool:
 
     done: list[bool] = []
 
-    def pull() -> None:
+    def fetch() -> None:
         try:
             client = docker.APIClient(version="auto", timeout=int(PULL_TIMEOUT))
             for line in client.pull(name, stream=True, decode=True):
@@ -126,7 +139,7 @@ def _pull(name: str, say: Callable[[str], None]) -> bool:
         done.append(True)
 
     say(f"looking for {name} in a registry")
-    thread = threading.Thread(target=pull, daemon=True)  # a registry that hangs must not hold up the end
+    thread = threading.Thread(target=fetch, daemon=True)  # a registry that hangs must not hold up the end
     thread.start()
     thread.join(PULL_TIMEOUT)
     return bool(done)

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from m3agent.sandbox.allow_list import parse_host
 from m3agent.sandbox.base import Limits, Machine, Sandbox
 from m3agent.sandbox.bwrap_machine import BwrapMachine, barred_by, command
 from m3agent.sandbox.docker_machine import DockerMachine, connect
 from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.network import Network
+from m3agent.sandbox.proxy import NetworkRequest, Proxy
 from m3agent.sandbox.workspace import Workspace
 
 Backend = Literal["docker", "bwrap"]
@@ -25,6 +28,8 @@ class SandboxSpec:
     backend: Backend | None = None
     image: str | None = None
     limits: Limits = field(default_factory=Limits)
+    allow_net: tuple[str, ...] = ()
+    """Hosts that commands may reach (see `m3agent.sandbox.allow_list`); empty: no network at all."""
 
 
 def parse_bytes(text: str) -> int:
@@ -63,11 +68,23 @@ async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backe
 
 
 def new_sandbox(
-    backend: Backend, spec: SandboxSpec, workspace: Workspace, say: Callable[[str], None]
+    backend: Backend,
+    spec: SandboxSpec,
+    workspace: Workspace | None,
+    say: Callable[[str], None],
+    on_request: Callable[[NetworkRequest], None] = lambda _: None,
 ) -> Sandbox:
-    """A sandbox over a workspace, not started yet: enter it to start it."""
+    """A sandbox over a workspace, not started yet: enter it to start it; with none, it is given one before that.
+
+    `on_request` is told of everything that programs in it asked the network for, allowed or not.
+
+    Raises:
+        ValueError: an entry of `allow_net` is no host, or one that is never opened.
+    """
+    hosts = [parse_host(entry) for entry in spec.allow_net]
+    network = Network(Proxy(hosts, log=on_request)) if hosts else None
     machine: Machine
     machine = (
         DockerMachine(spec.image, spec.limits, say) if backend == "docker" else BwrapMachine(spec.limits)
     )
-    return Sandbox(machine, workspace)
+    return Sandbox(machine, workspace, network)

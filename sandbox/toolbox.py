@@ -1,4 +1,4 @@
-"""What a sandbox needs to run tests and an image may lack: our own pytest, as a tar archive.
+"""What a sandbox needs to run tests and an image may lack: our own pytest.
 
 Its compiled files go along where the sandbox's Python is of our kind: a test run then starts twice as fast.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-import io
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,30 +30,29 @@ print(f"{sys.implementation.cache_tag}-{u.MAGIC_NUMBER.hex()}", *[m for m in sys
 
 
 @functools.cache
-def modules_archive(modules: tuple[str, ...], *, compiled: bool) -> bytes:
-    """An uncompressed tar of these modules' files, as installed beside us."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for module in modules:
-            for name, source in _files(module, compiled):
-                info = tarfile.TarInfo(name)
-                status = source.stat()
-                # bytecode is valid for a source of this size and time
-                info.size, info.mtime, info.mode = status.st_size, int(status.st_mtime), 0o644
-                with source.open("rb") as content:
-                    archive.addfile(info, content)
-    return buffer.getvalue()
+def module_files(modules: tuple[str, ...], *, compiled: bool) -> tuple[tuple[str, int, str, bytes], ...]:
+    """These modules' files as installed beside us, as `Sandbox` lays them down: path, git's mode, no id, content."""
+    return tuple(
+        (name, 0o100644, "", content) for module in modules for name, content in _files(module, compiled)
+    )
 
 
-def _files(module: str, compiled: bool) -> Iterator[tuple[str, Path]]:
-    """(name in the archive, path here) of a module's sources and metadata, and of its bytecode if wanted."""
+def _files(module: str, compiled: bool) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of a module's sources and metadata, and of its bytecode if wanted."""
     for file in importlib.metadata.files(DISTRIBUTIONS[module]) or []:
         if ".." in file.parts or "__pycache__" in file.parts:
             continue  # console scripts; bytecode is looked for below
         if file.suffix != ".py" and ".dist-info" not in str(file.parent):
             continue
         source = Path(str(file.locate()))
-        yield str(file), source
+        content = source.read_bytes()
+        yield str(file), content
         cache = Path(importlib.util.cache_from_source(str(source)))
         if compiled and file.suffix == ".py" and cache.exists():
-            yield str(Path(file).parent / "__pycache__" / cache.name), cache
+            name = str(Path(file).parent / "__pycache__" / cache.name)
+            yield name, _unchecked(cache.read_bytes(), content)
+
+
+def _unchecked(bytecode: bytes, source: bytes) -> bytes:
+    """Bytecode that holds whatever the time of its source: of the kind that PEP 552 calls unchecked."""
+    return bytecode[:4] + (1).to_bytes(4, "little") + importlib.util.source_hash(source) + bytecode[16:]

@@ -7,8 +7,9 @@ those on the host.
 
 from __future__ import annotations
 
+import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +21,9 @@ TreeId = str
 
 MOST_FILES = 2000  # changed files in one checkpoint: more is an accident (a build, a download), not a patch
 MOST_BYTES = 10 << 20  # bytes of one changed file
+
+# Characters that macOS leaves out when it compares names (the list git has for the same purpose).
+IGNORED_IN_NAMES = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
 # Files that run by themselves later, on the user's machine or in CI: allowed, but the user is told.
 RUNS_LATER_FOLDERS = {".github", ".gitlab", ".vscode", ".idea", ".circleci", ".devcontainer", ".husky"}
@@ -101,7 +105,7 @@ class Workspace:
         """The difference between the base and a state.
 
         Raises:
-            PathEscapes: it holds a link that leads out of the tree, or touches git's own files.
+            PathEscapes: it holds a link that leads out of the tree, or touches git's own files or what passes for them.
         """
         changes = self.store.changed_paths(self.base, tree)
         entries = self.entries(tree)
@@ -110,6 +114,7 @@ class Workspace:
             if status != "D" and stat.S_IFMT(entries[path].mode) == stat.S_IFLNK:
                 refuse_escaping_link(path, self.store.get_blob(entries[path].sha))
         paths = tuple(path for _, path in changes)
+        refuse_repositories(paths, entries)
         text = self.store.diff(self.base, tree) if changes else b""
         return Patch(self.base, tree, text, paths, tuple(path for path in paths if runs_later(path)))
 
@@ -128,26 +133,48 @@ class Workspace:
 
 
 def inside_git(path: str) -> bool:
-    """Whether a path is, or is in, a repository's own folder: never part of a tree."""
-    return any(
-        part.lower() == ".git" or part.lower().startswith("git~") for part in PurePosixPath(path).parts
-    )
+    """Whether a path is, or is in, a repository's own folder, on any file system: never part of a tree."""
+    parts = [plain_name(part) for part in path.replace("\\", "/").split("/")]
+    return any(part == ".git" or part.startswith("git~") for part in parts)
+
+
+def plain_name(name: str) -> str:
+    """What Windows and macOS take a name for: no case, no ending dots or blanks, no stream, no joining characters."""
+    return IGNORED_IN_NAMES.sub("", name).partition(":")[0].rstrip(". ").lower()
 
 
 def refuse_git_files(path: str) -> None:
     """Raise PathEscapes for a path that git itself reads as its own."""
-    if inside_git(path) or PurePosixPath(path).name.lower() in {".gitmodules", ".gitattributes"}:
+    if inside_git(path) or plain_name(PurePosixPath(path).name) in {".gitmodules", ".gitattributes"}:
         raise PathEscapes(f"the change touches {path}, which git itself reads: such a patch is refused")
 
 
 def refuse_escaping_link(path: str, target: bytes) -> None:
-    """Raise PathEscapes for a symbolic link that leads out of the tree."""
+    """Raise PathEscapes for a symbolic link that leads out of the tree, or that may do so through another link."""
     text = target.decode(errors="replace")
-    depth = len(PurePosixPath(path).parts) - 1
-    for part in PurePosixPath(text).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0 or text.startswith("/"):
-            raise PathEscapes(f"the change makes {path} a link to {text}, outside the work tree: refused")
+    parts = PurePosixPath(text).parts
+    up = parts.count("..")
+    # a name may be a link itself, and `..` after it leads to wherever that one's target lies
+    if text.startswith("/") or up > len(PurePosixPath(path).parts) - 1 or ".." in parts[up:]:
+        raise PathEscapes(f"the change makes {path} a link to {text}, outside the work tree: refused")
+
+
+def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
+    """Raise PathEscapes for changes in a folder that git takes for a bare repository: its `config` can run programs.
+
+    `paths` are the changes, `tree` all paths after them.
+    """
+    for head in [path for path in tree if plain_name(path.rpartition("/")[2]) == "head"]:
+        folder = head[: -len(PurePosixPath(head).name)]
+        names = {
+            plain_name(path[len(folder) :].partition("/")[0]) for path in tree if path.startswith(folder)
+        }
+        if {"objects", "refs"} <= names or "commondir" in names:
+            for path in paths:
+                if path.startswith(folder):
+                    raise PathEscapes(
+                        f"the change touches {path}, which git takes for part of a repository: refused"
+                    )
 
 
 def runs_later(path: str) -> bool:

@@ -8,19 +8,15 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from m3agent.sandbox.base import ExecResult
+from m3agent.sandbox.base import ROOT, ExecResult
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 
 # The program goes into a file, not onto the command line, which holds 128 KiB at most. The name never changes, so
 # that equal failures have equal tracebacks; its folder is the first that Python looks for modules in, so it is one
 # that nothing imports (the standard library has a `code`, which `pdb` needs).
-LAUNCH = """
-mkdir -p /tmp/m3agent && cat > "/tmp/m3agent/$1" || exit 125
-case $1 in
-*.py) exec python3 "/tmp/m3agent/$1" < /dev/null ;;
-*) command -v bash > /dev/null && exec bash "/tmp/m3agent/$1" < /dev/null; exec sh "/tmp/m3agent/$1" < /dev/null ;;
-esac
-"""
+PROGRAM = "/tmp/m3agent/m3agent_code"  # noqa: S108 - inside the sandbox
+PYTHON = ("python3", f"{PROGRAM}.py")
+SHELL = ("sh", "-c", 'command -v bash > /dev/null && exec bash "$0"; exec sh "$0"', f"{PROGRAM}.sh")
 
 
 class CodeExecArguments(Arguments):
@@ -69,10 +65,13 @@ def stream_text(data: bytes, omitted: int, limit: int) -> tuple[str, bool]:
 
 async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     """Run the program; its output is the result, also when it fails or is over its time."""
-    name = "m3agent_code.py" if arguments.language == "python" else "m3agent_code.sh"
+    argv = PYTHON if arguments.language == "python" else SHELL
     result = await context.sandbox.exec(
-        ["sh", "-c", LAUNCH, "sh", name],
+        argv,
+        env={"PWD": ROOT},  # as a shell gives it
         stdin=arguments.code.encode(),
+        file=argv[-1],
+        warm=arguments.language == "python",
         timeout=arguments.timeout,
         log=context.log,
     )
@@ -98,8 +97,8 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
 
 TOOL = Tool(
     "code_exec",
-    "Run a Python or bash program in the sandbox, in the repository's folder. No network. Returns exit code, stdout and "
-    "stderr. Every process it starts is ended when it returns.",
+    "Run a Python or bash program in the sandbox, in the repository's folder. No network, except for hosts that the "
+    "first message names. Returns exit code, stdout and stderr. Every process it starts is ended when it returns.",
     CodeExecArguments,
     run,
 )

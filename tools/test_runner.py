@@ -23,6 +23,7 @@ from m3agent.tools.base import (
     cut,
     readable,
     refusal,
+    visible,
 )
 from m3agent.tools.files import plain
 
@@ -184,7 +185,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in lines)
     shown: list[str] = []
     for line in lines:
-        shown.append(line)
+        shown.append(visible(line).replace("\n", "\\x0a"))  # ids hold file names, which hold anything
         ident = line.partition(" ")[2]
         if line.startswith(("FAILED ", "ERROR ")) and ident in report.errors:
             block = [f"    {text}" for text in first_error(report.errors[ident])]

@@ -377,6 +377,8 @@ def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
         (["missing.md", "--repo", str(repo)], 2, "missing.md"),
         ([ISSUE, "--repo", str(repo), "--engine", "vllmm"], 2, "vllmm"),
         ([ISSUE, "--repo", str(repo), "--apply", "--branch", "x"], 2, "one of them"),
+        ([ISSUE, "--repo", str(repo), "--seed", "1", "--endpoint", "http://127.0.0.1:9/v1"], 2, "--seed"),
+        ([ISSUE, "--repo", str(repo), "--candidates", "0", "--engine", "embedded"], 2, "candidates"),
         ([ISSUE, "--repo", str(repo), "--engine", "embedded", "--branch", "a..b"], 2, "a..b"),
         (
             [
@@ -556,8 +558,9 @@ def own_engine(tmp_path: Path) -> Iterator[tuple[str, int]]:
     options = ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--host", address]
     folders = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
     with (folder / "log").open("wb") as log:
+        # in a network of its own: an engine without a bridge takes away the one that this machine's engine uses
         engine = subprocess.Popen(
-            [program, *options, *folders], stdout=log, stderr=log, start_new_session=True
+            ["unshare", "--net", program, *options, *folders], stdout=log, stderr=log, start_new_session=True
         )
     try:
         for _ in range(300):
@@ -654,6 +657,14 @@ def test_the_embedded_engine_fixes_end_to_end(make_repo: MakeRepo, own_state: Pa
     assert "+    return a + b" in done.stdout
     assert "no language model" in done.stderr
     assert of_type(own_state, "endpoint.probed")[0]["flavour"] == "embedded"
+
+
+def test_the_same_seed_and_candidates_give_the_same_patch_twice(make_repo: MakeRepo, own_state: Path) -> None:
+    repo = str(make_repo(BUGGY))
+    budget = ("--engine", "embedded", "--seed", "3", "--candidates", "300")
+    one, other = (run("fix", ISSUE, "--repo", repo, *budget) for _ in range(2))
+    assert one.returncode == 0, one.stderr
+    assert one.stdout == other.stdout != ""
 
 
 def test_a_running_server_of_ours_is_found(make_repo: MakeRepo, own_state: Path) -> None:

@@ -13,6 +13,7 @@ from m3agent.agent.gate import NO_CHANGE, NOT_TESTED, missing
 from m3agent.agent.images import image_of
 from m3agent.agent.issue import Issue, load_issue
 from m3agent.agent.prompt import CUT_OFF, LIMIT_REACHED, SYSTEM, first_messages
+from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.tools.registry import TOOLS
 from tests.servers.tracker import PNG
 
@@ -102,3 +103,12 @@ def test_the_system_text_and_the_program_agree() -> None:
 def test_said_later() -> None:
     assert LIMIT_REACHED.format(limit="3 turns").startswith("The limit of 3 turns is reached")
     assert "{" not in CUT_OFF
+
+
+def test_hosts_that_are_open_stand_behind_the_files(context: Context) -> None:
+    plain = first_messages(context, issue("It fails."), HEAD, 0)[1]["content"]
+    hosts = parse_hosts("*.example.org")
+    opened = first_messages(context, issue("It fails."), HEAD, 0, hosts=hosts)[1]["content"]
+    assert "proxy" not in plain[len(context.text) :]
+    assert opened.startswith(context.text)
+    assert "and no others: *.example.org:80,443\n" in opened[len(context.text) :]

@@ -74,6 +74,18 @@ def ended(status: str = "verified", **changes: Any) -> events.SessionFinished:
     return events.SessionFinished(**values)
 
 
+def network(verdict: str, reason: str = "", host: str = "x.example") -> events.NetworkRequest:
+    values: dict[str, Any] = {
+        "where": "session",
+        "method": "GET",
+        "host": host,
+        "port": 80,
+        "sent": 0,
+        "received": 0,
+    }
+    return events.NetworkRequest(**values, verdict=verdict, reason=reason, seconds=0.1)  # type: ignore[arg-type]
+
+
 def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
     values: dict[str, Any] = {
         "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "seconds": 2.0, **sets,
@@ -109,6 +121,10 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
             ["stall    three times (told)"],
         ),
         (events.Gate(turn=1, missing="run the tests", asked=0), ["gate     run the tests"]),
+        (
+            network("refused", "x.example:80 is not open"),
+            ["network  refused GET x.example:80: x.example:80 is not open"],
+        ),
         (events.Retry(attempt=1, wait=2.4, reason="busy"), ["retry    busy (in 2 s)"]),
         (
             verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"]),
@@ -161,6 +177,11 @@ def test_events_that_say_nothing_to_a_person(show: Show) -> None:
         call_started(None),
     )
     assert show(*silent) == ""
+
+
+def test_requests_to_the_network_do_not_flood_the_screen(show: Show) -> None:
+    assert show(network("allowed"), network("refused", "why"), network("refused", "why")).count("\n") == 1
+    assert show(*(network("failed", f"reason {n}") for n in range(100))).count("\n") == 20
 
 
 def test_nothing_drives_the_terminal(show: Show) -> None:

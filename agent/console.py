@@ -1,0 +1,81 @@
+"""What the commands share: their common options, and how each runs and ends (errors as one sentence, Ctrl-C as 130)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+
+class SandboxKind(StrEnum):
+    """Where tool calls run."""
+
+    docker = "docker"
+    bwrap = "bwrap"
+
+
+Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
+AllowNet = Annotated[
+    str | None, typer.Option(help="Hosts that commands may reach, through a proxy.", metavar="HOST,...")
+]
+
+
+class faults:
+    """Turns the agent's and the sandbox's errors into one sentence on standard error and their exit code."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+            end(130 if isinstance(error, KeyboardInterrupt) else 0)
+        if error is None or isinstance(error, (typer.Exit, SystemExit)):
+            return
+        from m3agent.agent.errors import EnvironmentFault, M3AgentError
+        from m3agent.sandbox.errors import SandboxError
+
+        if isinstance(error, SandboxError):
+            error = EnvironmentFault(str(error))
+        if isinstance(error, M3AgentError):
+            typer.echo(f"m3agent: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; an interruption or termination unwinds everything that was started, then ends with 130."""
+    import asyncio
+    import signal
+
+    async def main() -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def print_bytes(data: bytes) -> None:
+    """Bytes to standard output as they are: a patch may hold any."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def end(code: int) -> NoReturn:
+    """End at once with nothing more to say: standard output may be closed already."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,658 @@
+"""What a sandbox costs: ours against `docker exec`, the Docker SDK, mini-swe-agent and SWE-ReX, in one interleaved run.
+
+    make bench-sandbox [ARGS="--quick"]
+    python benchmarks/sandbox.py [--repeat 20] [--quick] [--rows NAME ...] [--without NAME ...] [--peers DIR] [--json FILE]
+
+Every contestant has one sandbox from the same image; each round takes one sample from each, in turn, so that what else
+the machine does meets all alike. Ours is hardened as always, the others run as they come: root, with a network. The
+two peers are installed into a virtual environment of their own (`--peers` keeps it for the next time), and SWE-ReX's
+server is mounted into its container, which it would otherwise install at each start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import venv
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.base import Limits, Sandbox
+from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.image import find_image
+from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.pool import Pool
+from m3agent.sandbox.workspace import Workspace
+from m3agent.tools.base import CallContext
+from m3agent.tools.code_exec import CodeExecArguments
+from m3agent.tools.code_exec import run as code_exec
+
+# run as a file, it finds the folder's other modules
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.sandbox_report import OURS, Row, Target, bars, table
+
+BWRAP, CLI, SDK, MINI, REX = "m3agent (bwrap)", "docker exec", "Docker SDK", "mini-swe-agent", "SWE-ReX"
+REX_EXECUTE = "SWE-ReX execute"
+PINNED = ("mini-swe-agent==2.4.6", "swe-rex==1.4.0")
+INSTALL_TIMEOUT = 900  # seconds
+LABEL = "m3agent.benchmark"
+DATA = b"x" * 4096
+FILE = "/tmp/bench.txt"
+TREE = "setsid sleep 1000 & (sleep 1000 & sleep 1000) & sleep 1000"
+LIMITS = Limits(memory=512 << 20)
+TARGETS = (
+    Target("shell call", CLI, 15, 20),
+    Target("shell call", SDK, 10, 15),
+    Target("file_write, 4 KiB", SDK, 40, 50),
+    Target("32 sandboxes at once", SDK, 15, 25),
+)
+
+
+class Absent(Exception):
+    """A contestant that cannot take part; the text says why."""
+
+
+# -- contestants ---------------------------------------------------------------------------------------------------
+
+
+class Ours:
+    """Our own sandbox on one backend."""
+
+    def __init__(self, backend: Backend, workspace: Workspace, scratch: Path) -> None:
+        self.name = OURS if backend == "docker" else BWRAP
+        self.sandbox = ours(backend, workspace)
+        self.context = CallContext(self.sandbox, scratch / f"{backend}.log")
+
+    async def open(self) -> None:
+        await self.sandbox.__aenter__()
+
+    async def close(self) -> None:
+        await self.sandbox.close()
+
+    async def shell(self) -> None:
+        done = await self.sandbox.exec(["sh", "-c", "true"])
+        assert done.exit == 0, done
+
+    async def code(self) -> None:
+        done = await code_exec(self.context, CodeExecArguments(code="print(1)"))
+        assert done.exit_code == 0, done
+
+    async def write(self) -> None:
+        await self.sandbox.write("bench.txt", DATA)
+
+    async def read(self) -> None:
+        assert await self.sandbox.read("bench.txt") == DATA
+
+    async def left(self) -> int:
+        """Processes left after a call that was over its time."""
+        done = await self.sandbox.exec(["sh", "-c", TREE], timeout=1)
+        assert done.timed_out
+        count = await self.sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm | grep -c sleep; true"])
+        return int(count.stdout)
+
+
+class Plain:
+    """A plain container of the same image, through the command line or the SDK."""
+
+    def __init__(self, name: str, api: Any, image: str, binds: Sequence[str]) -> None:
+        self.name = name
+        self.api = api
+        self.image, self.binds = image, binds
+        self.id = ""
+
+    async def open(self) -> None:
+        self.id = await asyncio.to_thread(start_plain, self.api, self.image, self.binds)
+
+    async def close(self) -> None:
+        if self.id:
+            await asyncio.to_thread(self.api.remove_container, self.id, force=True)
+
+    async def shell(self) -> None:
+        self._exec("sh", "-c", "true")
+
+    async def code(self) -> None:
+        assert self._exec("python3", "-c", "print(1)") == b"1\n"
+
+    async def write(self) -> None:
+        if self.name == SDK:
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w") as archive:
+                info = tarfile.TarInfo("bench.txt")
+                info.size = len(DATA)
+                archive.addfile(info, io.BytesIO(DATA))
+            assert self.api.put_archive(self.id, "/tmp", buffer.getvalue())
+        else:
+            self._exec("sh", "-c", f"cat > {FILE}", stdin=DATA)
+
+    async def read(self) -> None:
+        if self.name == SDK:
+            stream, _ = self.api.get_archive(self.id, FILE)
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+                file = archive.extractfile("bench.txt")
+                assert file is not None and file.read() == DATA
+        else:
+            assert self._exec("cat", FILE) == DATA
+
+    async def left(self) -> int:
+        """Processes left after a call whose caller stopped waiting: neither interface has a time limit."""
+        if self.name == SDK:
+            job = self.api.exec_create(self.id, ["sh", "-c", TREE])["Id"]
+            stream = self.api.exec_start(job, socket=True)
+            await asyncio.sleep(1)
+            stream.close()
+        else:
+            argv = ["docker", "exec", self.id, "sh", "-c", TREE]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(argv, timeout=1, capture_output=True, check=False)  # noqa: ASYNC221
+        return await left_in(self.api, self.id)
+
+    def _exec(self, *argv: str, stdin: bytes | None = None) -> bytes:
+        if self.name == SDK:
+            job = self.api.exec_create(self.id, list(argv))["Id"]
+            output: bytes = self.api.exec_start(job)
+            assert self.api.exec_inspect(job)["ExitCode"] == 0
+            return output
+        options = [] if stdin is None else ["-i"]
+        done = subprocess.run(
+            ["docker", "exec", *options, self.id, *argv], input=stdin, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done
+        return done.stdout
+
+
+class Peer:
+    """A peer in its own process and virtual environment (see `benchmarks/sandbox_peer.py`)."""
+
+    def __init__(
+        self, name: str, kind: str, python: Path, image: str, arguments: Sequence[str], api: Any
+    ) -> None:
+        self.name, self.kind, self.api = name, kind, api
+        self.command = [
+            str(python),
+            str(Path(__file__).with_name("sandbox_peer.py")),
+            kind,
+            image,
+            PEER_PACKAGES,
+            *arguments,
+        ]
+        self.container = ""
+
+    async def open(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *self.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "MSWEA_SILENT_STARTUP": "1"},
+        )
+        self.started_ms = await self.ask("start")
+
+    async def close(self) -> None:
+        with contextlib.suppress(Absent):
+            await self.ask("stop")
+        assert self.process.stdin
+        self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), 30)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+    async def ask(self, order: str) -> float:
+        """Milliseconds that the peer took."""
+        assert self.process.stdin and self.process.stdout
+        try:
+            self.process.stdin.write(f"{order}\n".encode())
+            line = await asyncio.wait_for(self.process.stdout.readline(), 120)
+        except (OSError, TimeoutError) as error:
+            raise Absent(f"{order}: {type(error).__name__}") from None
+        answer = json.loads(line) if line else {"error": "it ended"}
+        if "error" in answer:
+            raise Absent(str(answer["error"]))
+        self.container = answer.get("container") or self.container
+        return float(answer["ms"])
+
+    async def left(self) -> int:
+        await self.ask("timeout")
+        return await left_in(self.api, self.container)
+
+
+PEER_PACKAGES = (
+    "/opt/m3agent/peers"  # where a peer's packages are mounted: a folder that every image of ours has
+)
+
+
+def ours(backend: Backend, workspace: Workspace | None) -> Sandbox:
+    return new_sandbox(backend, SandboxSpec(backend, limits=LIMITS), workspace, lambda _: None)
+
+
+def start_plain(api: Any, image: str, binds: Sequence[str]) -> str:
+    """Start a container as one would without a thought for hardening; returns its id."""
+    config = api.create_host_config(auto_remove=True, binds=list(binds))
+    container = api.create_container(
+        image, ["sleep", "3600"], entrypoint=[], labels={LABEL: str(os.getpid())}, host_config=config
+    )
+    api.start(container["Id"])
+    return str(container["Id"])
+
+
+async def left_in(api: Any, container: str) -> int:
+    """Sleeping processes still in a container, a moment after they should have gone."""
+    await asyncio.sleep(1.5)
+    top = await asyncio.to_thread(api.top, container, "-eo pid,args")
+    return sum(line[-1].startswith("sleep 1000") for line in top["Processes"])
+
+
+# -- installing the peers -------------------------------------------------------------------------------------------
+
+
+def install_peers(folder: Path) -> Path:
+    """A virtual environment with both peers in it; returns its python. Raises Absent."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    have = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=False).stdout
+    if not set(PINNED) <= set(have.split()):
+        print(f"installing {' and '.join(PINNED)} into {folder}", file=sys.stderr)
+        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINNED]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise Absent(f"not installed within {INSTALL_TIMEOUT} s") from None
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or ["pip said nothing"]
+            raise Absent(f"not installed: {said[-1][:120]}")
+    return python
+
+
+def peer_server(folder: Path) -> list[str]:
+    """Mounts that make SWE-ReX's server a part of the image: its packages, and its command beside them."""
+    packages = next(folder.glob("lib/python3*/site-packages"))
+    command = packages / "bin" / "swerex-remote"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text('#!/bin/sh\nexec python3 -m swerex.server "$@"\n')
+    command.chmod(0o755)
+    return ["-v", f"{packages}:{PEER_PACKAGES}:ro"]
+
+
+# -- measuring ------------------------------------------------------------------------------------------------------
+
+
+async def timed(call: Callable[[], Awaitable[object]]) -> float:
+    """Milliseconds."""
+    started = time.perf_counter()
+    await call()
+    return 1000 * (time.perf_counter() - started)
+
+
+async def interleaved(
+    calls: dict[str, Callable[[], Awaitable[float]]], rounds: int
+) -> dict[str, list[float] | str]:
+    """One sample of each in turn, after one that does not count; one that fails is out, with its reason."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    out: dict[str, str] = {}
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            if name in out:
+                continue
+            try:
+                took = await call()
+            except (Absent, SandboxError, AssertionError, OSError) as error:
+                out[name] = f"{type(error).__name__}: {error}"[:120]
+                continue
+            if number:
+                samples[name].append(took)
+    return {**samples, **out}
+
+
+async def call_rows(contestants: Sequence[Ours | Plain | Peer], rounds: int, wanted: set[str]) -> list[Row]:
+    """The rows that take one call each."""
+    titles = {
+        "shell": "shell call",
+        "code": "code_exec, print(1)",
+        "write": "file_write, 4 KiB",
+        "read": "file_read, 4 KiB",
+    }
+    rows = []
+    for key, title in titles.items():
+        if key not in wanted:
+            continue
+        calls: dict[str, Callable[[], Awaitable[float]]] = {}
+        for one in contestants:
+            calls[one.name] = call_of(one, key)
+            if isinstance(one, Peer) and one.kind == "swerex" and key == "shell":
+                calls[REX_EXECUTE] = call_of(one, "execute")
+        rows.append(Row(title, "ms", await interleaved(calls, rounds)))
+    return rows
+
+
+def call_of(one: Ours | Plain | Peer, key: str) -> Callable[[], Awaitable[float]]:
+    if isinstance(one, Peer):
+        return lambda: one.ask(key)
+    return lambda: timed(getattr(one, key))
+
+
+async def left_row(contestants: Sequence[Ours | Plain | Peer]) -> Row:
+    """Processes of a tree that outlive the end of a call over its time. It leaves them: the last row to be made."""
+    samples: dict[str, list[float] | str] = {}
+    for one in contestants:
+        try:
+            samples[one.name] = [float(await one.left())]
+        except (Absent, SandboxError) as error:
+            samples[one.name] = f"{type(error).__name__}: {error}"[:120]
+    return Row("left of 4 processes after a timeout", "processes", samples)
+
+
+async def ready_row(
+    contestants: Sequence[Ours | Plain | Peer],
+    workspace: Workspace,
+    api: Any,
+    plain: tuple[str, Sequence[str]],
+    rounds: int,
+) -> Row:
+    """From nothing (or the pool) to the end of a first command."""
+    calls: dict[str, Callable[[], Awaitable[float]]] = {}
+
+    def cold(backend: Backend) -> Callable[[], Awaitable[float]]:
+        async def call() -> float:
+            started = time.perf_counter()
+            async with ours(backend, workspace) as sandbox:
+                await sandbox.exec(["true"])
+                return 1000 * (time.perf_counter() - started)
+
+        return call
+
+    async def run_cli() -> float:
+        started = time.perf_counter()
+        binds = [part for bind in plain[1] for part in ("-v", bind)]
+        command = ["docker", "run", "-d", "--rm", "--label", LABEL, *binds, plain[0], "sleep", "3600"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: ASYNC221
+        container = done.stdout.strip()
+        subprocess.run(["docker", "exec", container, "true"], check=True)  # noqa: ASYNC221
+        took = 1000 * (time.perf_counter() - started)
+        api.remove_container(container, force=True)
+        return took
+
+    async def run_sdk() -> float:
+        started = time.perf_counter()
+        container = start_plain(api, *plain)
+        api.exec_start(api.exec_create(container, ["true"])["Id"])
+        took = 1000 * (time.perf_counter() - started)
+        api.remove_container(container, force=True)
+        return took
+
+    def run_peer(peer: Peer) -> Callable[[], Awaitable[float]]:
+        async def call() -> float:
+            again = Peer.__new__(Peer)
+            again.__dict__.update(peer.__dict__)
+            await again.open()
+            await again.close()
+            return again.started_ms
+
+        return call
+
+    async with Pool() as pool:
+        spec = SandboxSpec("docker", limits=LIMITS)
+
+        async def pooled(laid: bool) -> float:
+            pool.want("docker", spec)
+            while not pool.ready("docker", spec):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.2)  # what its start still has to tidy up is not the claim's
+            started = time.perf_counter()
+            sandbox = await pool.sandbox(workspace, "docker", spec)
+            took = time.perf_counter() - started
+            async with sandbox:
+                await sandbox.exec(["true"])
+                return 1000 * (time.perf_counter() - started if laid else took)
+
+        for one in contestants:
+            if isinstance(one, Ours):
+                calls[one.name] = cold("docker" if one.name == OURS else "bwrap")
+            elif isinstance(one, Peer):
+                calls[one.name] = run_peer(one)
+            else:
+                calls[one.name] = run_sdk if one.name == SDK else run_cli
+        if OURS in calls:
+            calls["m3agent, pool: tree laid"] = lambda: pooled(True)
+            calls["m3agent, pool: claim"] = lambda: pooled(False)
+        return Row("sandbox ready", "ms", await interleaved(calls, rounds))
+
+
+@contextlib.asynccontextmanager
+async def many(backend: Backend, workspace: Workspace, count: int) -> AsyncIterator[list[Sandbox]]:
+    """So many sandboxes, started four at a time."""
+    gate = asyncio.Semaphore(4)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start() -> Sandbox:
+            async with gate:
+                sandbox = await ours(backend, workspace).__aenter__()
+                stack.push_async_callback(sandbox.close)
+                return sandbox
+
+        yield list(await asyncio.gather(*(start() for _ in range(count))))
+
+
+async def rate_of_ours(sandboxes: Sequence[Sandbox], seconds: float) -> float:
+    """Shell calls a second, each sandbox making one after the other."""
+    end = time.perf_counter() + seconds
+
+    async def calls(sandbox: Sandbox) -> int:
+        made = 0
+        while time.perf_counter() < end:
+            await sandbox.exec(["sh", "-c", "true"])
+            made += 1
+        return made
+
+    started = time.perf_counter()
+    made = await asyncio.gather(*map(calls, sandboxes))
+    return sum(made) / (time.perf_counter() - started)
+
+
+def rate_of_sdk(containers: Sequence[str], seconds: float) -> float:
+    """The same through the SDK, a thread and a client for each container."""
+    made = [0] * len(containers)
+    end = time.perf_counter() + seconds
+
+    def calls(number: int) -> None:
+        api = connect()
+        while time.perf_counter() < end:
+            api.exec_start(api.exec_create(containers[number], ["sh", "-c", "true"])["Id"])
+            made[number] += 1
+        api.close()
+
+    threads = [threading.Thread(target=calls, args=(number,)) for number in range(len(containers))]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(made) / (time.perf_counter() - started)
+
+
+async def parallel_row(
+    count: int,
+    backends: Sequence[Backend],
+    workspace: Workspace,
+    api: Any,
+    plain: tuple[str, Sequence[str]],
+    seconds: float,
+    rounds: int,
+) -> Row:
+    """Shell calls a second over `count` sandboxes that all work at once."""
+    samples: dict[str, list[float] | str] = {OURS if b == "docker" else BWRAP: [] for b in backends} | {
+        SDK: []
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        sandboxes = {}
+        for backend in backends:
+            name = OURS if backend == "docker" else BWRAP
+            sandboxes[name] = await stack.enter_async_context(many(backend, workspace, count))
+        containers: list[str] = []
+
+        async def remove() -> None:
+            for container in containers:
+                await asyncio.to_thread(api.remove_container, container, force=True)
+
+        stack.push_async_callback(remove)
+        for _ in range(count):
+            containers.append(await asyncio.to_thread(start_plain, api, *plain))
+        for _ in range(rounds):
+            for name, each in sandboxes.items():
+                add(samples[name], await rate_of_ours(each, seconds))
+            add(samples[SDK], await asyncio.to_thread(rate_of_sdk, containers, seconds))
+    title = f"{count} sandboxes at once" if count > 1 else "1 sandbox"
+    return Row(title, "calls/s", samples, more_is_better=True)
+
+
+def add(samples: list[float] | str, value: float) -> None:
+    assert isinstance(samples, list)
+    samples.append(value)
+
+
+# -- the whole ------------------------------------------------------------------------------------------------------
+
+
+async def run(options: argparse.Namespace, scratch: Path) -> tuple[list[Row], dict[str, Any]]:
+    """Every row asked for, and what they were measured on."""
+    tree = scratch / "tree"
+    tree.mkdir()
+    (tree / "a.txt").write_text("a\n")
+    workspace = Workspace.from_folder(TreeStore(scratch / "trees.git"), tree, ["a.txt"])
+    api = await asyncio.to_thread(connect)
+    image = await asyncio.to_thread(find_image, api, None, lambda text: print(text, file=sys.stderr))
+    plain = (image.name, [f"{folder}:{folder}:ro" for folder in image.binds])
+    contestants: list[Ours | Plain | Peer] = [Ours("docker", workspace, scratch)]
+    if BWRAP not in options.without:
+        contestants.append(Ours("bwrap", workspace, scratch))
+    contestants += [Plain(CLI, api, *plain), Plain(SDK, api, *plain)]
+    absent: dict[str, str] = {}
+    peers = {MINI: "mini", REX: "swerex"}
+    wanted_peers = [name for name in peers if name not in options.without]
+    if wanted_peers:
+        folder = options.peers or scratch / "peers"
+        try:
+            python = await asyncio.to_thread(install_peers, folder)
+        except Absent as error:
+            absent = dict.fromkeys(wanted_peers, str(error))
+        else:
+            mounts = [part for bind in plain[1] for part in ("-v", bind)]
+            for name in wanted_peers:
+                more = peer_server(folder) if name == REX else []
+                arguments = [*mounts, *more, "--label", LABEL]
+                contestants.append(Peer(name, peers[name], python, image.name, arguments, api))
+    before = os.getloadavg()[0]
+    rows: list[Row] = []
+    async with contextlib.AsyncExitStack() as stack:
+        there: list[Ours | Plain | Peer] = []
+        for one in contestants:
+            stack.push_async_callback(one.close)
+            try:
+                await one.open()
+            except (Absent, SandboxError) as error:
+                absent[one.name] = f"{type(error).__name__}: {error}"[:120]
+            else:
+                there.append(one)
+        rows += await call_rows(there, options.repeat, options.rows)
+        if "ready" in options.rows:
+            rows.append(await ready_row(there, workspace, api, plain, max(2, options.repeat // 4)))
+        if "left" in options.rows:
+            rows.append(await left_row(there))
+    backends: list[Backend] = ["docker"] if BWRAP in options.without else ["docker", "bwrap"]
+    for count in options.parallel if "parallel" in options.rows else ():
+        rows.append(
+            await parallel_row(count, backends, workspace, api, plain, options.seconds, options.bursts)
+        )
+    rows = [
+        Row(r.title, r.unit, {**r.samples, **absent}, r.more_is_better) if r.unit != "calls/s" else r
+        for r in rows
+    ]
+    version = api.version()
+    api.close()
+    machine = {
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "engine": version["Version"],
+        "image": image.name,
+        "load_before": round(before, 2),
+        "load_after": round(os.getloadavg()[0], 2),
+        "peers": list(PINNED),
+    }
+    return rows, machine
+
+
+ROWS = ("shell", "code", "write", "read", "ready", "left", "parallel")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--repeat", type=int, default=20, help="samples of each call")
+    parser.add_argument(
+        "--quick", action="store_true", help="few samples, and 1 and 8 sandboxes at once only"
+    )
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
+    parser.add_argument("--without", nargs="+", choices=(BWRAP, MINI, REX), default=())
+    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 8, 32], metavar="N")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each burst of parallel calls")
+    parser.add_argument("--bursts", type=int, default=3)
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="keep the peers' virtual environment here")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    options.rows = set(options.rows)
+    if options.quick:
+        options.repeat, options.parallel, options.seconds, options.bursts = 5, [1, 8], 1.5, 1
+    started = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as scratch:
+            rows, machine = asyncio.run(run(options, Path(scratch)))
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(
+        f"{machine['cores']} cores, engine {machine['engine']}, Python {machine['python']}, load "
+        f"{machine['load_before']} to {machine['load_after']}; {time.monotonic() - started:.0f} s\n"
+    )
+    print(table(rows, TARGETS))
+    for row in rows:
+        print("\n" + bars(row))
+    if options.json:
+        found = [
+            {
+                "title": r.title,
+                "unit": r.unit,
+                "samples": r.samples,
+                "medians": r.medians(),
+                "ratios": r.ratios(),
+            }
+            for r in rows
+        ]
+        targets = [
+            {**vars(t), "measured": t.verdict(rows)[0], "verdict": t.verdict(rows)[1]} for t in TARGETS
+        ]
+        options.json.write_text(
+            json.dumps({"machine": machine, "rows": found, "targets": targets}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,232 @@
+"""Sandboxes made, used and ended over and over by processes that are killed at random: nothing may stay behind.
+
+    python benchmarks/sandbox_cycles.py [--cycles 1000] [--backend docker|bwrap] [--seed 1]
+
+A process that uses sandboxes as `m3agent` does, three at a time, is killed with SIGKILL after a random time and the
+next one is started, until enough sandboxes have been made. Then there must be no container, volume, process or
+temporary file left that was not there before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.base import Limits, Sandbox
+from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.open import Backend, SandboxSpec
+from m3agent.sandbox.pool import Pool
+from m3agent.sandbox.workspace import Workspace
+
+PR_SET_CHILD_SUBREAPER = 36
+AT_ONCE = 3
+PATIENCE = 10.0
+"""Seconds after the last kill for everything to be gone: the engine is slow while it removes many containers."""
+MEAN_LIFE = 1.5  # seconds from a process's first sandbox to its end, which may come at any moment
+TREE = "setsid sleep 1000 & (sleep 1000 & sleep 1000) & sleep 1000"
+
+
+@dataclass
+class Outcome:
+    """How many sandboxes were begun and ended in order, how many processes killed, and what was left."""
+
+    begun: int = 0
+    ended: int = 0
+    kills: int = 0
+    seconds: float = 0.0
+    left: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return not any(self.left.values())
+
+
+# -- the process that is killed --------------------------------------------------------------------------------------
+
+
+async def use(sandbox: Sandbox, choice: random.Random) -> None:
+    """Something that a session does with a sandbox."""
+    what = choice.choice(("run", "timeout", "background", "write"))
+    if what == "run":
+        await sandbox.exec(["sh", "-c", "echo hello; setsid sleep 1000 & true"])
+    elif what == "timeout":
+        done = await sandbox.exec(["sh", "-c", TREE], timeout=0.3)
+        assert done.timed_out
+    elif what == "background":
+        await sandbox.exec(["sh", "-c", TREE], background=True)
+    else:
+        await sandbox.write("b.txt", os.urandom(1 << 20))
+        await sandbox.checkpoint()
+
+
+async def host(backend: Backend, store: Path, base: str, seed: str) -> None:
+    """Make, use and end sandboxes until killed; a line of output for each beginning and end."""
+    choice = random.Random(seed)
+    workspace = Workspace(TreeStore(store), base)
+    spec = SandboxSpec(backend, limits=Limits(memory=256 << 20))
+    async with Pool(size=2) as pool:
+
+        async def cycles() -> None:
+            while True:
+                print("begin", flush=True)
+                if choice.random() < 0.3:
+                    pool.want(backend, spec)
+                async with await pool.sandbox(workspace, backend, spec) as sandbox:
+                    await use(sandbox, choice)
+                print("end", flush=True)
+
+        await asyncio.gather(*(cycles() for _ in range(AT_ONCE)))
+
+
+# -- the one that kills ------------------------------------------------------------------------------------------------
+
+
+def children(pid: int) -> list[int]:
+    """Living processes below one, however deep."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            below = [int(each) for each in task.read_text().split()]
+        except OSError:
+            continue
+        for each in below:
+            found += [each, *children(each)]
+    return found
+
+
+def describe(pid: int) -> str | None:
+    """A process's command; None for one that has ended."""
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return None
+        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')[:100]}"
+    except OSError:
+        return None
+
+
+def containers_of(api: Any, owners: set[int]) -> list[str]:
+    """Containers, running or not, that these processes made."""
+    found = []
+    for container in api.containers(all=True, filters={"label": "m3agent.owner"}):
+        owner = container["Labels"]["m3agent.owner"]
+        if int(owner.partition("-")[0]) in owners:
+            found.append(f"{container['Id'][:12]} of {owner}: {container['Status']}")
+    return found
+
+
+def leftovers(api: Any, owners: set[int], volumes: set[str], temporary: Path) -> dict[str, list[str]]:
+    """What is there that should not be, by kind."""
+    here = children(os.getpid())
+    found = {
+        "processes": [line for line in map(describe, here) if line is not None],
+        "temporary files": sorted(str(path) for path in temporary.iterdir()),
+    }
+    if api is not None:
+        found["containers"] = containers_of(api, owners)
+        found["volumes"] = sorted(volumes_of(api) - volumes)
+    return found
+
+
+def volumes_of(api: Any) -> set[str]:
+    return {volume["Name"] for volume in api.volumes()["Volumes"] or ()}
+
+
+def reap() -> None:
+    """Collect the dead that came to us from those that were killed."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def run_cycles(backend: Backend, cycles: int, seed: int = 1) -> Outcome:
+    """Begin so many sandboxes, killing the processes that use them; call it from a process without other children."""
+    choice = random.Random(seed)
+    outcome, started = Outcome(), time.monotonic()
+    owners: set[int] = set()
+    # whatever a killed process leaves behind becomes our child, so that it can be found
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    api = connect() if backend == "docker" else None
+    with tempfile.TemporaryDirectory(prefix="m3agent-cycles-") as scratch:
+        folder = Path(scratch)
+        (folder / "tree").mkdir()
+        (folder / "tree" / "a.txt").write_text("a\n")
+        (folder / "tmp").mkdir()
+        base = Workspace.from_folder(TreeStore(folder / "store"), folder / "tree", ["a.txt"]).base
+        volumes = volumes_of(api) if api is not None else set()
+        while outcome.begun < cycles:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    __file__,
+                    "--host",
+                    backend,
+                    str(folder / "store"),
+                    base,
+                    str(choice.random()),
+                ],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "TMPDIR": str(folder / "tmp")},
+                text=True,
+            )
+            owners.add(process.pid)
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            if first != "begin\n":
+                raise SystemExit("the process that should use sandboxes ended at once")
+            outcome.begun += 1
+            threading.Timer(choice.expovariate(1 / MEAN_LIFE), process.kill).start()
+            for line in process.stdout:
+                outcome.begun += line == "begin\n"
+                outcome.ended += line == "end\n"
+            if process.wait() != -9:
+                raise SystemExit(f"it ended by itself, with status {process.returncode}")
+            outcome.kills += 1
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            reap()
+            outcome.left = leftovers(api, owners, volumes, folder / "tmp")
+            if outcome.clean or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+    if api is not None:
+        api.close()
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--host"]:
+        backend, store, base, seed = sys.argv[2:6]
+        asyncio.run(host("docker" if backend == "docker" else "bwrap", Path(store), base, seed))
+        return 0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--cycles", type=int, default=1000)
+    parser.add_argument("--backend", choices=("docker", "bwrap"), default="docker")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    outcome = run_cycles(options.backend, options.cycles, options.seed)
+    print(
+        f"{options.backend}: {outcome.begun} sandboxes, {outcome.ended} of them ended in order, "
+        f"{outcome.kills} processes killed, {outcome.seconds:.0f} s"
+    )
+    for kind, found in outcome.left.items():
+        print(f"  {len(found)} {kind} left" + "".join(f"\n    {line}" for line in found))
+    return 0 if outcome.clean else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

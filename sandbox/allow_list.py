@@ -1,0 +1,196 @@
+"""Which hosts a sandbox with a network may reach: what the user lists, and never an address inside.
+
+Syntax of an entry: `example.org`, `*.example.org` (every name below it, not itself), `192.0.2.1`, `[2001:db8::1]`,
+each with or without `:port`. Without one the ports are 443 and 80.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DEFAULT_PORTS = frozenset({443, 80})
+LONGEST_NAME = 253  # characters of a host name (RFC 1035)
+LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
+AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]+)(?::([0-9]{1,5}))?", re.ASCII)
+
+# IANA's special-purpose address registries (RFC 6890 and later entries), with multicast and the reserved class E.
+# Written out, since what the standard library calls global differs between versions of Python.
+INSIDE_V4 = tuple(
+    ipaddress.IPv4Network(net)
+    for net in (
+        "0.0.0.0/8",
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carriers' NAT, and some clouds' metadata (100.100.100.200)
+        "127.0.0.0/8",
+        "169.254.0.0/16",  # link-local, and most clouds' metadata (169.254.169.254)
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "192.175.48.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)
+METADATA_V4 = (ipaddress.IPv4Address("168.63.129.16"),)  # Azure's platform service, on a public address
+UNICAST_V6 = ipaddress.IPv6Network(
+    "2000::/3"
+)  # all that is given out; loopback, private and link-local lie outside
+INSIDE_V6 = tuple(
+    ipaddress.IPv6Network(net)
+    for net in (
+        "2001::/23",  # protocol assignments, Teredo (an IPv4 address in disguise) among them
+        "2001:db8::/32",
+        "2002::/16",  # 6to4, likewise
+        "2620:4f:8000::/48",
+        "3fff::/20",
+    )
+)
+MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # what a network with IPv6 only makes of an IPv4 address
+
+
+@dataclass(frozen=True)
+class AllowedHost:
+    """One entry of the list. host: lower case, an address in its usual form; below: `*.host` was written."""
+
+    host: str
+    below: bool
+    ports: frozenset[int]
+
+    def allows(self, host: str, port: int) -> bool:
+        """Whether a host, as `normal_host` writes it, may be reached at a port by this entry."""
+        fits = host.endswith(f".{self.host}") if self.below else host == self.host
+        return fits and port in self.ports
+
+    def __str__(self) -> str:
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'*.' if self.below else ''}{name}:{','.join(str(port) for port in sorted(self.ports))}"
+
+
+def parse_hosts(text: str) -> tuple[AllowedHost, ...]:
+    """The entries of a list separated by commas; an empty one opens nothing.
+
+    Raises:
+        ValueError: an entry is no host, or is one that is never opened; a sentence says which and why.
+    """
+    return tuple(parse_host(entry) for entry in split_list(text))
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The entries of a list separated by commas, as they were written."""
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def parse_host(entry: str) -> AllowedHost:
+    """One entry; raises ValueError with a sentence."""
+    if entry.startswith("*") and not entry.startswith("*."):
+        raise ValueError(f"{entry!r} would open too much: name the hosts, or write *.example.org")
+    below = entry.startswith("*.")
+    try:
+        host, port = split_authority(entry.removeprefix("*."))
+    except ValueError:
+        raise ValueError(
+            f"{entry!r} is not a host: write example.org, *.example.org or example.org:8443"
+            f"{' (and a name in its xn-- form)' if not entry.isascii() else ''}"
+        ) from None
+    address = as_address(host)
+    if address is not None and below:
+        raise ValueError(f"{entry!r} is not a host: an address has no names below it")
+    if address is not None and not is_public(address):
+        raise ValueError(f"{host} is not a public address: a sandbox never reaches those")
+    if address is None and "." not in host:
+        raise ValueError(
+            f"{entry!r} would open too much: name the hosts"
+            if below
+            else f"{host!r} is not a public host name: a sandbox reaches no others"
+        )
+    return AllowedHost(host, below, DEFAULT_PORTS if port is None else frozenset({port}))
+
+
+def describe(hosts: Iterable[AllowedHost]) -> str:
+    """The list as a note for people."""
+    return f"the sandbox may reach {' '.join(str(host) for host in hosts)} through a proxy, and nothing else"
+
+
+def split_authority(text: str) -> tuple[str, int | None]:
+    """`host` or `host:port` as (normal host, port or None); raises ValueError for anything else."""
+    match = AUTHORITY.fullmatch(text)
+    if match is None:
+        raise ValueError("not a host")
+    port = None if match[2] is None else int(match[2])
+    if port is not None and not 0 < port < 65536:
+        raise ValueError("not a port")
+    return normal_host(match[1]), port
+
+
+def normal_host(text: str) -> str:
+    """A host as it is compared: a name in lower case without the last dot, an address in its usual form.
+
+    An IPv6 address stands in brackets, in `text` only. An IPv4 address counts only as four decimal numbers; in the
+    other notations that the C library understands (`127.1`, `0x7f000001`, `2130706433`, `0177.0.0.1`) it is refused,
+    and so is whatever ends in a number, as browsers do (the WHATWG's URL standard).
+
+    Raises:
+        ValueError: neither a name nor an address.
+    """
+    if text.startswith("["):
+        return str(ipaddress.IPv6Address(text[1:-1]))
+    name = text.lower().removesuffix(".")
+    labels = name.split(".")
+    if NUMBER.fullmatch(labels[-1]):
+        return str(ipaddress.IPv4Address(name))
+    if len(name) > LONGEST_NAME or not all(LABEL.fullmatch(label) for label in labels):
+        raise ValueError("not a host")
+    return name
+
+
+def as_address(host: str) -> str | None:
+    """A normal host if it is an address, None if it is a name."""
+    return host if ":" in host or host.rpartition(".")[2].isdigit() else None
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the open internet, whichever way it is written.
+
+    No: private, loopback, link-local, shared (100.64/10), multicast, reserved, documentation, clouds' metadata, and
+    IPv6 forms of these; 6to4 and Teredo never, an IPv4-mapped or NAT64 address as the IPv4 address in it.
+    """
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.scope_id is not None:
+            return False
+        if ip not in MAPPED and ip not in NAT64:
+            return ip in UNICAST_V6 and not any(ip in net for net in INSIDE_V6)
+        ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip not in METADATA_V4 and not any(ip in net for net in INSIDE_V4)
+
+
+def is_own(address: str) -> bool:
+    """Whether an address is this machine's: services that trust it may listen there, public as it is."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))  # works for own addresses only; nothing is sent
+        except OSError:
+            return False
+    return True
+
+
+def may_reach(address: str) -> bool:
+    """Whether a proxy connects to an address at all: a public one, and not this machine's."""
+    return is_public(address) and not is_own(address)

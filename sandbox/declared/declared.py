@@ -1,0 +1,72 @@
+"""All of a repository's declarations in one: what its environment has to hold."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from dataclasses import dataclass
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from m3agent.sandbox.declared.found import Files, Found, Project
+from m3agent.sandbox.declared.locks import read_locks
+from m3agent.sandbox.declared.pyproject import read_pyproject
+from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
+from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
+from m3agent.sandbox.toolbox import DISTRIBUTIONS
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a repository's environment has to hold.
+
+    requirements, constraints: lines as pip takes them. python: a specifier of the Pythons it accepts; python_pin: the
+    version it asks for (`3.11` or `3.11.4`). notices: what was left out, for people.
+    """
+
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...]
+    python: str | None
+    python_pin: str | None
+    project: Project | None
+    notices: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to install that a bare sandbox does not have already."""
+        return all(_comes_along(line) for line in self.requirements)
+
+
+def read_declared(files: Files) -> Declared:
+    """Read all files that declare dependencies; what cannot be used is noted, never an error."""
+    found = Found()
+    read_pyproject(files, found)
+    read_setup_cfg(files, found)
+    read_setup_py(files, found)
+    for path in requirements_files(files):
+        read_requirements(files, path, found)
+    read_tox(files, found)
+    if found.requirements:
+        read_locks(files, found)
+    first = ((files.text(".python-version", found) or "").split() or [""])[0]
+    pin = re.fullmatch(r"(?:cpython-)?(3\.\d+(?:\.\d+)?)", first)
+    if first and pin is None:
+        found.notice(".python-version", f"'{first[:40]}' is not a version of CPython 3: not followed")
+    return Declared(
+        tuple(sorted(found.requirements)),
+        tuple(sorted(found.constraints)),
+        found.python,
+        pin[1] if pin else None,
+        found.project,
+        tuple(found.notices),
+    )
+
+
+def _comes_along(line: str) -> bool:
+    """Whether every sandbox has this already: our own pytest."""
+    requirement = Requirement(line.partition(" --hash")[0])
+    ours = {canonicalize_name(name) for name in DISTRIBUTIONS.values()}
+    if canonicalize_name(requirement.name) not in ours or requirement.extras:
+        return False
+    return requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)

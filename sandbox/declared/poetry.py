@@ -1,0 +1,105 @@
+"""Reads Poetry's own tables in pyproject.toml, with its version notation."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from m3agent.sandbox.declared.found import Found, strings, table, wanted
+
+SOURCE = "pyproject.toml"
+CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)([^\s,]*)")
+TILDE = re.compile(r"~(?!=)\s*(\d+(?:\.\d+)*)([^\s,]*)")
+BARE = re.compile(r"=?\s*(\d[^\s,]*)")
+
+
+class NotSimple(ValueError):
+    """A version constraint that has no equivalent in a requirement line."""
+
+
+def specifier(constraint: str) -> str:
+    """A Poetry version constraint as a version specifier; raises NotSimple where it offers alternatives."""
+    if "|" in constraint:
+        raise NotSimple(constraint)
+    text = re.sub(r"([<>=!~^])\s+", r"\1", constraint.strip())
+    parts = [part for part in re.split(r"[,\s]+", text) if part]
+    return ",".join(filter(None, map(_part, parts)))
+
+
+def _part(part: str) -> str:
+    if part == "*":
+        return ""
+    if match := CARET.fullmatch(part):
+        return f">={match[1]}{match[2]},<{_above(match[1], _caret_digit(match[1]))}"
+    if match := TILDE.fullmatch(part):
+        return f">={match[1]}{match[2]},<{_above(match[1], min(1, match[1].count('.')))}"
+    if match := BARE.fullmatch(part):
+        return f"=={match[1]}"
+    return part
+
+
+def _caret_digit(version: str) -> int:
+    """Which number a caret lets the version grow below: the first that is not 0, else the last."""
+    numbers = version.split(".")
+    return next((at for at, number in enumerate(numbers) if int(number)), len(numbers) - 1)
+
+
+def _above(version: str, at: int) -> str:
+    numbers = [int(number) for number in version.split(".")]
+    return ".".join(map(str, [*numbers[:at], numbers[at] + 1]))
+
+
+def read_poetry(poetry: dict[str, Any], found: Found) -> None:
+    """Add what `[tool.poetry]` asks for: its dependencies, and groups and extras for tests and development."""
+    dependencies = table(poetry, "dependencies")
+    extras = {
+        name for extra, names in table(poetry, "extras").items() if wanted(extra) for name in strings(names)
+    }
+    python = dependencies.get("python")
+    if isinstance(python, str):
+        try:
+            found.accept_python(specifier(python))
+        except NotSimple:
+            found.notice(SOURCE, f"Python '{python}' offers alternatives: any is taken")
+    tables = [dependencies, table(poetry, "dev-dependencies")]
+    tables += [table(group, "dependencies") for name, group in table(poetry, "group").items() if wanted(name)]
+    for dependency_table in tables:
+        for name, wish in dependency_table.items():
+            for one in wish if isinstance(wish, list) else [wish]:
+                if name != "python":
+                    _dependency(name, one, extras, found)
+
+
+def _dependency(name: str, wish: object, extras: set[str], found: Found) -> None:
+    details = {"version": wish} if isinstance(wish, str) else wish
+    if not isinstance(details, dict):
+        found.notice(SOURCE, f"the dependency {name} is not understood: left out")
+        return
+    if details.get("optional") and name not in extras:
+        return
+    if not isinstance(details.get("version", "*"), str) or details.keys() & {"git", "path", "url"}:
+        found.notice(SOURCE, f"{name} comes from a folder or an address, not from an index: left out")
+        return
+    try:
+        versions = specifier(details.get("version", "*"))
+    except NotSimple:
+        found.notice(SOURCE, f"{name} '{details['version']}' offers alternatives: any version is taken")
+        versions = ""
+    chosen = f"[{','.join(strings(details.get('extras')))}]" if strings(details.get("extras")) else ""
+    markers = _markers(details)
+    found.require(f"{name}{chosen}{versions}" + (f" ; {markers}" if markers else ""), SOURCE)
+
+
+def _markers(details: dict[str, Any]) -> str:
+    parts = []
+    if isinstance(details.get("markers"), str):
+        parts.append(f"({details['markers']})")
+    if isinstance(details.get("platform"), str):
+        parts.append(f'sys_platform == "{details["platform"]}"')
+    python = details.get("python")
+    if isinstance(python, str) and "|" not in python:
+        for one in specifier(python).split(","):
+            if match := re.fullmatch(r"([<>=!~]+)(\d[\d.*]*)", one):
+                name = "python_version" if match[2].count(".") < 2 else "python_full_version"
+                parts.append(f'{name} {match[1]} "{match[2]}"')
+    return " and ".join(parts)

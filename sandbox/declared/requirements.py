@@ -1,0 +1,93 @@
+"""Reads requirements files as pip writes them down: nested files, constraints, hashes, comments, continued lines."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+
+from m3agent.sandbox.declared.found import Files, Found
+
+# Words a file's name may consist of: others (docs, lint, gpu) name what tests do not need.
+WORDS = {"requirements", "requirement", "reqs", "base", "common", "core", "main", "ci"}
+WORDS |= {"dev", "develop", "development", "test", "tests", "testing"}
+COMMENT = re.compile(r"(^|\s)#.*$")
+OPTION = re.compile(r"\s+(?=--[a-z])")
+FILE_OPTIONS = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
+"""Options that name another file, and whether it holds constraints."""
+ADDRESS = re.compile(r"(?:[a-z]+\+)?[a-z]{2,}://|git@", re.IGNORECASE)
+
+
+def requirements_files(files: Files) -> list[str]:
+    """The repository's requirements files that its tests may need, the most general first."""
+    named = []
+    for path in files.paths:
+        folder, name = posixpath.split(path)
+        stem, extension = posixpath.splitext(name)
+        words = set(re.split(r"[-_.]", stem.lower()))
+        in_folder = folder in {"requirements", "reqs"}
+        if extension != ".txt" or not words <= WORDS or not (in_folder or words & {"requirements", "reqs"}):
+            continue
+        if folder in {"", "requirements", "reqs", "test", "tests"}:
+            named.append(path)
+    return sorted(named, key=lambda path: (path.count("/"), len(path), path))
+
+
+def read_requirements(files: Files, path: str, found: Found) -> None:
+    """Add what a requirements file and those it names ask for."""
+    _read(files, path, found, constraint=False, seen=set())
+
+
+def logical_lines(text: str) -> list[str]:
+    """The lines of a requirements file: continued ones joined, comments and empty ones gone."""
+    joined = re.sub(r"\\\r?\n", " ", text)
+    lines = (COMMENT.sub("", line).strip() for line in joined.splitlines())
+    return [line for line in lines if line]
+
+
+def _read(files: Files, path: str, found: Found, *, constraint: bool, seen: set[str]) -> None:
+    if path in seen:
+        return  # a circle, or named twice
+    seen.add(path)
+    text = files.text(path, found)
+    for line in logical_lines(text or ""):
+        _line(files, path, line, found, constraint=constraint, seen=seen)
+
+
+def _line(files: Files, path: str, line: str, found: Found, *, constraint: bool, seen: set[str]) -> None:
+    name, value = _option(line)
+    if name in FILE_OPTIONS:
+        other = posixpath.normpath(posixpath.join(posixpath.dirname(path), value))
+        if other not in files.paths:
+            found.notice(path, f"names {value}, which is not a file of the repository: left out")
+            return
+        _read(files, other, found, constraint=constraint or FILE_OPTIONS[name], seen=seen)
+    elif name in {"-e", "--editable"} or line.startswith((".", "/")) or "file:" in line:
+        target = (value if name else line).split("[")[0].split(";")[0].strip()
+        if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) != ".":
+            found.notice(path, f"'{target[:80]}' is installed from a folder or an address: left out")
+    elif name is not None:
+        found.notice(path, f"the option {name} is not followed")
+    elif ADDRESS.match(line):
+        found.notice(path, f"'{line[:80]}' comes from an address, not from an index: left out")
+    else:
+        requirement, *options = OPTION.split(line)
+        hashes = "".join(f" {option}" for option in options if option.startswith("--hash"))
+        if constraint:
+            found.constrain(requirement, path)
+        else:
+            found.require(requirement, path, hashes)
+
+
+def _option(line: str) -> tuple[str | None, str]:
+    """An option's name and value; no name where the line is a requirement."""
+    if not line.startswith("-"):
+        return None, ""
+    match = re.match(r"(--[a-z][a-z-]*|-[a-zA-Z])(?:\s*=\s*|\s*)(.*)$", line)
+    if match is None:
+        return line.split()[0], ""
+    try:
+        words = shlex.split(match[2])
+    except ValueError:
+        words = match[2].split()
+    return match[1], words[0] if words else ""

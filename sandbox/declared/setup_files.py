@@ -1,0 +1,162 @@
+"""Reads setup.cfg, setup.py and tox.ini. setup.py is parsed, never run: what it computes is not known."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from m3agent.sandbox.declared.found import Files, Found, Project, strings, table, wanted
+from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
+from m3agent.sandbox.declared.requirements import read_requirements
+
+CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
+FACTOR = re.compile(r"[!\w{},.-]+:\s")
+SCRIPT = re.compile(r"\s*([^=\s]+)\s*=\s*(\S.*)")
+
+
+def read_setup_cfg(files: Files, found: Found) -> None:
+    """Add what setup.cfg asks for."""
+    config = files.ini(CFG, found)
+    if config.has_section("metadata"):
+        name = config.get("metadata", "name", fallback="").strip()
+        version = config.get("metadata", "version", fallback="").strip()
+        points = {
+            group: _scripts(lines.splitlines()) for group, lines in _items(config, "options.entry_points")
+        }
+        plain = version if re.fullmatch(r"\d[\w.+!-]*", version) else UNKNOWN_VERSION
+        if name and not name.startswith("attr:"):
+            found.project = found.project or Project(name, plain, {g: p for g, p in points.items() if p})
+    found.accept_python(config.get("options", "python_requires", fallback="").strip())
+    for key in ("install_requires", "tests_require"):
+        _lines(files, config.get("options", key, fallback=""), found)
+    for name, lines in _items(config, "options.extras_require"):
+        if wanted(name.split(":")[0]):
+            _lines(files, lines, found)
+
+
+def read_setup_py(files: Files, found: Found) -> None:
+    """Add what the literal arguments of setup() in setup.py ask for."""
+    text = files.text(PY, found)
+    if text is None:
+        return
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        found.notice(PY, "not valid Python: not read")
+        return
+    call = next((node for node in ast.walk(module) if _is_setup(node)), None)
+    if not isinstance(call, ast.Call):
+        return
+    names = {
+        target.id: node.value
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    given = {word.arg: word.value for word in call.keywords if word.arg}
+    values = {key: _literal(node, names) for key, node in given.items()}
+    name = values.get("name")
+    if isinstance(name, str) and name:
+        version = values.get("version")
+        groups = {
+            group: _scripts(lines if isinstance(lines, list) else str(lines).splitlines())
+            for group, lines in table(values.get("entry_points")).items()
+        }
+        found.project = found.project or Project(
+            name,
+            version if isinstance(version, str) else UNKNOWN_VERSION,
+            {g: p for g, p in groups.items() if p},
+        )
+    if isinstance(values.get("python_requires"), str):
+        found.accept_python(values["python_requires"])
+    for key in ("install_requires", "tests_require", "extras_require"):
+        value = values.get(key)
+        if key in given and value is None:
+            found.notice(PY, f"{key} is computed, and setup.py is not run to read it: left out")
+        lists = (
+            [v for n, v in table(value).items() if wanted(n.split(":")[0])]
+            if key == "extras_require"
+            else [value]
+        )
+        for one in lists:
+            for line in (
+                [one] if isinstance(one, str) else strings(list(one) if isinstance(one, tuple) else one)
+            ):
+                for part in line.splitlines():
+                    if part.strip():
+                        found.require(part.strip(), PY)
+
+
+def read_tox(files: Files, found: Found) -> None:
+    """Add the dependencies of tox's main environment; those for one factor only are left out."""
+    config = files.ini(TOX, found)
+    for raw in config.get("testenv", "deps", fallback="").splitlines():
+        line = re.sub(r"\{toxinidir\}[/\\]?", "", raw.split(" #")[0]).strip()
+        if not line or line.startswith("#"):
+            continue
+        if FACTOR.match(line) or "{" in line:
+            found.notice(TOX, f"'{line[:80]}' depends on tox's own settings: left out")
+        elif match := re.match(r"(-r|--requirement|-c|--constraint)[\s=]*(\S+)", line):
+            if match[2] not in files.paths:
+                found.notice(TOX, f"names {match[2]}, which is not a file of the repository: left out")
+            elif "r" in match[1][:3]:
+                read_requirements(files, match[2], found)
+        elif line.startswith(("-", ".", "/")):
+            if line.split("[")[0] not in {".", "-e .", "-e."}:
+                found.notice(TOX, f"'{line[:80]}' is installed from a folder or is an option: left out")
+        else:
+            found.require(line, TOX)
+
+
+def _lines(files: Files, value: str, found: Found) -> None:
+    """Requirements of setup.cfg, one a line, or the files that hold them."""
+    if value.strip().startswith("file:"):
+        for path in value.strip().removeprefix("file:").split(","):
+            if path.strip() in files.paths:
+                read_requirements(files, path.strip(), found)
+            else:
+                found.notice(CFG, f"names {path.strip()}, which is not a file of the repository: left out")
+        return
+    for line in value.splitlines():
+        if line.strip() and not line.strip().startswith("#"):
+            found.require(line.split(" #")[0].strip(), CFG)
+
+
+def _items(config: Any, section: str) -> list[tuple[str, str]]:
+    return list(config.items(section)) if config.has_section(section) else []
+
+
+def _scripts(lines: list[Any]) -> dict[str, str]:
+    """`name = module:object` lines as a dictionary."""
+    matches = (SCRIPT.fullmatch(line.strip()) for line in lines if isinstance(line, str))
+    return {match[1]: match[2] for match in matches if match}
+
+
+def _is_setup(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    return called == "setup"
+
+
+def _literal(node: ast.expr, names: dict[str, ast.expr], depth: int = 0) -> Any:
+    """The value of a literal, with the module's own constants put in; None where it is computed."""
+    if depth > 20:
+        return None
+    if isinstance(node, ast.Name):
+        return _literal(names[node.id], names, depth + 1) if node.id in names else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = (_literal(side, names, depth + 1) for side in (node.left, node.right))
+        if isinstance(left, list) and isinstance(right, list):
+            return [*left, *right]
+        return left + right if isinstance(left, str) and isinstance(right, str) else None
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        items = [_literal(item, names, depth + 1) for item in node.elts]
+        return None if None in items else items
+    if isinstance(node, ast.Dict):
+        keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+        pairs = zip(keys, node.values, strict=True)
+        return {key: _literal(value, names, depth + 1) for key, value in pairs if isinstance(key, str)}
+    return node.value if isinstance(node, ast.Constant) else None

@@ -1,0 +1,148 @@
+"""What runs inside a build container: makes the virtual environment that an environment image consists of.
+
+Standard library only, Python 3.8+; run as a file beside `job.json`, `requirements.txt` and `constraints.txt`. Speaks in
+plain lines on standard output; the last line of a failure is the reason. Exit status 0: done; 1: failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+HERE = Path(__file__).absolute().parent
+SCRATCH = Path("/tmp")  # noqa: S108 - the container's own
+SCRIPT = """\
+#!{python}
+import sys
+from {module} import {first}
+sys.exit({object}())
+"""
+
+
+def say(line: str) -> None:
+    """One line for the log."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def fail(reason: str) -> NoReturn:
+    """Give up."""
+    say(reason)
+    sys.exit(1)
+
+
+def run(argv: list[str], env: dict[str, str]) -> bool:
+    """Run a program, its output into the log; returns whether it succeeded."""
+    say("$ " + " ".join(argv))
+    return subprocess.call(argv, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT) == 0
+
+
+def output(argv: list[str], env: dict[str, str]) -> str | None:
+    """What a program says; None if it cannot be run or fails."""
+    try:
+        done = subprocess.run(
+            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def find_uv(env: dict[str, str]) -> str:
+    """The host's uv, the image's, or one installed by whatever pip there is."""
+    for given in (str(HERE / "uv"), "uv"):
+        if output([given, "--version"], env) is not None:
+            return given
+    target = SCRATCH / "uv"
+    pips = [[sys.executable, "-m", "pip"]]
+    pips += [[sys.executable, str(wheel / "pip")] for wheel in HERE.glob("pip-*.whl")]
+    for pip in pips:
+        if output([*pip, "--version"], env) is not None:
+            options = ["--quiet", "--target", str(target), "--only-binary", ":all:"]
+            installed = str(target / "bin" / "uv")
+            if run([*pip, "install", *options, "uv"], env) and output([installed, "--version"], env):
+                return installed
+            fail("no index of packages gave uv, which installs the rest")
+    fail("there is neither uv nor pip to install with: install uv on this machine")
+
+
+def find_python(uv: str, job: dict[str, Any], env: dict[str, str]) -> str:
+    """The Python to build on: the image's own if it will do, else one that uv brings, else the image's, saying so."""
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if not job["pythons"] or own in job["pythons"]:
+        return sys.executable
+    wish = job["pythons"][0]
+    env = dict(env, UV_PYTHON_INSTALL_DIR=job["folder"] + "/python", UV_PYTHON_PREFERENCE="only-managed")
+    if run([uv, "python", "install", "--no-bin", wish], env):
+        found = output([uv, "python", "find", wish], env)
+        if found is not None:
+            return found
+    say(f"notice: Python {wish} cannot be had here: going on with {own}")
+    return sys.executable
+
+
+def describe_project(folder: Path, project: dict[str, Any]) -> None:
+    """Metadata and commands of the project, whose code stays where it is: in the work tree, on PYTHONPATH."""
+    name, version = (project[key].replace("-", "_").replace("/", "_") for key in ("name", "version"))
+    packages = next((folder / "lib").glob("python*/site-packages"))
+    info = packages / f"{name}-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(metadata)
+    (info / "INSTALLER").write_text("m3agent\n")
+    lines = []
+    for group, points in sorted(project["entry_points"].items()):
+        lines += [f"[{group}]\n", *(f"{key} = {value}\n" for key, value in sorted(points.items()))]
+    (info / "entry_points.txt").write_text("".join(lines))
+    for command, target in project["entry_points"].get("console_scripts", {}).items():
+        module, _, attribute = target.split("[")[0].strip().partition(":")
+        script = folder / "bin" / Path(command).name
+        if attribute and not script.exists():
+            first = attribute.split(".")[0]
+            python = folder / "bin" / "python3"
+            script.write_text(SCRIPT.format(python=python, module=module, first=first, object=attribute))
+            script.chmod(0o755)
+
+
+def main() -> None:
+    """Build the environment that `job.json` describes."""
+    job = json.loads((HERE / "job.json").read_text())
+    folder = job["folder"]
+    env = dict(job["env"], PATH=os.environ.get("PATH", os.defpath))
+    env.update(HOME=str(SCRATCH / "home"), TMPDIR=str(SCRATCH), NO_COLOR="1")
+    env.update(
+        UV_CACHE_DIR=str(SCRATCH / "uv-cache"), UV_LINK_MODE="copy", UV_NO_PROGRESS="1", UV_NO_CONFIG="1"
+    )
+    env.update(
+        PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_CACHE_DIR="1", PIP_RETRIES="1", PIP_DEFAULT_TIMEOUT="20"
+    )
+    Path(env["HOME"]).mkdir(exist_ok=True)
+    uv = find_uv(env)
+    python = find_python(uv, job, env)
+    env["UV_PYTHON_DOWNLOADS"] = "never"
+    if not run([uv, "venv", "--quiet", "--allow-existing", "--python", python, folder], env):
+        fail("the virtual environment could not be made")
+    install = [uv, "pip", "install", "--python", folder + "/bin/python3", "--compile-bytecode"]
+    install += [
+        "--requirements",
+        str(HERE / "requirements.txt"),
+        "--constraints",
+        str(HERE / "constraints.txt"),
+    ]
+    if job["exclude_newer"]:
+        install += ["--exclude-newer", job["exclude_newer"]]
+    if not run(install, env):
+        fail("the dependencies could not be installed")
+    if job["project"]:
+        describe_project(Path(folder), job["project"])
+    for file in HERE.iterdir():  # none of it belongs into the image
+        file.unlink()
+    say("done")
+
+
+if __name__ == "__main__":
+    main()

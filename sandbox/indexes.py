@@ -1,0 +1,138 @@
+"""Where packages come from, as the user of this machine has set it up for pip and uv: what a build container is told.
+
+Nothing secret goes along: an address with a user name or password in it is left out.
+"""
+
+from __future__ import annotations
+
+import configparser
+import ssl
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+SYSTEM_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
+STRATEGIES = {"first-index", "first-match", "unsafe-first-match", "unsafe-best-match"}
+
+
+@dataclass
+class Indexes:
+    """What installers in a build container get.
+
+    default, extra: addresses of indexes. strategy: uv's rule for several. proxies: variables to set. certificates: a
+    file of this machine with the authorities to trust. left_out: what was not passed on and why.
+    """
+
+    default: str | None = None
+    extra: list[str] = field(default_factory=list)
+    strategy: str | None = None
+    proxies: dict[str, str] = field(default_factory=dict)
+    certificates: Path | None = None
+    left_out: list[str] = field(default_factory=list)
+
+    def environment(self, certificates_at: str) -> dict[str, str]:
+        """Variables for uv and pip, with the certificates' place inside the container."""
+        env = dict(self.proxies)
+        if self.default is not None:
+            env |= {"UV_DEFAULT_INDEX": self.default, "PIP_INDEX_URL": self.default}
+        if self.extra:
+            env |= {"UV_INDEX": " ".join(self.extra), "PIP_EXTRA_INDEX_URL": " ".join(self.extra)}
+        if self.strategy is not None:
+            env["UV_INDEX_STRATEGY"] = self.strategy
+        if self.certificates is not None:
+            env |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), certificates_at)
+        return env
+
+
+def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
+    """Read uv's and pip's settings: the environment before files, uv's before pip's."""
+    found = Indexes()
+    uv = _merged(_uv_file(path) for path in (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"))
+    pip_files = [system / "pip.conf", home / ".pip/pip.conf", _config(env, home) / "pip/pip.conf"]
+    pip_files += [Path(env["PIP_CONFIG_FILE"])] if env.get("PIP_CONFIG_FILE") else []
+    pip = _merged(_pip_file(path) for path in pip_files)
+    default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or uv.get("default")
+    extra = f"{env.get('UV_INDEX', '')} {env.get('UV_EXTRA_INDEX_URL', '')}".strip() or uv.get("extra", "")
+    strategy = env.get("UV_INDEX_STRATEGY") or uv.get("strategy")
+    if not default and not extra:
+        default = env.get("PIP_INDEX_URL") or pip.get("index-url")
+        extra = env.get("PIP_EXTRA_INDEX_URL") or pip.get("extra-index-url", "")
+        strategy = "unsafe-best-match"  # what pip does: the best version of all indexes
+    if default and _usable(_address(default), found):
+        found.default = _address(default)
+    found.extra = [_address(url) for url in extra.split() if _usable(_address(url), found)]
+    if found.extra and strategy in STRATEGIES:
+        found.strategy = strategy
+    for name in PROXY_VARIABLES:
+        value = env.get(name) or env.get(name.lower())
+        if value and (name == "NO_PROXY" or _usable(value, found)):
+            found.proxies |= {name: value, name.lower(): value}
+    files = [env.get(name) for name in CERTIFICATE_VARIABLES]
+    files += [pip.get("cert"), ssl.get_default_verify_paths().cafile, *SYSTEM_CERTIFICATES]
+    found.certificates = next((Path(name) for name in files if name and Path(name).is_file()), None)
+    return found
+
+
+def _usable(url: str, found: Indexes) -> bool:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.username is not None or parts.password is not None:
+        found.left_out.append(f"{parts.hostname}: its address holds a password, which no build is given")
+    elif parts.scheme not in {"http", "https"}:
+        found.left_out.append(f"{url}: a folder of this machine, which no build sees")
+    elif parts.hostname in {"localhost", "127.0.0.1", "::1"}:
+        found.left_out.append(f"{url}: on this machine's loopback, which a container does not reach")
+    else:
+        return True
+    return False
+
+
+def _address(index: str) -> str:
+    """An index's address without the name that uv lets stand before it (`name=https://…`)."""
+    name, separator, url = index.partition("=")
+    return url if separator and "/" not in name and ":" not in name else index
+
+
+def _config(env: Mapping[str, str], home: Path) -> Path:
+    chosen = Path(env.get("XDG_CONFIG_HOME", ""))
+    return chosen if chosen.is_absolute() else home / ".config"
+
+
+def _merged(layers: Any) -> dict[str, str]:
+    return {key: value for layer in layers for key, value in layer.items() if value}
+
+
+def _pip_file(path: Path) -> dict[str, str]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, OSError):
+        return {}  # pip itself will say so
+    both: dict[str, str] = {}
+    for section in ("global", "install"):
+        both |= dict(parser.items(section)) if parser.has_section(section) else {}
+    return {key.replace("_", "-"): value.strip() for key, value in both.items()}
+
+
+def _uv_file(path: Path) -> dict[str, str]:
+    try:
+        whole = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}  # uv itself will say so
+    whole = {**whole, **(whole["pip"] if isinstance(whole.get("pip"), dict) else {})}
+    indexes = [i for i in whole.get("index", []) if isinstance(i, dict) and isinstance(i.get("url"), str)]
+    defaults = [i["url"] for i in indexes if i.get("default")] + [whole.get("index-url")]
+    extras = [i["url"] for i in indexes if not i.get("default")] + (whole.get("extra-index-url") or [])
+    return {
+        "default": next((url for url in defaults if isinstance(url, str)), ""),
+        "extra": " ".join(url for url in extras if isinstance(url, str)),
+        "strategy": str(whole.get("index-strategy") or ""),
+    }

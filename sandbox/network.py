@@ -1,0 +1,81 @@
+"""A sandbox's network: nothing but the proxy, and that only where the user lists hosts.
+
+The sandbox itself stays without any network device but loopback; programs in it find the proxy by the usual
+variables. Those that do not heed them reach nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from m3agent.sandbox.channel import Channel
+from m3agent.sandbox.proxy import PORT, Proxy
+from m3agent.sandbox.tunnel import Tunnel
+
+HERE = "localhost,127.0.0.1,::1"
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where systems keep the certificates of those who vouch for https servers, in one file."""
+BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT")
+
+
+class Finished(Protocol):
+    """What `run` returns (see `lend_certificates`)."""
+
+    @property
+    def exit(self) -> int:
+        """The exit status."""
+        ...
+
+
+class Network:
+    """The way out of one sandbox."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self._tunnel: Tunnel | None = None
+
+    async def open(self, channel: Channel) -> dict[str, str]:
+        """Start it over the sandbox's channel; returns the variables that lead programs to it."""
+        self._tunnel = await Tunnel.open(channel, PORT, self.proxy.serve)
+        url = f"http://127.0.0.1:{PORT}"
+        # curl heeds http_proxy in lower case only, others upper case only
+        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+        return {**dict.fromkeys(names, url), "no_proxy": HERE, "NO_PROXY": HERE}
+
+    async def close(self) -> None:
+        """End every connection; safe to call twice."""
+        if self._tunnel is not None:
+            await self._tunnel.close()
+
+
+async def lend_certificates(
+    run: Callable[[list[str], bytes], Awaitable[Finished]], path: str
+) -> dict[str, str]:
+    """Lay this host's certificate bundle down in a sandbox whose image has none; returns the variables that name it.
+
+    `run` runs a command with an input in the sandbox.
+    """
+    script = f"for f in {' '.join(BUNDLES)}; do test -e $f && exit 3; done; exit 0"
+    if (await run(["sh", "-c", script], b"")).exit != 0:
+        return {}
+    bundle = await asyncio.to_thread(_host_bundle)
+    if bundle is None or (await run(["sh", "-c", 'cat > "$0"', path], bundle)).exit != 0:
+        return {}
+    return dict.fromkeys(BUNDLE_VARIABLES, path)
+
+
+def _host_bundle() -> bytes | None:
+    own = ssl.get_default_verify_paths().cafile
+    for name in (own, *BUNDLES):
+        if name is not None and Path(name).is_file():
+            return Path(name).read_bytes()
+    return None

@@ -1,0 +1,124 @@
+"""A sandbox under attack: runs programs in it and checks that it came through."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from m3agent.sandbox.base import ExecResult, Limits, Sandbox
+from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.workspace import Workspace
+
+INSIDE = Path(__file__).with_name("inside.py").read_text()
+
+NEEDS_CONTROL_GROUP: dict[str, str] = {
+    "test_it_ends_the_command_and_is_given_back[many-processes]": "bubblewrap limits the memory of each process, not of all",
+    "test_it_ends_the_command_and_is_given_back[memory-files]": "memory files count for no process",
+    **{
+        f"test_inodes[{folder}]": "bubblewrap limits the size of a tmpfs, not its number of files, which are memory of the kernel"
+        for folder in ("/ws", "/tmp", "/dev/shm", "/opt/m3agent")
+    },
+}
+"""Attempts that bubblewrap alone cannot stop, each with what is missing; they run on Docker only."""
+
+LIST_PROCESSES = """\
+import os
+for name in os.listdir('/proc'):
+    if name.isdigit() and name not in ('1', str(os.getpid())):
+        try:
+            print(name, open(f'/proc/{name}/stat').read().split(')')[0].split('(')[1], open(f'/proc/{name}/cmdline').read())
+        except OSError:
+            pass
+"""
+
+
+@dataclass
+class Box:
+    """One backend's sandbox, started when first used and again if an attempt has ended it."""
+
+    backend: Backend
+    workspace: Callable[[], Workspace]
+    limits: Limits
+    _sandbox: Sandbox | None = None
+
+    async def open(self) -> Sandbox:
+        """The running sandbox."""
+        if self._sandbox is None:
+            self._sandbox = self.fresh()
+            await self._sandbox.__aenter__()
+        return self._sandbox
+
+    def fresh(self, limits: Limits | None = None, workspace: Workspace | None = None) -> Sandbox:
+        """Another sandbox, not started yet: for an attempt that ends it or needs a tree of its own."""
+        spec = SandboxSpec(self.backend, limits=limits or self.limits)
+        return new_sandbox(self.backend, spec, workspace or self.workspace(), lambda _: None)
+
+    @property
+    def sandbox(self) -> Sandbox:
+        assert self._sandbox is not None
+        return self._sandbox
+
+    async def python(
+        self, program: str, *, timeout: float = 60, sandbox: Sandbox | None = None
+    ) -> ExecResult:
+        """Run a program with all of `inside.py` at hand, as cold as a command is."""
+        argv = ["python3", "-c", f"{INSIDE}\n{program}"]
+        return await (sandbox or self.sandbox).exec(argv, timeout=timeout)
+
+    async def outcomes(self, asks: Mapping[str, str], helpers: str = "") -> dict[str, str]:
+        """What came of each of these expressions: `done`, or the error or signal that stopped it.
+
+        One program asks them all, each in a process of its own; the sandbox must be whole after it.
+        """
+        table = ", ".join(f"{name!r}: lambda: {expression}" for name, expression in asks.items())
+        ask = f"{helpers}\nimport json\nprint(json.dumps({{name: outcome_apart(ask) for name, ask in {{{table}}}.items()}}))"
+        await self.open()
+        done = await self.python(ask)
+        try:
+            await self.came_through()
+            assert done.exit == 0, done.stderr.decode(errors="replace")
+            return cast(dict[str, str], json.loads(done.stdout))
+        finally:
+            await self.close()  # what one of them did to it is not for other tests to suffer from
+
+    async def came_through(self) -> None:
+        """Assert that the sandbox answers, works, and holds no process but the supervisor."""
+        assert await survivors(self.sandbox) == []
+
+    async def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self._sandbox is not None:
+            sandbox, self._sandbox = self._sandbox, None
+            await sandbox.close()
+
+
+async def survivors(sandbox: Sandbox) -> list[str]:
+    """Every process but the supervisor and the one that looks: id, name, command line. The sandbox must answer."""
+    await sandbox.ping()
+    done = await sandbox.exec(["python3", "-I", "-S", "-c", LIST_PROCESSES], timeout=30)
+    assert done.exit == 0, done
+    assert done.stderr == b""
+    return done.stdout.decode(errors="replace").splitlines()
+
+
+async def until(found: Callable[[], Awaitable[bool]]) -> None:
+    """Wait, 20 seconds at most, until something is so."""
+    async with asyncio.timeout(20):
+        for wait in itertools.repeat(0.02):
+            if await found():
+                return
+            await asyncio.sleep(wait)
+
+
+async def gone(sandbox: Sandbox) -> None:
+    """Wait until nothing is left of a command whose end was asked for."""
+
+    async def alone() -> bool:
+        return not await survivors(sandbox)
+
+    await until(alone)

@@ -1,0 +1,71 @@
+"""One sandbox of each kind for each file of attempts; after every attempt it must still be whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator
+
+import pytest
+import pytest_asyncio
+
+from m3agent.sandbox.base import Limits
+from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.open import Backend
+from m3agent.sandbox.workspace import Workspace
+from tests.abuse.box import NEEDS_CONTROL_GROUP, Box
+from tests.conftest import bwrap_here, docker_here, write_files
+
+
+@pytest.fixture(scope="module", params=["docker", "bwrap"])
+def kind(request: pytest.FixtureRequest) -> Backend:
+    """Every kind of sandbox there is on this machine; at least one has to be."""
+    if not {"docker": docker_here, "bwrap": bwrap_here}[request.param]():
+        assert docker_here() or bwrap_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
+        pytest.skip(f"{request.param} does not work on this machine")
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def module_box(
+    request: pytest.FixtureRequest, kind: Backend, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Box]:
+    """The file's sandbox. A file of attempts may set LIMITS, and FILES that it starts with (none)."""
+    folder = tmp_path_factory.mktemp("abuse")
+    files: dict[str, str | bytes] = getattr(request.module, "FILES", {})
+    (folder / "tree").mkdir()
+    write_files(folder / "tree", files)
+    store = TreeStore(folder / "trees.git")
+    limits = getattr(request.module, "LIMITS", Limits(memory=1 << 30))
+    box = Box(kind, lambda: Workspace.from_folder(store, folder / "tree", sorted(files)), limits)
+    yield box
+    await box.close()
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell the fixture below whether the attempt went as it should."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def box(request: pytest.FixtureRequest, kind: Backend, module_box: Box) -> AsyncIterator[Box]:
+    """The sandbox to attack. Afterwards it must answer, work, and hold nothing that the attempt started."""
+    attempt = request.node.name.replace(f"[{kind}-", "[").replace(f"[{kind}]", "")
+    if kind == "bwrap" and attempt in NEEDS_CONTROL_GROUP:
+        pytest.skip(f"needs a control group: {NEEDS_CONTROL_GROUP[attempt]}")
+    await module_box.open()
+    yield module_box
+    try:
+        await module_box.came_through()
+        await module_box.sandbox.exec(["find", "/ws", "/tmp", "/dev/shm", "-mindepth", "1", "-delete"])
+    except BaseException:
+        request.node.stash[FAILED] = True
+        raise
+    finally:
+        if FAILED in request.node.stash:
+            await module_box.close()  # what this one broke must not fail the next one

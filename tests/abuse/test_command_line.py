@@ -1,0 +1,73 @@
+"""The same by `m3agent sandbox exec`, as a person would try it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from m3agent.sandbox.open import Backend
+from tests.abuse.box import INSIDE
+
+MakeRepo = Callable[..., Path]
+
+REFUSED = """
+for n in range(1, 65): outcome(lambda: os.kill(1, n))
+os.write(1, b'{"ev":"exit","exit":0}' + bytes(8 << 20))
+asks = lambda: socket.socket(40, 1), lambda: connect(("192.0.2.1", 80)), lambda: open("/proc/1/mem", "rb")
+os._exit(7 if "done" not in [outcome(ask) for ask in asks] else 8)
+"""
+# program, time limit, exit codes that are right
+ATTEMPTS: dict[str, tuple[str, float, set[int]]] = {
+    "survivor": (
+        "child(lambda: (os.setsid(), ignore_polite_signals(), become('sleep', '4321')))\ntime.sleep(300)",
+        2,
+        {124},
+    ),
+    "refused": (REFUSED, 60, {7}),
+}
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_by_command_line(kind: Backend, make_repo: MakeRepo, attempt: str) -> None:
+    program, limit, right = ATTEMPTS[attempt]
+    repo = make_repo({"a.txt": "a\n"})
+    command = [
+        sys.executable,
+        "-m",
+        "m3agent.agent.cli",
+        "sandbox",
+        "exec",
+        "--repo",
+        str(repo),
+        "--sandbox",
+        kind,
+    ]
+    started = time.monotonic()
+    done = subprocess.run(
+        [*command, "--timeout", str(limit), "--", "python3", "-c", f"{INSIDE}\n{program}"],
+        capture_output=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=100,
+    )
+    assert done.returncode in right, done.stderr.decode(errors="replace")
+    assert time.monotonic() - started < limit + 40
+    assert not alive("4321")
+
+
+def alive(argument: str) -> list[str]:
+    """Processes of this machine with that argument: a sandbox's are among them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if argument.encode() in words:
+            found.append(process.name)
+    return found

@@ -1,0 +1,129 @@
+"""Processes that try to outlive their command: by leaving its session, its parent, its environment, or by not dying."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.abuse.box import INSIDE, Box, gone, survivors, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STAYERS = {
+    "new-session": "child(lambda: (os.setsid(), become('sleep', '301')))",
+    "double-fork": "child(lambda: (os.setsid(), child(lambda: become('sleep', '301'))))",
+    "daemon": "child(lambda: (os.setsid(), child(lambda: (forget_descriptors(), os.chdir('/'), become('sleep', '301')))))",
+    "ignores-signals": "ignore_polite_signals(); child(lambda: (os.setpgid(0, 0), time.sleep(301)))",
+    "nohup": "os.system('nohup sh -c \"trap : TERM HUP INT; sleep 301; sleep 302\" >/dev/null 2>&1 &')",
+    "stopped": "child(lambda: (os.setsid(), os.kill(os.getpid(), signal.SIGSTOP)))",
+    "clean-environment": "child(lambda: (os.setsid(), child(lambda: become('env', '-i', 'setsid', 'sleep', '301'))))",
+    "limits-lowered": (
+        "import resource\n"
+        "child(lambda: ([resource.setrlimit(n, (0, 0)) for n in (10, 15)], os.setsid(), child(lambda: become('sleep', '301'))))"
+    ),
+    # its parent is process 1 from the start, and nothing of it points back at the command
+    "sibling": "os.environ.clear(); syscall('clone', 0x8000 | 17, None, None, None, None) or (os.setsid(), become('sleep', '301'))",
+    # the process counts as a zombie, but its other thread lives on
+    "zombie-with-a-thread": (
+        "child(lambda: (os.setsid(), threading.Thread(target=time.sleep, args=(301,)).start(), libc.pthread_exit(None)))"
+    ),
+    # a chain of short lives: whoever is killed has a successor already
+    "relay": "child(lambda: [os.fork() and os._exit(0) or os.setsid() for _ in iter(int, 1)])",
+}
+"""What each one leaves running when its command's time is over, or its main process ends."""
+
+READY, HANG = "\nprint('ready', flush=True)\n", "\ntime.sleep(300)\n"
+
+
+def programs(end: str) -> list[str]:
+    """One for each; who is found alive afterwards is known by the number of seconds it sleeps."""
+    return [stayer.replace("301", str(301 + n)) + end for n, stayer in enumerate(STAYERS.values())]
+
+
+def all_in_one(end: str) -> str:
+    return (
+        "\n".join(f"child(lambda: exec({program!r}, globals()))" for program in programs(""))
+        + "\ntime.sleep(0.3)"
+        + end
+    )
+
+
+async def test_nothing_outlives_a_timeout(box: Box) -> None:
+    started = time.monotonic()
+    done = await box.python(all_in_one(READY + HANG), timeout=2)
+    assert (done.timed_out, done.stdout) == (True, b"ready\n"), done.stderr
+    assert time.monotonic() - started < 2 + 1 + 5
+    assert await survivors(box.sandbox) == []
+
+
+async def test_nothing_outlives_its_command(box: Box) -> None:
+    started = time.monotonic()
+    done = await box.python(all_in_one(READY))
+    assert (done.timed_out, done.stdout) == (False, b"ready\n"), done.stderr
+    assert time.monotonic() - started < 20, "it waited for what the command left running"
+    assert await survivors(box.sandbox) == []
+
+
+async def test_nothing_outlives_a_background_command_that_is_killed(box: Box) -> None:
+    program = f"{INSIDE}\n{all_in_one('')}\nopen('/ws/ready', 'w').close()\n{HANG}"
+    job = await box.sandbox.exec(["python3", "-c", program], background=True)
+    assert job.job is not None
+
+    async def ready() -> bool:
+        return (await box.sandbox.exec(["test", "-e", "/ws/ready"])).exit == 0
+
+    await until(ready)
+    await box.sandbox.kill(job.job)
+    await gone(box.sandbox)
+
+
+@pytest.mark.parametrize("end", ["by-itself", "by-timeout"])
+async def test_nothing_outlives_commands_side_by_side(box: Box, end: str) -> None:
+    """With other commands running not everything may be killed: whose process is whose must be told apart."""
+    beside = await box.sandbox.exec(["sleep", "999"], background=True)
+    assert beside.job is not None
+    hang = HANG if end == "by-timeout" else "\ntime.sleep(0.1)"
+    running = [box.python(program, timeout=2 if hang == HANG else 60) for program in programs(READY + hang)]
+    for done in await asyncio.gather(*running):
+        assert (done.timed_out, done.stdout) == (end == "by-timeout", b"ready\n"), done.stderr
+    left = await survivors(box.sandbox)
+    assert [line for line in left if "999" not in line] == []
+    assert len(left) == 1, "the other command was killed along with them"
+    await box.sandbox.kill(beside.job)
+    await gone(box.sandbox)
+
+
+async def test_a_child_that_holds_the_output_open_delays_nothing(box: Box) -> None:
+    started = time.monotonic()
+    done = await box.python(
+        "child(lambda: (os.setsid(), time.sleep(301)))\nos.write(1, b'done')\nos._exit(7)"
+    )
+    assert (done.exit, done.stdout) == (7, b"done")
+    assert time.monotonic() - started < 10
+
+
+async def test_a_command_without_descriptors_is_still_timed(box: Box) -> None:
+    done = await box.python("forget_descriptors()\nignore_polite_signals()\ntime.sleep(300)", timeout=0.7)
+    assert done.timed_out
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+async def test_fork_bomb(box: Box, parallel: bool) -> None:
+    beside = await box.sandbox.exec(["sleep", "999"], background=True) if parallel else None
+    bomb = (
+        "ignore_polite_signals()\nwhile True:\n    try: os.fork(); os.setpgid(0, 0)\n    except OSError: pass"
+    )
+    done = await box.python(bomb, timeout=1.5)
+    assert done.timed_out
+    left = [line for line in await survivors(box.sandbox) if "999" not in line]
+    assert left == []
+    if beside is not None and beside.job is not None:
+        await box.sandbox.kill(beside.job)
+        await gone(box.sandbox)
+
+
+async def test_thread_bomb(box: Box) -> None:
+    bomb = "while True:\n    try: threading.Thread(target=time.sleep, args=(301,)).start()\n    except RuntimeError: pass"
+    assert (await box.python(bomb, timeout=1.5)).timed_out
