@@ -132,6 +132,17 @@ def mark_of(pid: int) -> int:
     return up - MARK if up + down == 2 * MARK else 0
 
 
+def lives(pid: int) -> bool:
+    """Whether any thread of a process still runs: one that has ended stays listed until its parent asks for it.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    with open("/proc/%d/stat" % pid, "rb") as f:
+        fields = f.read().rpartition(b")")[2].split()
+    return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1  # its state; its number of threads
+
+
 def allowed_processes() -> int:
     """How many processes this control group may hold; 128 where that is not said."""
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
@@ -255,9 +266,14 @@ def write_program(file: str, content: bytes) -> None:
 
 def kill_all() -> None:
     """SIGKILL to every process but this one, in one step that none can fork away from."""
+    signal_all(signal.SIGKILL)
+
+
+def signal_all(number: int) -> None:
+    """A signal to every process but this one, in one step."""
     assert os.getpid() == 1  # anywhere else it would be every process of the machine
     try:
-        os.kill(-1, signal.SIGKILL)
+        os.kill(-1, number)
     except ProcessLookupError:
         pass
 
@@ -624,7 +640,7 @@ class Supervisor:
         for name in os.listdir("/proc"):
             try:
                 # what has no other job's mark is this one's, or an earlier one's, or has tampered with it
-                if name.isdigit() and name != "1" and mark_of(int(name)) not in others:
+                if name.isdigit() and name != "1" and mark_of(int(name)) not in others and lives(int(name)):
                     found = True
                     os.kill(int(name), signal.SIGKILL)
             except OSError:
@@ -659,8 +675,13 @@ class Supervisor:
         # killed is not yet gone: hundreds of dying processes would still be seen by the next command
         while self.kill_job(job):
             if time.monotonic() > patience:
-                kill_all()  # it multiplies faster than it is found: better the other commands than it
+                kill_all()  # better the other commands than it
                 break
+            if time.monotonic() > patience - SETTLE * 3 / 4:
+                # it multiplies faster than it is found: looked for while everything stands still it cannot
+                signal_all(signal.SIGSTOP)
+                self.kill_job(job)
+                signal_all(signal.SIGCONT)
             time.sleep(0.001)
         for fd in list(job.pipes):
             while self.read_pipe(job, fd):

@@ -109,10 +109,11 @@ class Workspace:
         """
         changes = self.store.changed_paths(self.base, tree)
         entries = self.entries(tree)
+        links = {path.lower() for path, entry in entries.items() if stat.S_IFMT(entry.mode) == stat.S_IFLNK}
         for status, path in changes:
             refuse_git_files(path)
             if status != "D" and stat.S_IFMT(entries[path].mode) == stat.S_IFLNK:
-                refuse_escaping_link(path, self.store.get_blob(entries[path].sha))
+                refuse_escaping_link(path, self.store.get_blob(entries[path].sha), links)
         paths = tuple(path for _, path in changes)
         refuse_repositories(paths, entries)
         text = self.store.diff(self.base, tree) if changes else b""
@@ -149,14 +150,22 @@ def refuse_git_files(path: str) -> None:
         raise PathEscapes(f"the change touches {path}, which git itself reads: such a patch is refused")
 
 
-def refuse_escaping_link(path: str, target: bytes) -> None:
-    """Raise PathEscapes for a symbolic link that leads out of the tree, or that may do so through another link."""
+def refuse_escaping_link(path: str, target: bytes, links: Collection[str] = ()) -> None:
+    """Raise PathEscapes for a symbolic link that leads out of the tree.
+
+    `links` are the tree's symbolic links, in lower case: what `..` behind one of them leads to is not looked into.
+    """
     text = target.decode(errors="replace")
-    parts = PurePosixPath(text).parts
-    up = parts.count("..")
-    # a name may be a link itself, and `..` after it leads to wherever that one's target lies
-    if text.startswith("/") or up > len(PurePosixPath(path).parts) - 1 or ".." in parts[up:]:
-        raise PathEscapes(f"the change makes {path} a link to {text}, outside the work tree: refused")
+    at = list(PurePosixPath(path).parts[:-1])
+    through = False
+    for part in PurePosixPath(text).parts:
+        if text.startswith("/") or (part == ".." and (through or not at)):
+            raise PathEscapes(f"the change makes {path} a link to {text}, outside the work tree: refused")
+        if part == "..":
+            at.pop()
+        else:
+            at.append(part)
+            through = through or "/".join(at).lower() in links
 
 
 def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
