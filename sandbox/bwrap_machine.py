@@ -15,12 +15,13 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from m3agent.sandbox.base import ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
-from m3agent.sandbox.image import HOST_FOLDERS, host_python_usable, usr_links
+from m3agent.sandbox.image import ETC, HOST_FOLDERS, host_python_usable, usr_links
 
 FIRST_USER = 0x70000000
 """Users that no Linux system gives to anyone begin here (systemd's "Users, Groups, UIDs and GIDs"): as root, each
@@ -87,8 +88,18 @@ def _others() -> int:
     return count
 
 
-def command(limits: Limits) -> list[str]:
-    """The bubblewrap command line that starts the supervisor.
+def _etc() -> dict[str, int]:
+    """A descriptor for each file of the sandbox's /etc; to be closed once bubblewrap has them."""
+    found = {}
+    for name, text in ETC.items():
+        found[name] = os.memfd_create(name)
+        os.write(found[name], text.encode())
+        os.lseek(found[name], 0, os.SEEK_SET)
+    return found
+
+
+def command(limits: Limits, etc: Mapping[str, int] | None = None) -> list[str]:
+    """The bubblewrap command line that starts the supervisor; `etc` gives descriptors of files for /etc by name.
 
     Raises:
         EngineUnavailable: something it needs is not on this host.
@@ -108,6 +119,8 @@ def command(limits: Limits) -> list[str]:
             mounts += ["--ro-bind", folder, folder]
     for name, target in usr_links():
         mounts += ["--symlink", target, f"/{name}"]
+    for name, fd in (etc or {}).items():
+        mounts += ["--ro-bind-data", str(fd), f"/etc/{name}"]
     return [
         *_as_nobody(),
         bwrap,
@@ -150,8 +163,9 @@ class BwrapMachine:
 
     async def start(self) -> Channel:
         """Start bubblewrap; the supervisor's first word comes over the returned channel."""
-        argv = command(self.limits)
+        etc = _etc()
         try:
+            argv = command(self.limits, etc)
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
@@ -160,9 +174,13 @@ class BwrapMachine:
                 limit=4 << 20,
                 cwd="/",
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                pass_fds=tuple(etc.values()),
             )
         except OSError as error:
             raise EngineUnavailable(f"cannot start bubblewrap: {error.strerror}") from None
+        finally:
+            for fd in etc.values():
+                os.close(fd)
         self._process = process
         assert process.stdin and process.stdout and process.stderr
         self._drain = asyncio.create_task(self._keep_stderr(process.stderr))

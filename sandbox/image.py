@@ -26,8 +26,12 @@ SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "
 HOST_FOLDERS = ("/usr", "/etc/alternatives")
 """Laid read-only over the skeleton."""
 PULL_TIMEOUT = 180.0  # seconds for a registry to deliver the default image before the skeleton is used
-USERS_FILE = "root:x:0:0:root:/root:/bin/sh\nm3agent:x:1000:1000:m3agent:/tmp/home:/bin/sh\n"
-GROUP_FILE = "root:x:0:\nm3agent:x:1000:\n"
+ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nm3agent:x:1000:1000:m3agent:/tmp/home:/bin/sh\n",
+    "group": "root:x:0:\nm3agent:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
+"""What /etc holds where the image is only the host's /usr: names for two users and for this machine itself."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,8 @@ def skeleton_archive() -> bytes:
             info = tarfile.TarInfo(name)
             info.type, info.linkname = tarfile.SYMTYPE, target.lstrip("/")
             archive.addfile(info)
-        for name, text in (
-            ("etc/passwd", USERS_FILE),
-            ("etc/group", GROUP_FILE),
-            ("etc/hosts", "127.0.0.1 localhost\n"),
-        ):
-            info = tarfile.TarInfo(name)
+        for name, text in ETC.items():
+            info = tarfile.TarInfo(f"etc/{name}")
             info.size, info.mode = len(text), 0o644
             archive.addfile(info, io.BytesIO(text.encode()))
     return buffer.getvalue()

@@ -102,3 +102,13 @@ def test_root_without_a_way_to_drop_its_rights(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(EngineUnavailable, match="bubblewrap is not safe as root, and setpriv"):
         command(Limits())
+
+
+async def test_users_and_this_machine_have_names(sandbox_of_few: Callable[[], Sandbox]) -> None:
+    """As in an image: many programs ask for them."""
+    asks = "import getpass, pwd, socket; print(pwd.getpwuid(1000)[0], getpass.getuser(), socket.gethostbyname('localhost'))"
+    async with sandbox_of_few() as sandbox:
+        done = await sandbox.exec(["python3", "-c", asks])
+        assert done.stdout == b"m3agent m3agent 127.0.0.1\n", done.stderr
+        refused = await sandbox.exec(["sh", "-c", "echo 192.0.2.1 localhost > /etc/hosts"])
+        assert b"Read-only" in refused.stderr
