@@ -370,7 +370,7 @@ def seal(pid: int, number: int, limits: dict[int, int]) -> None:
                     f.write(OOM_SCORE_ADJ)
                 break
             except PermissionError:  # as closed as this process until the kernel is through with starting it
-                if time.monotonic() > patience:
+                if time.monotonic() > patience or not lives(pid):
                     raise
                 time.sleep(0.0001)
     except (OSError, ValueError):
