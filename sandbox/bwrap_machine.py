@@ -193,8 +193,11 @@ class BwrapMachine:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
-        # output that nobody reads any more keeps older versions of asyncio from seeing the end of the process
-        self._process._transport.close()  # type: ignore[attr-defined]
+        # Output that nobody reads any more keeps older versions of asyncio from seeing the end of the process. (To
+        # close the whole transport would ask for the process's status behind the back of asyncio's own watcher.)
+        output = self._process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+        if output is not None:
+            output.close()
         await self._process.wait()
         await asyncio.gather(self._drain, return_exceptions=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -112,3 +113,14 @@ async def test_users_and_this_machine_have_names(sandbox_of_few: Callable[[], Sa
         assert done.stdout == b"m3agent m3agent 127.0.0.1\n", done.stderr
         refused = await sandbox.exec(["sh", "-c", "echo 192.0.2.1 localhost > /etc/hosts"])
         assert b"Read-only" in refused.stderr
+
+
+async def test_it_can_be_destroyed_with_output_unread(sandbox_of_few: Callable[[], Sandbox]) -> None:
+    async with sandbox_of_few() as sandbox:
+        flood = asyncio.create_task(sandbox.exec(["sh", "-c", "head -c 100000000 /dev/zero"]))
+        await asyncio.sleep(0)
+        sandbox.channel._task.cancel()  # from here on nobody reads
+        await asyncio.sleep(0.3)  # the pipe is full and asyncio has stopped reading it
+        async with asyncio.timeout(20):
+            await sandbox.machine.destroy()
+        flood.cancel()
