@@ -93,5 +93,5 @@ def bars(row: Row) -> str:
     lines = [f"{row.title} ({row.unit})"]
     for name, value in medians.items():
         length = round(BAR * value / longest) if longest else 0
-        lines.append(f"  {name:<{width}} {'█' * max(1, length)} {number(value)}")
+        lines.append(f"  {name:<{width}} {'█' * max(value > 0, length)} {number(value)}")
     return "\n".join(lines)
