@@ -6,9 +6,11 @@ no attributes from the tree (`facts`: plain `git status` ran three payloads of a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +148,16 @@ class TreeStore:
             env["GIT_WORK_TREE"] = str(work_tree)
         return run_git(*args, cwd=work_tree or self.git_dir, stdin=stdin, env=env, ok=ok).stdout
 
+    @contextlib.contextmanager
+    def _own_index(self) -> Iterator[str]:
+        """The name of an index that nobody else uses: sandboxes share a store, and one killed midway leaves a lock."""
+        name = f"index-{uuid.uuid4().hex}"
+        try:
+            yield name
+        finally:
+            for left in (name, f"{name}.lock"):
+                (self.git_dir / left).unlink(missing_ok=True)
+
     def put_blob(self, content: bytes) -> str:
         """Store bytes; returns git's id."""
         return (
@@ -194,9 +206,9 @@ class TreeStore:
     def write_tree(self, entries: Iterable[TreeEntry]) -> str:
         """Store a tree made of these files; returns its id."""
         lines = b"".join(b"%06o %s 0\t%s\0" % (e.mode, e.sha.encode(), os.fsencode(e.path)) for e in entries)
-        self.git("read-tree", "--empty", index="index")
-        self.git("update-index", "-z", "--index-info", stdin=lines, index="index")
-        return self.git("write-tree", index="index").decode().strip()
+        with self._own_index() as index:
+            self.git("update-index", "-z", "--index-info", stdin=lines, index=index)
+            return self.git("write-tree", index=index).decode().strip()
 
     def list_tree(self, tree: str) -> list[TreeEntry]:
         """Every file of a tree; submodule entries are left out."""
@@ -211,10 +223,10 @@ class TreeStore:
 
     def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
         """Store the files at `paths` (relative to `folder`) byte for byte; returns the tree's id."""
-        self.git("read-tree", "--empty", index="index")
         names = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        self.git("update-index", "--add", "-z", "--stdin", stdin=names, index="index", work_tree=folder)
-        return self.git("write-tree", index="index").decode().strip()
+        with self._own_index() as index:
+            self.git("update-index", "--add", "-z", "--stdin", stdin=names, index=index, work_tree=folder)
+            return self.git("write-tree", index=index).decode().strip()
 
     def diff(self, old: str, new: str) -> bytes:
         """The patch from one tree to another, with binary files, as `git apply` takes it."""
@@ -232,15 +244,15 @@ class TreeStore:
             return set()
         # "./" keeps a name that begins with ":" from being taken for a pattern
         names = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
-        self.git("read-tree", "--empty", index="ignore-index")
-        out = self.git(
-            "check-ignore",
-            "--no-index",
-            "-z",
-            "--stdin",
-            stdin=names,
-            index="ignore-index",
-            work_tree=ignore_files,
-            ok=(0, 1),  # 1: none of them is ignored
-        )
+        with self._own_index() as index:
+            out = self.git(
+                "check-ignore",
+                "--no-index",
+                "-z",
+                "--stdin",
+                stdin=names,
+                index=index,
+                work_tree=ignore_files,
+                ok=(0, 1),  # 1: none of them is ignored
+            )
         return {os.fsdecode(name.removeprefix(b"./")) for name in out.split(b"\0")[:-1]}

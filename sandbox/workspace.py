@@ -8,7 +8,9 @@ those on the host.
 from __future__ import annotations
 
 import re
+import shutil
 import stat
+import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -125,11 +127,16 @@ class Workspace:
                 e for e in self.store.list_tree(self.base) if PurePosixPath(e.path).name == ".gitignore"
             ]
             plain = [e for e in entries if stat.S_IFMT(e.mode) == stat.S_IFREG]
-            self._ignore_files.mkdir()
+            # made whole under another name: somebody else may want it too, and we may be killed
+            folder = Path(tempfile.mkdtemp(prefix="ignore-files-", dir=self.store.git_dir))
             for entry, content in zip(plain, self.store.get_blobs([e.sha for e in plain]), strict=True):
-                target = self._ignore_files / entry.path
+                target = folder / entry.path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
+            try:
+                folder.rename(self._ignore_files)
+            except OSError:  # it is there by now
+                shutil.rmtree(folder)
         return self._ignore_files
 
 

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,19 @@ def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GitFailed, match="git is not installed"):
         TreeStore(tmp_path / "trees.git")
+
+
+def test_sandboxes_that_share_a_store_do_not_meet(tmp_path: Path) -> None:
+    """Many trees at once, with what a killed git leaves behind lying about."""
+    store = TreeStore(tmp_path / "store.git")
+    (store.git_dir / "index.lock").touch()
+    blobs = [store.put_blob(b"%d" % number) for number in range(24)]
+
+    def write(number: int) -> str:
+        return store.write_tree([TreeEntry(f"f{number}", REGULAR, blobs[number])])
+
+    with ThreadPoolExecutor(8) as pool:
+        trees = list(pool.map(write, range(24)))
+    for number, tree in enumerate(trees):
+        assert store.list_tree(tree) == [TreeEntry(f"f{number}", REGULAR, blobs[number])]
+    assert not list(store.git_dir.glob("index-*"))
