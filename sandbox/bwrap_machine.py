@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -190,16 +191,31 @@ class BwrapMachine:
         """Kill bubblewrap: its process namespace dies with it."""
         if self._process is None:
             return
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
-        # Output that nobody reads any more keeps older versions of asyncio from seeing the end of the process. (To
-        # close the whole transport would ask for the process's status behind the back of asyncio's own watcher.)
+        # Neither `send_signal` nor closing the whole transport: both ask for the process's status behind the back of
+        # asyncio's watcher, which then says so on standard error.
+        self._kill(self._process.pid)
+        # output that nobody reads any more keeps older versions of asyncio from seeing the end of the process
         output = self._process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
         if output is not None:
             output.close()
         await self._process.wait()
         await asyncio.gather(self._drain, return_exceptions=True)
+
+    def _kill(self, pid: int) -> None:
+        """SIGKILL, if the process is still there and ours: without a number that another may have by then."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                handle = os.pidfd_open(pid)
+            except OSError as error:
+                if error.errno == errno.ENOSYS and self._process.returncode is None:  # before Linux 5.3
+                    self._process.kill()
+                return
+            try:
+                if self._process.returncode is None:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
 
     async def _keep_stderr(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(4096):
