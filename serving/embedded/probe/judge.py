@@ -81,14 +81,14 @@ class Task:
         return rel, spliced(self.sources[rel], edits)
 
     def all_tests(self, items: list[Any]) -> list[Any]:
-        """Choose all tests that count, those beside a failing one first: they tell soonest that something broke."""
+        """Choose all tests that count, in their own order: some need what those before them leave."""
+        return [item for item in items if item.nodeid not in self.doubted]
+
+    def beside(self, items: list[Any]) -> list[Any]:
+        """Choose the tests that did not fail, those beside a failing one first: they tell soonest what broke."""
         groups = {node.rpartition("::")[0] for node in self.failing}
-        files = {node.partition("::")[0] for node in self.failing}
-
-        def far(item: Any) -> tuple[bool, bool]:
-            return item.nodeid.rpartition("::")[0] not in groups, item.nodeid.partition("::")[0] not in files
-
-        return sorted((item for item in items if item.nodeid not in self.doubted), key=far)
+        near = (item for item in items if item.nodeid not in self.failing)
+        return sorted(near, key=lambda item: item.nodeid.rpartition("::")[0] not in groups)
 
     def fixed(self, ended: dict[str, str]) -> list[str]:
         """Return the failing tests that `ended` (node id: outcome) shows to pass."""
@@ -157,7 +157,8 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         plugin.tracer = None
         functions = live_functions()
         items = [item for node in task.first for item in session.items if item.nodeid == node]
-        others = [item for item in session.items if item.nodeid not in task.failing]
+        others = task.beside(session.items)
+        sound: dict[tuple[str, ...], bool] = {}
         by_id = {item.nodeid: item for item in others}
         originals = {rel: Original(os.path.join(tree.place, rel), text) for rel, text in task.sources.items()}
         # What is there by now is not looked at again by any fork's garbage collector, and so stays shared memory.
@@ -188,6 +189,18 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                 ]
                 follow = [*watching, *(item for item in others if item not in watching)]
                 ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
+                broken = [node for node, outcome in ended.items() if task.regressed({node: outcome})]
+                for node in [node for node in broken if node != "late"]:
+                    # Out of its order a test may fail by itself: what the original code does there tells.
+                    before = follow[
+                        : 1 + next((n for n, item in enumerate(follow) if item.nodeid == node), -1)
+                    ]
+                    order = tuple(item.nodeid for item in before)
+                    if order not in sound:
+                        alone = swapped_in(session, plugin, clock, items, before, [], task, anyway=True)
+                        sound[order] = alone.get(node) == "passed"
+                    if not sound[order]:
+                        del ended[node]
                 if tree.small:
                     tree.restore()  # before the verdict: after it the copy is the judge's to use
                 channel.send(t="verdict", index=index, ended=ended, swapped=True)
@@ -206,10 +219,11 @@ def swapped_in(
     others: list[Any],
     pairs: list[Any],
     task: Task,
+    anyway: bool = False,
 ) -> dict[str, str]:
     """Run `items` in a fork of this process with the code of `pairs` (function, code) put in.
 
-    When one of them passes, `others` follow, for a few seconds and until one breaks.
+    When one of them passes (or `anyway`), `others` follow, for a few seconds and until one breaks.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -221,7 +235,7 @@ def swapped_in(
             plugin.channel = Channel(writer)
             for function, code in pairs:
                 function.__code__ = code
-            passed = False
+            passed = anyway
             for number, item in enumerate(items):
                 if number and not passed and item.nodeid in task.hung:
                     break  # what hung before costs most, and the cheaper failures are still there
@@ -335,9 +349,9 @@ class Judge:
             if slot.swapping and slot.server is not None:
                 slot.busy = True
                 slot.current = index
-                slot.server.deadline = time.monotonic() + (4 * self.task.limit + 1) * (
-                    len(self.task.first) + 1
-                )
+                patience = 4 * self.task.limit + 1
+                beside = 2 * (OTHERS_SECONDS + patience)  # with the candidate and, if that fails, without it
+                slot.server.deadline = time.monotonic() + patience * (len(self.task.first) + 1) + beside
                 # A server that has just died answers nothing: its end is noticed and the candidate tried afresh.
                 with contextlib.suppress(BrokenPipeError):
                     os.write(slot.requests, b"%d\n" % index)

@@ -130,6 +130,31 @@ def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
     assert any(line == 3 and failed for line, failed, *_ in found["lines"]["m.py"])
 
 
+def test_tests_that_need_others_before_them_are_no_evidence_out_of_order(tmp_path: Path) -> None:
+    tests = """
+    from m import half, other
+
+    SEEN = []
+
+
+    def test_first():
+        SEEN.append(other(1))
+
+
+    def test_second():
+        assert SEEN == [1]
+
+
+    def test_half():
+        assert half(4) == 2
+    """
+    bench = tree(tmp_path, tests=tests)
+    right = MODULE.replace("// 3", "// 2")
+    broken = right.replace("return n\n", "return 0\n")
+    watching = ("test_m.py::test_second",)
+    assert bench.judge(bench.spectrum(), "m.py", [right, broken], watching=watching) == "Pr"
+
+
 def test_what_fails_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
     """A test that is too slow for the probe's clock and passes in the repository is neither failing nor needed."""
     slow = """

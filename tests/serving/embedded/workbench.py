@@ -160,8 +160,15 @@ class Workbench:
         found = self.probe("spectrum", targets=["."], extra=[], **asked)
         return {**json.loads(unpack(found["packed"])), "private": found["private"]}
 
-    def judge(self, spectrum: Mapping[str, Any], path: str, texts: list[str], seconds: float = 60) -> str:
-        """Let the probe judge whole-file candidates; return the letters."""
+    def judge(
+        self,
+        spectrum: Mapping[str, Any],
+        path: str,
+        texts: list[str],
+        seconds: float = 60,
+        watching: tuple[str, ...] = (),
+    ) -> str:
+        """Let the probe judge whole-file candidates, each before `watching` first; return the letters."""
         size = len(self.text(path))
         found = self.probe(
             "judge",
@@ -178,8 +185,8 @@ class Workbench:
             suite_seconds=spectrum["suite_seconds"],
             private=spectrum["private"],
             files=[path],
-            watching=spectrum["watching"],
-            watched=[[]] * len(texts),
+            watching=watching,
+            watched=[list(range(len(watching)))] * len(texts),
             stops=[len(texts)] * len(texts),
             seconds=seconds,
             candidates=[[0, [[0, size, text]]] for text in texts],
