@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import ipaddress
 import re
 import socket
 import time
@@ -14,6 +13,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, IssueImage, image_of
 from m3agent.agent.issue import shown
 from m3agent.agent.issue_tracker.http import TooLarge, TooSlow, read_bounded
+from m3agent.sandbox.allow_list import is_public
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,7 +32,6 @@ _TAG = re.compile(r"<img\s(?P<attributes>[^<>]{1,4000})", re.IGNORECASE)
 _SRC = re.compile(r"""(?:^|\s)src\s{0,5}=\s{0,5}["']?(?P<url>[^\s"'<>]{1,2000})""", re.IGNORECASE)
 _FENCE = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<info>.*)")
 _INLINE_CODE = re.compile(r"(?<!`)(`{1,3})(?!`)[^`\n]{1,2000}(?<!`)\1(?!`)")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class _Refused(Exception):
@@ -177,22 +176,6 @@ def public_addresses(host: str, port: int) -> list[str]:
     if not all(is_public(address) for address in addresses):
         raise _Refused("its host is in a private network")
     return addresses
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet, also behind IPv6's ways of writing IPv4 addresses."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:  # an address with a zone is one of this link
-        return False
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed in _NAT64:
-            parsed = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
-        elif parsed.ipv4_mapped is not None:
-            parsed = parsed.ipv4_mapped
-        elif parsed.sixtofour is not None or parsed.teredo is not None:
-            return False
-    return parsed.is_global and not parsed.is_multicast
 
 
 def _origin(parts: SplitResult) -> tuple[str, str]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from m3agent.agent.images import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_TOTAL_BYTES, IssueImage, fitting, image_of
 from m3agent.agent.issue import Issue, load_issue
-from m3agent.agent.issue_tracker.images import find_images, is_public
+from m3agent.agent.issue_tracker.images import find_images
+from m3agent.sandbox.allow_list import is_public
 from tests.servers.tracker import PNG, Page, TrackerServer
 
 
