@@ -139,7 +139,7 @@ def command(limits: Limits, etc: Mapping[str, int] | None = None) -> list[str]:
         *("--size", str(limits.shared), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
         *("--size", str(limits.scratch), "--tmpfs", "/tmp"),  # noqa: S108 - inside the sandbox
         *("--size", str(limits.disk), "--tmpfs", ROOT),
-        *("--size", str(32 << 20), "--tmpfs", TOOLBOX),
+        *("--size", str(limits.toolbox), "--tmpfs", TOOLBOX),
         *("--remount-ro", "/"),
         *("--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--chdir", ROOT),
         *("--", "/usr/bin/python3", "-I", "-S", "-c", BOOT, ROOT),

@@ -26,6 +26,7 @@ from m3agent.sandbox.env_build import (
     MEMORY,
     TELL_EVERY,
     EnvironmentFailed,
+    engine_failures,
     remove_container,
 )
 from m3agent.sandbox.errors import ImageMissing
@@ -47,6 +48,7 @@ NO_PYTHON = "its image has no python3, which every sandbox needs"
 MOST_CONTEXT = 1 << 30  # bytes of files handed to the builder
 
 
+@engine_failures("it")
 def build_container(
     api: Any,
     container: Container,
@@ -63,28 +65,8 @@ def build_container(
     Raises:
         EnvironmentFailed: it could not be built. ImageMissing: no registry gives it, or it has no python3.
     """
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        return _find_or_build(api, container, workspace, repository, log_folder, say, stop, lock)
-    except (DockerException, RequestException) as error:
-        reason = str(getattr(error, "explanation", None) or error).strip()
-        raise EnvironmentFailed(f"the engine cannot build it: {reason}") from None
-
-
-def _find_or_build(
-    api: Any,
-    container: Container,
-    workspace: Workspace,
-    repository: str,
-    log_folder: Path,
-    say: Callable[[str], None],
-    stop: threading.Event,
-    lock: Callable[[str], contextlib.AbstractContextManager[None]],
-) -> str:
     if container.image is not None:
-        if local_image(api, container.image) is None and not (pull(container.image, say)):
+        if local_image(api, container.image) is None and not pull(container.image, say):
             raise ImageMissing(f"no registry gives {container.image}")
         _check_python(api, container.image)
         return container.image

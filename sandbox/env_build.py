@@ -63,6 +63,20 @@ class Job:
     indexes: Indexes = field(default_factory=Indexes)
 
 
+@contextlib.contextmanager
+def engine_failures(what: str) -> Iterator[None]:
+    """The engine's own errors while it builds `what`, as `EnvironmentFailed`."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        reason = str(getattr(error, "explanation", None) or error).strip()
+        raise EnvironmentFailed(f"the engine cannot build {what}: {reason}") from None
+
+
+@engine_failures("the repository's environment")
 def build_environment(
     api: Any,
     job: Job,
@@ -78,25 +92,21 @@ def build_environment(
     Raises:
         EnvironmentFailed: it did not work, took too long or too much disk; the log has all that was said.
     """
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
+    container = _create(api, base)
     try:
-        _build(api, job, base, tag, log, say, stop)
-    except (DockerException, RequestException) as error:
-        reason = str(getattr(error, "explanation", None) or error).strip()
-        raise EnvironmentFailed(f"the engine cannot build the repository's environment: {reason}") from None
+        api.put_archive(container, "/", _archive(job))
+        status, said = _follow(api, container, log, say, stop)
+        if status != 0:
+            raise EnvironmentFailed(
+                f"the repository's environment could not be built: {said}; the log is {log}"
+            )
+        _commit(api, container, base, tag)
+    finally:
+        remove_container(api, container)
 
 
-def _build(
-    api: Any,
-    job: Job,
-    base: Image,
-    tag: str,
-    log: Path,
-    say: Callable[[str], None],
-    stop: threading.Event,
-) -> None:
+def _create(api: Any, base: Image) -> str:
+    """The container that a build runs in, not started; its id."""
     ensure_reaper(socket_of(api))
     host_config = api.create_host_config(
         network_mode="bridge",
@@ -110,7 +120,7 @@ def _build(
         binds=[f"{folder}:{folder}:ro" for folder in base.binds if Path(folder).exists()],
         tmpfs={"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"},  # noqa: S108 - inside the container
     )
-    container = api.create_container(
+    container: str = api.create_container(
         base.name,
         command=["python3", "-I", "-S", f"{WORK}/env_script.py"],
         entrypoint=[],
@@ -120,23 +130,19 @@ def _build(
         labels=our_labels(),
         host_config=host_config,
     )["Id"]
-    try:
-        api.put_archive(container, "/", _archive(job))
-        status, said = _follow(api, container, log, say, stop)
-        if status != 0:
-            raise EnvironmentFailed(
-                f"the repository's environment could not be built: {said}; the log is {log}"
-            )
-        repository, name = tag.split(":")
-        # the container's own labels would be taken over; empty ones are nobody's
-        labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
-        if base.binds:
-            labels[SKELETON_LABEL] = "1"
-        env = [f"PATH={FOLDER}/bin:{base.path}", f"VIRTUAL_ENV={FOLDER}"]
-        conf = {"Labels": labels, "Env": env, "Cmd": ["python3"]}
-        api.commit(container, repository=repository, tag=name, conf=conf)
-    finally:
-        remove_container(api, container)
+    return container
+
+
+def _commit(api: Any, container: str, base: Image, tag: str) -> None:
+    """Make an image of what a build has installed."""
+    repository, name = tag.split(":")
+    # the container's own labels would be taken over; empty ones are nobody's
+    labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
+    if base.binds:
+        labels[SKELETON_LABEL] = "1"
+    env = [f"PATH={FOLDER}/bin:{base.path}", f"VIRTUAL_ENV={FOLDER}"]
+    conf = {"Labels": labels, "Env": env, "Cmd": ["python3"]}
+    api.commit(container, repository=repository, tag=name, conf=conf)
 
 
 def remove_container(api: Any, container: str) -> None:

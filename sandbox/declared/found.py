@@ -48,13 +48,8 @@ class Found:
 
     def require(self, line: str, source: str, options: str = "") -> None:
         """Add a requirement; what is no plain name from an index is left out with a notice."""
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            self.notice(source, f"'{line[:80]}' is not a requirement: left out")
-            return
-        if requirement.url is not None:
-            self.notice(source, f"{requirement.name} comes from an address, not from an index: left out")
+        requirement = self._plain(line, source, "requirement")
+        if requirement is None:
             return
         if self.project is not None and canonicalize_name(requirement.name) == canonicalize_name(
             self.project.name
@@ -64,15 +59,20 @@ class Found:
 
     def constrain(self, line: str, source: str) -> None:
         """Add a version to hold to; one that names no version of an index is left out with a notice."""
+        requirement = self._plain(line, source, "constraint")
+        if requirement is not None:
+            self.constraints.setdefault(str(requirement), source)
+
+    def _plain(self, line: str, source: str, kind: str) -> Requirement | None:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            self.notice(source, f"'{line[:80]}' is not a constraint: left out")
-            return
+            self.notice(source, f"'{line[:80]}' is not a {kind}: left out")
+            return None
         if requirement.url is not None:
             self.notice(source, f"{requirement.name} comes from an address, not from an index: left out")
-        else:
-            self.constraints.setdefault(str(requirement), source)
+            return None
+        return requirement
 
     def accept_python(self, specifier: str | None) -> None:
         """Note which Pythons the project accepts; the first file that says so counts."""
