@@ -231,10 +231,9 @@ def serve(
     """Serve an engine on this machine until interrupted; `fix` finds it."""
     with faults():
         from m3agent.agent.settings import load_settings, state_dir
-
-        load_settings(Path(), {"engine": engine}, {})
         from m3agent.serving.embedded.repair import Budget
 
+        load_settings(Path(), {"engine": engine}, {})
         run(_serve(engine, host, port, Budget.chosen(candidates, seed), state_dir(os.environ)))
 
 

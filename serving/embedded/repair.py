@@ -357,15 +357,7 @@ class Repair:
             asked = {
                 "targets": ["."],
                 "extra": self._extra(),
-                "first": spectrum["groups"],
-                "failing": spectrum["failed_ids"],
-                "doubted": spectrum["doubted"],
-                "hung": [node for node, outcome, *_ in spectrum["failed"] if outcome == "timeout"],
-                "passed": spectrum["passed"],
-                "whole": spectrum["whole"],
-                "slowest": spectrum["slowest"],
-                "beside": spectrum["beside"],
-                "suite_seconds": spectrum["suite_seconds"],
+                **evidence(spectrum),
                 "private": private,
                 "files": files,
                 "watching": spectrum["watching"],
@@ -469,6 +461,17 @@ class Repair:
             + diff_lines(source.text, candidate.changed(source))
         )
         return True
+
+
+def evidence(spectrum: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what candidates are judged by, as the probe's mode ``judge`` takes it."""
+    same = ("doubted", "passed", "whole", "slowest", "beside", "suite_seconds")
+    return {
+        "first": spectrum["groups"],
+        "failing": spectrum["failed_ids"],
+        "hung": [node for node, outcome, *_ in spectrum["failed"] if outcome == "timeout"],
+        **{key: spectrum[key] for key in same},
+    }
 
 
 def fitting(batch: list[Candidate]) -> int:

@@ -334,9 +334,3 @@ class EmbeddedServer:
         assert self._task is not None
         await self._task
         self._listener.close()
-
-
-async def serve_forever(host: str = "127.0.0.1", port: int = 8000, budget: Budget | None = None) -> None:
-    """Serve until cancelled."""
-    async with EmbeddedServer(host=host, port=port, budget=budget):
-        await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from typing import Any
 
 from m3agent.serving.embedded.policy import Reply, respond
 from m3agent.serving.embedded.probe import MARK, bundle
-from m3agent.serving.embedded.repair import Budget
+from m3agent.serving.embedded.repair import Budget, evidence
 from m3agent.tools import run_tests
 
 PARAMETERS: dict[str, dict[str, str]] = {
@@ -174,15 +174,7 @@ class Workbench:
             "judge",
             targets=["."],
             extra=[],
-            first=spectrum["groups"],
-            failing=spectrum["failed_ids"],
-            doubted=spectrum["doubted"],
-            hung=[row[0] for row in spectrum["failed"] if row[1] == "timeout"],
-            passed=spectrum["passed"],
-            whole=spectrum["whole"],
-            slowest=spectrum["slowest"],
-            beside=spectrum["beside"],
-            suite_seconds=spectrum["suite_seconds"],
+            **evidence(spectrum),
             private=spectrum["private"],
             files=[path],
             watching=watching,
