@@ -1,4 +1,4 @@
-"""Gives a sandbox the repository's own environment, where there is an engine to build it with."""
+"""Which sandbox the settings ask for, and the repository's own environment in it, where an engine can build that."""
 
 from __future__ import annotations
 
@@ -8,11 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from m3agent.agent.settings import Settings
+from m3agent.sandbox.allow_list import describe, parse_hosts, split_list
+from m3agent.sandbox.base import Limits
 from m3agent.sandbox.declared.declared import read_declared
 from m3agent.sandbox.env_build import EnvironmentFailed
 from m3agent.sandbox.environment import REPOSITORY, files_of, find_environment, touch
-from m3agent.sandbox.open import Backend, SandboxSpec
+from m3agent.sandbox.open import Backend, SandboxSpec, choose_backend, parse_bytes
 from m3agent.sandbox.workspace import Workspace
+
+
+async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tuple[SandboxSpec, Backend]:
+    """The sandbox that the settings ask for and the backend it gets here; `say` is told what is not as usual.
+
+    Raises:
+        EngineUnavailable: there is no backend here.
+    """
+    limits = Limits(parse_bytes(settings.memory), settings.cpus)
+    allowed = settings.allow_net or ""
+    spec = SandboxSpec(settings.sandbox, settings.image, limits, split_list(allowed))
+    if spec.allow_net:
+        say(describe(parse_hosts(allowed)))
+    return spec, await choose_backend(spec, say)
 
 
 async def with_environment(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from m3agent import __version__
 from m3agent.agent import events, prompt
 from m3agent.agent.context.pack import Context, pack
-from m3agent.agent.environments import with_environment
+from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
 from m3agent.agent.issue import Issue
@@ -27,12 +27,11 @@ from m3agent.agent.session import Session
 from m3agent.agent.settings import Settings
 from m3agent.agent.verify import Verification, verify
 from m3agent.agent.workspaces import workspace_of
-from m3agent.sandbox.allow_list import describe, parse_hosts, split_list
-from m3agent.sandbox.base import Limits as SandboxLimits
+from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.open import Backend, SandboxSpec, choose_backend, new_sandbox, parse_bytes
+from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.proxy import NetworkRequest
 from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.serving.chat import Delta
@@ -127,16 +126,7 @@ async def _fix(
         check_branch(repository, request.branch)
     if request.apply and repository.bare:
         raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
-    spec = SandboxSpec(
-        settings.sandbox,
-        settings.image,
-        SandboxLimits(parse_bytes(settings.memory), settings.cpus),
-        split_list(settings.allow_net or ""),
-    )
-    hosts = parse_hosts(settings.allow_net or "")
-    if hosts:
-        say(describe(hosts))
-    backend = await choose_backend(spec, say)
+    spec, backend = await chosen_sandbox(settings, say)
     if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
         (await asyncio.to_thread(connect)).close()
     async with contextlib.AsyncExitStack() as stack:
@@ -179,7 +169,7 @@ async def _fix(
                 repository.head,
                 len(dirty),
                 images=endpoint.images,
-                hosts=hosts,
+                hosts=parse_hosts(settings.allow_net or ""),
             ),
             thinking=settings.thinking,
             on_delta=on_delta,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from m3agent.sandbox.proxy import NetworkRequest
 
 TIMEOUT = 60.0  # seconds, as for code_exec
-SHELL_TIMEOUT = 7 * 86400.0
 KEEP_GB = 20.0  # what environment images may take unless said otherwise
 TIMED_OUT, PIPE_CLOSED = 124, 141  # exit codes as `timeout` and shells have them
 
@@ -104,35 +103,30 @@ def sandbox_prune(
 
 
 async def _exec(repo: Path, flags: dict[str, object], command: list[str], timeout: float) -> int:
-    from m3agent.agent.passthrough import Output, standard_input
-
-    output = Output()
     async with _opened(repo, flags) as sandbox:
-        feed = None if sys.stdin is None or sys.stdin.isatty() else standard_input()
-        try:
-            result = await output.beside(sandbox.exec(command, timeout=timeout, feed=feed, sink=output.put))
-        except BrokenPipeError:
-            return PIPE_CLOSED
-    return _exit_code(result, timeout, output.taken)
+        return await _passed_through(sandbox, command, timeout)
 
 
 async def _shell(repo: Path, flags: dict[str, object]) -> int:
-    from m3agent.agent.passthrough import Output, standard_input
-    from m3agent.agent.terminal import SHELL, terminal_session
+    from m3agent.agent.terminal import FOREVER, SHELL, terminal_session
 
     async with _opened(repo, flags) as sandbox:
         if sys.stdin is not None and sys.stdin.isatty():
             return await terminal_session(sandbox)
-        output = Output()
-        feed = None if sys.stdin is None else standard_input()
-        command = ["sh", "-c", f"exec {SHELL}"]
-        try:
-            result = await output.beside(
-                sandbox.exec(command, timeout=SHELL_TIMEOUT, feed=feed, sink=output.put)
-            )
-        except BrokenPipeError:
-            return PIPE_CLOSED
-    return _exit_code(result, SHELL_TIMEOUT, output.taken)
+        return await _passed_through(sandbox, ["sh", "-c", f"exec {SHELL}"], FOREVER)
+
+
+async def _passed_through(sandbox: Sandbox, command: list[str], timeout: float) -> int:
+    """Run a command with our own standard streams as its; the exit code to pass on."""
+    from m3agent.agent.passthrough import Output, standard_input
+
+    output = Output()
+    feed = None if sys.stdin is None or sys.stdin.isatty() else standard_input()
+    try:
+        result = await output.beside(sandbox.exec(command, timeout=timeout, feed=feed, sink=output.put))
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    return _exit_code(result, timeout, output.taken)
 
 
 async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> str | None:
@@ -206,21 +200,15 @@ async def _opened(repo: Path, flags: dict[str, object]) -> AsyncIterator[Sandbox
     """A sandbox over the repository's files, as `fix` gets it."""
     import asyncio
 
-    from m3agent.agent.environments import with_environment
+    from m3agent.agent.environments import chosen_sandbox, with_environment
     from m3agent.agent.repository import open_repository
     from m3agent.agent.settings import load_settings, state_dir
     from m3agent.agent.workspaces import scratch_folder, workspace_of
-    from m3agent.sandbox.allow_list import describe, parse_hosts, split_list
-    from m3agent.sandbox.base import Limits
-    from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox, parse_bytes
+    from m3agent.sandbox.open import new_sandbox
 
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings
-    limits = Limits(parse_bytes(settings.memory), settings.cpus)
-    spec = SandboxSpec(settings.sandbox, settings.image, limits, split_list(settings.allow_net or ""))
-    if spec.allow_net:
-        _say(describe(parse_hosts(settings.allow_net or "")))
-    backend = await choose_backend(spec, _say)
+    spec, backend = await chosen_sandbox(settings, _say)
 
     def tell(request: NetworkRequest) -> None:
         if request.verdict != "allowed":
