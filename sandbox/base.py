@@ -464,14 +464,14 @@ class Sandbox:
         await asyncio.gather(*self._background.values(), return_exceptions=True)
 
     async def _read_entry(self, path: str, mode: int) -> bytes | None:
-        """A changed file's content, or None if it vanished since the scan."""
+        """A changed file's content, or None if it is not what it was at the scan any more."""
         if mode == 0o120000:
             read = "import os,sys; sys.stdout.buffer.write(os.fsencode(os.readlink(sys.argv[1])))"
             done = await self.exec(["python3", "-c", read, path])
             return done.stdout if done.exit == 0 else None
         try:
             return await self.read(path)
-        except FileProblem:
+        except (FileProblem, PathEscapes):  # gone, or something else by now: the next scan tells what
             return None
 
     async def _lay(self, tree: TreeId, keep: set[str]) -> int:
