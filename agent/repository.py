@@ -15,17 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.agent.git_process import SAFE, environment
 
 MIN_GIT = (2, 30)
 """The oldest git accepted, that of Debian 11."""
-
-# A hook or a monitor program named in the repository's configuration must not start because we look at it.
-_SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-
-# GIT_DIR, GIT_INDEX_FILE and their kin (set inside hooks) would point git at another repository than the one
-# named; only the variables of these families say nothing about which repository is meant.
-_KEPT = ("GIT_CONFIG_", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES")
 
 _SUBMODULE, _SYMLINK = "160000", "120000"
 
@@ -48,17 +43,11 @@ def git(args: Sequence[str], *, cwd: Path, stdin: bytes | None = None, timeout: 
 
     Raises `GitCommandFailed` on a non-zero exit, `EnvironmentFault` when git is missing or does not end in time.
     """
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GIT_") or name.startswith(_KEPT)
-    }
-    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", *_SAFE, *args],
+            ["git", *SAFE, *args],
             cwd=cwd,
-            env=env,
+            env=environment(),
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
@@ -103,6 +92,12 @@ class Repository:
     branch: str | None
     bare: bool
     shallow: bool
+
+    @property
+    def checkout(self) -> Checkout:
+        """What packing needs to know of it."""
+        root = None if self.root is None else str(self.root)
+        return Checkout(root, str(self.git_dir), self.head, shallow=self.shallow)
 
     def git(self, *args: str, stdin: bytes | None = None) -> bytes:
         """Run git in this repository; see `git`."""

@@ -2,8 +2,6 @@
 
 import difflib
 import json
-import os
-import pwd
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.errors import UsageError
+from m3agent.agent.folders import config_path, state_path
 from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.serving.http import is_local
 
@@ -116,6 +115,8 @@ class Settings(BaseModel):
     yes: bool = False
     github_api: Annotated[str, AfterValidator(_check_github_api)] = "https://api.github.com"
     tokenizer: Text | None = None
+    prefix: Literal["plain", "frozen"] = "plain"
+    instructions: bool = True
 
 
 @dataclass(frozen=True)
@@ -177,34 +178,13 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
 
 def config_file(env: Mapping[str, str]) -> Path | None:
     """Where the user's file belongs, whether it exists or not; None when there is no home folder."""
-    base = _xdg(env, "XDG_CONFIG_HOME", ".config")
-    return base / "m3agent" / "config.toml" if base else None
+    path = config_path(env)
+    return Path(path) if path else None
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
-    """The folder for sessions and caches, created for its owner only if it is not there yet.
-
-    $M3AGENT_STATE, else $XDG_STATE_HOME/m3agent, else ~/.local/state/m3agent.
-    Raises `EnvironmentFault` when it cannot be made or written.
-    """
-    base = _xdg(env, "XDG_STATE_HOME", ".local/state")
-    if chosen := env.get("M3AGENT_STATE"):
-        path = Path(chosen).absolute()
-    elif base:
-        path = base / "m3agent"
-    else:
-        raise EnvironmentFault("There is no home folder to keep sessions in: set M3AGENT_STATE to a folder.")
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"The folder {path} for sessions cannot be made ({error.strerror}): set M3AGENT_STATE to another folder."
-        ) from None
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise EnvironmentFault(
-            f"The folder {path} for sessions cannot be written: set M3AGENT_STATE to another folder."
-        )
-    return path
+    """The folder for sessions and caches; see `folders.state_path`."""
+    return Path(state_path(env))
 
 
 _Layer = dict[str, tuple[Any, str]]
@@ -325,21 +305,6 @@ def _checked(name: str, value: object, what: str, place: str, *, strict: bool) -
 def _nearest(name: str, known: list[str]) -> str:
     found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
     return f" (did you mean {found[0]}?)" if found else f"; known are {', '.join(sorted(known))}"
-
-
-def _xdg(env: Mapping[str, str], variable: str, below_home: str) -> Path | None:
-    """A base folder of the XDG specification, which says that relative values are to be ignored."""
-    if (chosen := Path(env.get(variable, ""))).is_absolute():
-        return chosen
-    home = Path(env.get("HOME") or _home_of_account())
-    return home / below_home if home.is_absolute() else None
-
-
-def _home_of_account() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # an account without an entry, as in containers run by number
-        return ""
 
 
 def _plain(value: object) -> str:
