@@ -1,0 +1,302 @@
+"""Finds out whether a tokenizer.json can be counted with, and converts it.
+
+Run as a program of its own (JSON on standard input; on standard output what `Prepared.packed` makes, or exit code
+UNSUPPORTED and the reason on standard error): the library ends the whole process on some broken files, and reading JSON takes ten times
+the memory of counting.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from m3agent.agent.context.tokenizer_files import UNSUPPORTED, Prepared
+
+if TYPE_CHECKING:
+    from kitoken import Kitoken
+
+# Each end of a chunk that a tokenizer may treat in a way of its own meets each such start.
+_ENDS = (
+    "x\n",
+    "x  \n",
+    "x\t\n",
+    "\n",
+    "\n\n",
+    " \n \n",
+    "}\n",
+    "//\n",
+    "7\n",
+    "'\n",
+    "<\n",
+    "\u3000\n",
+    "e\u0301\n",
+    "漢\n",
+    "\r\n",
+)
+_STARTS = ("<file", "</file", "<outline", "<1", "<'s", "< x", "<\n", "<\u0338", "<<", "<é", "<漢", "<\t")
+
+# The end of the expressions of GPT-4, GPT-4o, Llama 3, Qwen and others: ends of lines are taken with the white space
+# before them, then white space up to the last character before a word. Only its last but one part looks ahead, which
+# makes the library remember each character of such a run, a million of them at most.
+_SPACES_LAST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+# What may stand in an expression for the two libraries (Oniguruma for Hugging Face, fancy-regex here) to read it alike:
+# no anchors, look-behind, references, flags for the rest, set operations, repeated counts, or classes whose extent they
+# define differently.
+_ESCAPES = frozenset("pPsSrnt|.*+?()[]{}^$/\\-'")
+_DIFFER = re.compile(r"\(\?<|\(\?[a-z]+\)|\[\[|&&|(?<!\\)\$|(?<![\[\\])\^|\{\d[\d,]*\}[+*{]")
+
+
+class UnsupportedTokenizer(Exception):
+    """A file that cannot be counted with; the message says why, as the end of a sentence."""
+
+
+def adds_up(count: Callable[[Sequence[str]], Sequence[int]], *, shifts: int = len(_STARTS)) -> bool:
+    """Whether counts of chunks that start with `<` and end with a newline add up, on texts made to break that.
+
+    `shifts` says with how many of the starts each end is tried.
+    """
+    for shift in range(shifts):
+        starts = [_STARTS[(number + shift) % len(_STARTS)] for number in range(len(_ENDS))]
+        chunks = [f"{start}>{end}" for start, end in zip(starts, _ENDS, strict=True)]
+        counts = count([*chunks, "".join(chunks)])
+        if sum(counts[:-1]) != counts[-1]:
+            return False
+    return True
+
+
+def examine(data: bytes) -> Prepared:
+    """Convert a tokenizer.json and judge it. Raises `UnsupportedTokenizer`; the library may end the process."""
+    described = _parse(data)
+    doubts = _doubts(described)
+    from kitoken import Kitoken
+
+    try:
+        encoder = Kitoken.from_tokenizers(data)
+    except ValueError as error:
+        raise UnsupportedTokenizer(f"{error}") from None
+    if encoder.config()["processing"]:  # cutting off and filling up, which is for training
+        encoder.set_config({**encoder.config(), "processing": []})
+    pattern = _pattern(described)
+    spaces_last = pattern.endswith(_SPACES_LAST) and not re.search(
+        r"\(\?[=!<]", pattern[: -len(_SPACES_LAST)]
+    )
+    if not spaces_last:
+        doubts.append("it splits text in an unusual way")
+    if doubtful := _unmerged(described, encoder):
+        doubts.append(f"its merges never make the entry {doubtful!r}")
+    if not all(adds_up(_counting(each)) for each in (encoder, _joiner(described))):
+        doubts.append("it joins the end of a file and the start of the next")
+    return Prepared(encoder.to_bytes(), "; ".join(doubts), spaces_last=spaces_last)
+
+
+def _counting(encoder: Kitoken) -> Callable[[Sequence[str]], Sequence[int]]:
+    return lambda texts: [len(encoder.encode(text, [])) for text in texts]
+
+
+def _joiner(described: dict[str, Any]) -> Kitoken:
+    """An encoder that splits text as the tokenizer does, and joins whatever white space and `<` it finds in one word.
+
+    So it shows each word that changes at the seam of two files; the tokenizer itself only those that are in its
+    vocabulary, for the texts that happen to be tried.
+    """
+    from kitoken import Kitoken
+
+    named = {byte: character for character, byte in _BYTES.items()}
+    newline, space, tab = (named[ord(character)] for character in "\n \t")
+    merges = [
+        (newline, "<"),
+        (newline, newline),
+        (space, newline),
+        (tab, newline),
+        (space, space),
+        (newline, space),
+    ]
+    entries = [*_BYTES, *("".join(pair) for pair in merges)]
+    model = {
+        "type": "BPE",
+        "vocab": {entry: number for number, entry in enumerate(entries)},
+        "merges": merges,
+    }
+    without = dict.fromkeys(("added_tokens", "decoder", "padding", "post_processor", "truncation"))
+    joiner = {**described, **without, "model": model}
+    return Kitoken.from_tokenizers(json.dumps(joiner).encode())
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """The description, as far as it has the parts of a byte-level byte-pair encoding."""
+    if not data.strip():
+        raise UnsupportedTokenizer("it is empty")
+    try:
+        described: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        raise UnsupportedTokenizer("it is not whole JSON") from None
+    model = described.get("model") if isinstance(described, dict) else None
+    if not isinstance(described, dict) or not isinstance(model, dict):
+        raise UnsupportedTokenizer("it is no tokenizer.json, which describes a model")
+    vocabulary, merges = model.get("vocab"), model.get("merges")
+    if model.get("type", "BPE") != "BPE" or not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        raise UnsupportedTokenizer(
+            f"its kind is {model.get('type')}, and only byte-pair encodings can be counted with"
+        )
+    if model.get("dropout"):
+        raise UnsupportedTokenizer("it drops merges at random")
+    if not any(step.get("type") == "ByteLevel" for step in _steps(described.get("pre_tokenizer"))):
+        raise UnsupportedTokenizer("it is not byte-level")
+    if not vocabulary or not all(isinstance(index, int) for index in vocabulary.values()):
+        raise UnsupportedTokenizer("its vocabulary is empty or has entries without a number")
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    try:
+        known = all(
+            left in vocabulary and right in vocabulary and left + right in vocabulary for left, right in pairs
+        )
+    except (TypeError, ValueError):
+        known = False
+    if not known:
+        raise UnsupportedTokenizer("its merges are not pairs of entries that make another entry")
+    model["merges"] = pairs
+    return described
+
+
+def _steps(described: Any) -> list[dict[str, Any]]:
+    """The steps of a pre-tokenizer or normalizer, one after the other."""
+    if not isinstance(described, dict):
+        return []
+    inner = described.get("pretokenizers") or described.get("normalizers")
+    if not isinstance(inner, list):
+        return [described]
+    return [step for part in inner for step in _steps(part)]
+
+
+def _pattern(described: dict[str, Any]) -> str:
+    """The one expression that text is split by; empty where it is done in another way."""
+    splits = [step for step in _steps(described["pre_tokenizer"]) if step.get("type") == "Split"]
+    pattern = splits[0].get("pattern") if len(splits) == 1 else None
+    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
+    return expression if isinstance(expression, str) else ""
+
+
+def _doubts(described: dict[str, Any]) -> list[str]:
+    """Parts of the description that the library is not known to read as Hugging Face does."""
+    doubts: list[str] = []
+    model = described["model"]
+    if any(
+        model.get(name)
+        for name in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    ):
+        doubts.append("its words have marks or substitutes")
+    if any(step.get("type") != "NFC" for step in _steps(described.get("normalizer"))):
+        doubts.append("it changes text before it counts")
+    *splits, last = _steps(described["pre_tokenizer"])
+    plain = (
+        last.get("type") == "ByteLevel"
+        and not last.get("add_prefix_space")
+        and last.get("use_regex") is False
+    )
+    whole = [(step.get("type"), step.get("behavior"), bool(step.get("invert"))) for step in splits]
+    if not plain or whole not in ([("Split", "Isolated", False)], [("Split", "Removed", True)]):
+        doubts.append("it splits text in more than one step")
+    pattern = _pattern(described)
+    if _DIFFER.search(pattern) or not _ESCAPES.issuperset(re.findall(r"\\(.)", pattern)):
+        doubts.append("it splits text by an expression that libraries read differently")
+    if missing := _reserved(described):
+        doubts.append(f"it reserves {missing!r}, which files may contain")
+    return doubts
+
+
+def _reserved(described: dict[str, Any]) -> str | None:
+    """A string that the tokenizer gives a meaning and that `harmless` leaves in files."""
+    from m3agent.agent.context.text import harmless
+
+    for token in described.get("added_tokens") or ():
+        content = token.get("content") if isinstance(token, dict) else None
+        if isinstance(content, str) and content and harmless(content) == content:
+            return content
+    return None
+
+
+def _unmerged(described: dict[str, Any], encoder: Kitoken) -> str | None:
+    """An entry that merging by rank would make where merging by the list does not, or None.
+
+    The library forgets which pair makes an entry and joins any two neighbours that spell one. That is the same exactly
+    when, for each entry, merges of lower rank turn its bytes into a pair on the list: those within an entry do not
+    depend on what is around it. Whether they do is seen by undoing the merges next to the pair's seam, latest first,
+    as long as no join across the seam would have come before.
+    """
+    vocabulary: dict[str, int] = described["model"]["vocab"]
+    merges: list[list[str]] = described["model"]["merges"]
+    rank: dict[str, int] = {}
+    halves: dict[str, tuple[str, str]] = {}
+    for number, (left, right) in enumerate(merges):
+        whole = left + right
+        if (
+            rank.setdefault(whole, number) != number
+            and merges[number - 1][0] + merges[number - 1][1] != whole
+        ):
+            return whole  # pairs of one entry apart from each other: their order is lost
+        if whole not in halves and _meets(left, right, rank, halves):
+            halves[whole] = left, right
+    added = {token.get("content") for token in described.get("added_tokens") or () if isinstance(token, dict)}
+    for entry in sorted(vocabulary.keys() - halves.keys() - _BYTES.keys() - added):
+        if entry in rank:
+            return entry
+        # Never merged, so it must not be found either: text is split within it.
+        try:
+            text = bytes(_BYTES[character] for character in entry).decode()
+        except (KeyError, UnicodeDecodeError):
+            return entry
+        if encoder.encode(text, []) == [vocabulary[entry]]:
+            return entry
+    return None
+
+
+def _meets(left: str, right: str, rank: dict[str, int], halves: dict[str, tuple[str, str]]) -> bool:
+    """Whether merging the bytes of both by rank comes to the two of them, before it joins them."""
+    limit = rank[left + right]
+    of_left, of_right = rank.get(left, -1), rank.get(right, -1)
+    if of_left >= limit or of_right >= limit:
+        return False
+    while of_left >= 0 or of_right >= 0:
+        if of_right >= of_left:  # of equal merges, the one further left comes first
+            if right not in halves:
+                return False
+            limit, right = of_right, halves[right][0]
+            of_right = rank.get(right, -1)
+            if rank.get(left + right, limit + 1) <= limit:
+                return False
+        else:
+            if left not in halves:
+                return False
+            limit, left = of_left, halves[left][1]
+            of_left = rank.get(left, -1)
+            if rank.get(left + right, limit) < limit:
+                return False
+    return True
+
+
+def _byte_characters() -> dict[str, int]:
+    """The printable characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + number): byte for number, byte in enumerate(others)
+    }
+
+
+_BYTES = _byte_characters()
+
+
+def _main() -> int:
+    try:
+        packed = examine(sys.stdin.buffer.read()).packed()
+    except UnsupportedTokenizer as error:
+        sys.stderr.write(f"{error}\n")
+        return UNSUPPORTED
+    sys.stdout.buffer.write(packed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,189 @@
+"""Finds the tokenizer to count with, without loading it: a pack from cache needs no more than its identity."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from hashlib import sha256
+
+from m3agent.agent.context.cache import read_file, write_file
+
+TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
+if TYPE_CHECKING:
+    from typing import Literal
+
+KITOKEN = "0.11.1"
+"""Release of the library that counts. Part of what counts are cached under, since another one may count differently."""
+
+_MODEL = "MiniMaxAI/MiniMax-M3"
+_FILE = "tokenizer.json"
+_LARGEST = 256 * 1024 * 1024
+_REMEMBERED = 50
+_ADVICE = "give the model's tokenizer.json or its folder with --tokenizer"
+
+
+class TokenizerSource:
+    """A tokenizer and where it is.
+
+    `kind` is `file`, `hub` (Hugging Face's cache) or `server`; `location` a file's path, or the address that counts;
+    `id` is the same as long as the counts are; `label` is for people; `cache` the folder where what is made of it may be
+    kept. `model` and `api_key` go to a server only.
+    """
+
+    __slots__ = ("api_key", "cache", "id", "kind", "label", "location", "model")
+
+    def __init__(
+        self,
+        kind: Literal["file", "hub", "server"],
+        id: str,  # noqa: A002
+        label: str,
+        location: str,
+        cache: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.id = id
+        self.label = label
+        self.location = location
+        self.cache = cache
+        self.model = model
+        self.api_key = api_key
+
+    def __repr__(self) -> str:
+        return f"TokenizerSource({self.kind!r}, {self.id!r}, {self.location!r})"
+
+
+def find_tokenizer(
+    wanted: str | None,
+    *,
+    env: Mapping[str, str],
+    cache: str,
+    model: str | None = None,
+    endpoint: str | None = None,
+    api_key: str | None = None,
+) -> TokenizerSource | None:
+    """The tokenizer to count with, or None when there is none and tokens are to be estimated.
+
+    `wanted` is a tokenizer.json, a folder with one, or `server` for the one of the model server at `endpoint`. When it
+    is None, the model's own is used if Hugging Face's cache has it. A file that does not change is read here once.
+
+    Raises `UsageError` when what is wanted is not there, and for a server what `find_server` raises.
+    """
+    if wanted == "server":
+        from m3agent.agent.context.tokenizer_server import find_server
+
+        name, url, label = find_server(endpoint, model=model, api_key=api_key)
+        return TokenizerSource("server", name, label, url, cache, model=model, api_key=api_key)
+    if wanted is not None:
+        path = _expanded(wanted, env)
+        return TokenizerSource("file", _identity(path, cache), wanted, _file_of(path), cache)
+    for name in _names(model):
+        found = _in_hub(name, env)
+        if found is not None:
+            return TokenizerSource("hub", _identity(found, cache), f"{name} from the hub cache", found, cache)
+    return None
+
+
+def read_tokenizer(path: str) -> bytes:
+    """All of a tokenizer's file. Raises `UsageError` when there is none that can be read."""
+    try:
+        # O_NONBLOCK: were it a pipe, opening must not wait for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _fault(f"{path} is not a file: {_ADVICE}.")
+            if status.st_size > _LARGEST:
+                raise _fault(f"{path} is too large to be a tokenizer ({status.st_size:,} bytes): {_ADVICE}.")
+            return file.read(_LARGEST)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def identity(data: bytes) -> str:
+    """What a tokenizer's file is told from others by; half a digest is plenty, and it is part of file names."""
+    return f"{sha256(data).hexdigest()[:32]}-kitoken-{KITOKEN}"
+
+
+def _file_of(path: str) -> str:
+    """The tokenizer.json that a file's or a folder's path leads to."""
+    return f"{path}/{_FILE}" if os.path.isdir(path) else path
+
+
+def _identity(given: str, cache: str) -> str:
+    """The identity of a tokenizer's file, read only when it is not the very file that was read before."""
+    path = _file_of(given)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        if path != given:
+            raise _fault(
+                f"There is no {_FILE} in {given}: give the folder of a downloaded model, or the file itself."
+            ) from None
+        raise _fault(f"There is no tokenizer at {given}: {_ADVICE}.") from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    # Renaming another file into place changes the inode; writing into this one changes its times, and no program can
+    # set the second of them back.
+    known_by = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {KITOKEN}"
+    memory = f"{cache}/tokenizers/known"
+    lines = (read_file(memory) or b"").decode("utf-8", "replace").splitlines()
+    for line in lines:
+        name, _, facts = line.partition(" ")
+        if facts == known_by:
+            return name
+    found = identity(read_tokenizer(path))
+    try:
+        os.makedirs(f"{cache}/tokenizers", mode=0o700, exist_ok=True)
+        write_file(memory, "\n".join([f"{found} {known_by}", *lines[: _REMEMBERED - 1]]).encode())
+    except OSError:  # then it is read again next time
+        pass
+    return found
+
+
+def _names(model: str | None) -> list[str]:
+    """The repositories on the hub that may hold the model's tokenizer, the likeliest first."""
+    names = [model] if model is not None and model.count("/") == 1 else []
+    if model is None or "minimax-m3" in model.lower():
+        names.append(_MODEL)
+    return names
+
+
+def _in_hub(name: str, env: Mapping[str, str]) -> str | None:
+    """The tokenizer.json of a repository in the hub's cache: of its main branch, else of the newest download."""
+    home = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or env.get('HOME', '') + '/.cache'}/huggingface"
+    hub = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    folder = f"{_expanded(hub, env)}/models--{name.replace('/', '--')}"
+    try:
+        snapshots = os.listdir(f"{folder}/snapshots")
+    except (OSError, ValueError):
+        return None
+    main = (read_file(f"{folder}/refs/main") or b"").decode("utf-8", "replace").strip()
+    dated: list[tuple[bool, int, str]] = []
+    for snapshot in snapshots:
+        path = f"{folder}/snapshots/{snapshot}/{_FILE}"
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            dated.append((snapshot == main, status.st_mtime_ns, path))
+    return max(dated)[2] if dated else None
+
+
+def _expanded(path: str, env: Mapping[str, str]) -> str:
+    """The path with a leading `~` replaced, which no shell does inside of settings."""
+    return env.get("HOME", "~") + path[1:] if path == "~" or path.startswith("~/") else path
+
+
+def _unreadable(path: str, error: Exception) -> Exception:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return _fault(f"The tokenizer {path} cannot be read ({reason}): {_ADVICE}.")
+
+
+def _fault(text: str) -> Exception:
+    from m3agent.agent.errors import UsageError
+
+    return UsageError(text)

@@ -1,0 +1,115 @@
+"""A real HTTP server on loopback that tokenizes as model servers do, or fails to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, Self
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up is what some tests are about."""
+
+
+class TokenizeServer:
+    """Answers POST /tokenize by `encode` in the shape of `dialect`; `faults` come first, one each request.
+
+    A fault is (status, body, headers); status 0 hangs up instead. vLLM knows the one address beside /v1, SGLang both.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[str], list[int]],
+        *,
+        dialect: Literal["vllm", "sglang", "none"] = "vllm",
+        model: str = "m3",
+    ) -> None:
+        self.encode = encode
+        self.dialect = dialect
+        self.model = model
+        self.faults: list[tuple[int, bytes, dict[str, str]]] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.connections = 0
+        self.most_at_once = 0
+        self._at_once = 0
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                with server._lock:
+                    server.connections += 1
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with server._lock:
+                    server._at_once += 1
+                    server.most_at_once = max(server.most_at_once, server._at_once)
+                    server.bodies.append(body)
+                    server.headers.append({name.lower(): value for name, value in self.headers.items()})
+                    fault = server.faults.pop(0) if server.faults else None
+                try:
+                    status, answer, headers = fault or server._answer(self.path, body)
+                finally:
+                    with server._lock:
+                        server._at_once -= 1
+                if status == 0:
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Standard error belongs to the tests."""
+
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}/v1"
+
+    def _answer(self, path: str, body: dict[str, Any]) -> tuple[int, bytes, dict[str, str]]:
+        paths = {"vllm": ["/tokenize"], "sglang": ["/tokenize", "/v1/tokenize"], "none": []}[self.dialect]
+        if path not in paths:
+            return _json(404, {"detail": "Not Found"})
+        if body.get("model", self.model) != self.model and self.dialect == "vllm":
+            message = f"The model `{body['model']}` does not exist."
+            error = {"message": message, "type": "NotFoundError", "param": "model", "code": 404}
+            return _json(404, {"error": error})
+        ids = self.encode(body["prompt"])
+        if body.get("add_special_tokens", True):
+            ids = [0, *ids]
+        answer = {"tokens": ids, "count": len(ids), "max_model_len": 524288}
+        return _json(200, answer | ({"token_strs": None} if self.dialect == "vllm" else {}))
+
+
+def _json(status: int, body: object) -> tuple[int, bytes, dict[str, str]]:
+    return status, json.dumps(body).encode(), {"Content-Type": "application/json"}
