@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench-sandbox lint python clean
+.PHONY: help setup demo test test-slow bench-sandbox bench-context lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
 in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -19,6 +19,9 @@ test-slow: setup ## run the long tests
 
 bench-sandbox: setup ## measure the sandbox against its peers (ARGS="--quick", "--json FILE" and others)
 	@$(in_venv) python benchmarks/sandbox.py $(ARGS)
+
+bench-context: setup ## measure packing a repository against its peers (REPO=path of a clone, ARGS="--rounds 9" and others)
+	@$(in_venv) python benchmarks/context.py $(REPO) $(ARGS)
 
 lint: python ## check style and types
 	@$(in_venv) ruff check

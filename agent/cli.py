@@ -18,6 +18,11 @@ from m3agent.agent.console import AllowNet, Repo, SandboxKind, end, faults, prin
 from m3agent.agent.sandbox_commands import sandbox_app
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from m3agent.agent.issue import Issue
+    from m3agent.agent.repository import Repository
+    from m3agent.agent.settings import Settings
     from m3agent.serving.embedded.repair import Budget
 
 app = typer.Typer(
@@ -41,6 +46,18 @@ class Thinking(StrEnum):
     adaptive = "adaptive"
 
 
+class Prefix(StrEnum):
+    """How a repository's text keeps a server's cached prefix."""
+
+    plain = "plain"
+    frozen = "frozen"
+
+
+_PREFIX_HELP = "How the text keeps a server's cached prefix: plain (by churn), or frozen (an earlier pack and what changed)."
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(help="The model's tokenizer.json or its folder, or 'server'.", metavar="PATH|server"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
@@ -97,6 +114,14 @@ def fix(
     context_budget: Annotated[
         int | None, typer.Option(help="Most tokens of repository sent.", metavar="TOKENS")
     ] = None,
+    tokenizer: Tokenizer = None,
+    prefix: Annotated[Prefix | None, typer.Option(help=_PREFIX_HELP)] = None,
+    instructions: Annotated[
+        bool | None,
+        typer.Option(
+            help="Point the model to the repository's own instructions for agents (AGENTS.md and its kin)."
+        ),
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Most requests to the model.", metavar="N")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Most wall time.", metavar="M")] = None,
     max_tokens: Annotated[
@@ -140,6 +165,9 @@ def fix(
         "sandbox": sandbox and sandbox.value,
         "allow_net": allow_net,
         "context_budget": context_budget,
+        "tokenizer": tokenizer,
+        "prefix": prefix and prefix.value,
+        "instructions": instructions,
         "max_turns": max_turns,
         "max_minutes": max_minutes,
         "max_tokens": max_tokens,
@@ -176,8 +204,7 @@ async def _fix(
     from m3agent.agent import fix as flow
     from m3agent.agent.attachments import load_attachments
     from m3agent.agent.images import fitting
-    from m3agent.agent.issue import Issue, load_issue
-    from m3agent.agent.repository import open_repository, origin_url
+    from m3agent.agent.repository import open_repository
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Line, Session
     from m3agent.agent.settings import load_settings, state_dir
@@ -189,14 +216,7 @@ async def _fix(
 
     def read_issue() -> Issue:
         attached = load_attachments(attach, say=screen.say)
-        issue = load_issue(
-            spec,
-            stdin=sys.stdin,
-            origin=lambda: origin_url(repository),
-            github_api=settings.github_api,
-            env=os.environ,
-            say=screen.say,
-        )
+        issue = _issue(spec, repository, settings, screen.say)
         return dataclasses.replace(issue, images=fitting((*attached, *issue.images), screen.say))
 
     loaded = await in_background(read_issue)
@@ -213,6 +233,97 @@ async def _fix(
         finally:
             session.close()
     return result.exit_code, result.patch
+
+
+@app.command()
+def context(
+    repo: Repo = Path(),
+    issue: Annotated[
+        str | None, typer.Option(help="An issue, as fix takes it, to rank files by when not all fit.")
+    ] = None,
+    budget: Annotated[int | None, typer.Option(help="Tokens at most.", min=1, metavar="N")] = None,
+    prefix: Annotated[Prefix | None, typer.Option(help=_PREFIX_HELP)] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="Only files that match, as in .gitignore; may be repeated.", metavar="GLOB"),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave out files that match; may be repeated.", metavar="GLOB")
+    ] = None,
+    tokenizer: Tokenizer = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="The server that counts with --tokenizer server.")
+    ] = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print what is in and what is left out, and why.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Check the count against Hugging Face's tokenizer on the whole text."),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the text to this file.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Pack the repository into one text, as the model gets it."""
+    flags: dict[str, object] = {
+        "context_budget": budget,
+        "tokenizer": tokenizer,
+        "endpoint": endpoint,
+        "prefix": prefix and prefix.value,
+    }
+    with faults():
+        from functools import partial
+
+        from m3agent.agent.context import command
+        from m3agent.agent.context.tokenizers import find_tokenizer
+        from m3agent.agent.repository import open_repository
+        from m3agent.agent.settings import load_settings, state_dir
+
+        repository = open_repository(repo)
+        settings = load_settings(repo, flags, os.environ).settings
+        say = partial(typer.echo, err=True)
+        request = command.Request(
+            budget=settings.context_budget,
+            frozen=settings.prefix == "frozen",
+            include=tuple(include or ()),
+            exclude=tuple(exclude or ()),
+            issue=_issue(issue, repository, settings, say).text if issue is not None else "",
+            output=str(output) if output is not None else None,
+            stats=stats,
+            verify=verify,
+        )
+        state = state_dir(os.environ)
+        if settings.tokenizer == "server" and settings.endpoint and not settings.yes:
+            from m3agent.agent.hosts import announce
+            from m3agent.serving.http import host_of, is_local
+
+            if not is_local(settings.endpoint):
+                announce(host_of(settings.endpoint), state, say, "the repository's files go")
+        counted_by = find_tokenizer(
+            settings.tokenizer,
+            env=os.environ,
+            cache=f"{state}/context",
+            model=settings.model,
+            endpoint=settings.endpoint,
+            api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+        )
+        raise typer.Exit(command.run(request, repository.checkout, counted_by))
+
+
+def _issue(spec: str, repository: Repository, settings: Settings, say: Callable[[str], None]) -> Issue:
+    """The issue that an argument names, as the commands that take one read it."""
+    from m3agent.agent.issue import load_issue
+    from m3agent.agent.repository import origin_url
+
+    return load_issue(
+        spec,
+        stdin=sys.stdin,
+        origin=lambda: origin_url(repository),
+        github_api=settings.github_api,
+        env=os.environ,
+        say=say,
+    )
 
 
 @app.command()

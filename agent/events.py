@@ -48,13 +48,15 @@ class EnvironmentReady(Event):
 
 @dataclass(frozen=True)
 class ContextPacked(Event):
-    """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count."""
+    """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count; redacted
+    names the files in which secrets were replaced."""
 
     type = "context.packed"
     files: int
     tokens: int
     exact: bool
     dropped: dict[str, int]
+    redacted: list[str]
     digest: str
     seconds: float
 
@@ -70,6 +72,7 @@ class EndpointProbed(Event):
     version: str | None
     max_model_len: int | None
     reasoning_field: str
+    images: bool
     seconds: float
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,10 +15,14 @@ from typing import Any, Literal
 
 from m3agent import __version__
 from m3agent.agent import events, prompt
-from m3agent.agent.context.pack import Context, pack
+from m3agent.agent.context.cache import folder_of
+from m3agent.agent.context.pack import PackOptions, pack
+from m3agent.agent.context.packed import Context
+from m3agent.agent.context.tokenizers import find_tokenizer
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
+from m3agent.agent.hosts import announce
 from m3agent.agent.issue import Issue
 from m3agent.agent.limits import PRICES, Limits
 from m3agent.agent.loop import Loop, Outcome
@@ -145,13 +150,12 @@ async def _fix(
             progress.sandbox = sandbox
             return ready, await stack.enter_async_context(sandbox)
 
-        endpoint, context, (spec, sandbox) = await _gather(
-            _probe(url, settings, session),
-            _pack(repository, settings, session),
-            start_sandbox(),
-        )
-        _check_host(endpoint, settings, state, say)
-        _check_window(endpoint, context)
+        async def read_repository() -> tuple[Endpoint, Context]:
+            endpoint = await _probe(url, settings, session)
+            _check_host(endpoint, settings, state, say)
+            return endpoint, await _pack(request, endpoint, session, state)
+
+        (endpoint, context), (spec, sandbox) = await _gather(read_repository(), start_sandbox())
         if request.issue.images and not endpoint.images:
             say(f"{endpoint.host} takes no images: the issue's {len(request.issue.images)} are left out")
         client = await stack.enter_async_context(
@@ -169,6 +173,7 @@ async def _fix(
                 repository.head,
                 len(dirty),
                 images=endpoint.images,
+                instructions=settings.instructions,
                 hosts=parse_hosts(settings.allow_net or ""),
             ),
             thinking=settings.thinking,
@@ -269,26 +274,57 @@ async def _probe(url: str, settings: Settings, session: Session) -> Endpoint:
             version=endpoint.version,
             max_model_len=endpoint.max_model_len,
             reasoning_field=endpoint.reasoning_field,
+            images=endpoint.images,
             seconds=round(time.monotonic() - started, 3),
         )
     )
     return endpoint
 
 
-async def _pack(repository: Repository, settings: Settings, session: Session) -> Context:
+async def _pack(request: FixRequest, endpoint: Endpoint, session: Session, state: Path) -> Context:
+    """The repository as text, in what the model's window leaves for it."""
+    settings, checkout = request.settings, request.repository.checkout
     started = time.monotonic()
-    context = await asyncio.to_thread(pack, repository, budget=settings.context_budget)
+
+    def work() -> Context:
+        options = PackOptions(
+            budget=_budget(settings, endpoint),
+            tokenizer=find_tokenizer(
+                settings.tokenizer,
+                env=os.environ,
+                cache=f"{state}/context",
+                model=settings.model or endpoint.model,
+                endpoint=endpoint.url,
+                api_key=_key(settings),
+            ),
+            cache=folder_of(str(state), checkout.git_dir),
+            issue=request.issue.text,
+            frozen=settings.prefix == "frozen",
+        )
+        return pack(checkout, options)
+
+    context = await asyncio.to_thread(work)
     session.write(
         events.ContextPacked(
             files=len(context.files),
             tokens=context.tokens,
             exact=context.exact,
             dropped=dict(Counter(reason for _, reason in context.dropped)),
+            redacted=list(context.redacted),
             digest=context.digest,
             seconds=round(time.monotonic() - started, 3),
         )
     )
     return context
+
+
+def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
+    """Tokens for the repository: as set, and never more than the window leaves beside the conversation."""
+    window = endpoint.max_model_len
+    if window is None:
+        return settings.context_budget
+    room = window - min(ANSWER_ROOM, window // 4)
+    return room if settings.context_budget is None else min(room, settings.context_budget)
 
 
 def _check_host(endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]) -> None:
@@ -297,25 +333,7 @@ def _check_host(endpoint: Endpoint, settings: Settings, state: Path, say: Callab
         raise UsageError(f"--max-cost: the prices of {endpoint.host} are not known; use --max-tokens instead")
     if endpoint.local or settings.yes:
         return
-    known = state / "known-hosts"
-    hosts = known.read_text().splitlines() if known.exists() else []
-    if endpoint.host not in hosts:
-        say(
-            f"the repository and the issue go to {endpoint.host}, which is not this machine (said once; --yes silences it)"
-        )
-        known.write_text("\n".join([*hosts, endpoint.host]) + "\n")
-
-
-def _check_window(endpoint: Endpoint, context: Context) -> None:
-    window = endpoint.max_model_len
-    if window is not None and context.tokens > window - min(ANSWER_ROOM, window // 4):
-        approx = "" if context.exact else "≈"
-        raise UsageError(
-            f"the repository takes {approx}{context.tokens:,} tokens and {endpoint.host} holds {window:,}: "
-            f"set --context-budget to {max(1000, window - min(ANSWER_ROOM, window // 4)):,} or less".replace(
-                ",", ""
-            )
-        )
+    announce(endpoint.host, state, say, "the repository and the issue go")
 
 
 def _key(settings: Settings) -> str | None:

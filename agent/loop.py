@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from m3agent.agent import events, gate, prompt
-from m3agent.agent.context.text import harmless
+from m3agent.agent.context.output import shown, writes_marker
 from m3agent.agent.limits import Limits, price_of
 from m3agent.agent.session import Session
 from m3agent.agent.stall import StallDetector, Verdict
@@ -24,7 +24,7 @@ from m3agent.sandbox.base import Sandbox
 from m3agent.serving.chat import Delta, ToolCall, Turn
 from m3agent.serving.client import Client
 from m3agent.serving.errors import DeadlineExceeded, ModelServerError
-from m3agent.tools.base import ToolResult
+from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.registry import Toolset
 
 MOST_CUT_OFF = 3
@@ -164,7 +164,7 @@ class Loop:
         stop: Verdict | None = None
         for call in calls:
             result = await self._call(call)
-            content = harmless(result.content)
+            content = shown(result.content)
             verdict = self.stall.see(call.name, call.arguments, result.digest or result.content)
             if verdict is not None:
                 action: Literal["told", "stopped"] = "stopped" if verdict.action == "stop" else "told"
@@ -194,7 +194,10 @@ class Loop:
         )
         started = time.monotonic()
         try:
-            result = await self.tools.call(call.name, call.arguments, number, call.error)
+            if problem := writes_marker(call.name, call.arguments):
+                result = refusal(problem)
+            else:
+                result = await self.tools.call(call.name, call.arguments, number, call.error)
             after = before if call.name in READ_ONLY else await self.sandbox.checkpoint()
         except asyncio.CancelledError:
             interrupted = ToolResult("interrupted", is_error=True)

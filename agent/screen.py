@@ -94,7 +94,9 @@ class Screen:
         dropped = sum(line["dropped"].values())
         left_out = f", {dropped} left out" if dropped else ""
         approx = "" if line["exact"] else "≈"
-        self._print("context", f"{line['files']} files, {approx}{line['tokens']:,} tokens{left_out}")
+        files = f"{line['files']:,} {'file' if line['files'] == 1 else 'files'}"
+        redacted = f", secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
+        self._print("context", f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}")
 
     def _on_turn_started(self, line: Line) -> None:
         self._streamed = 0

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from m3agent.agent.context.tokenizer_files import prepare
@@ -106,14 +107,38 @@ def oracle_count(source: TokenizerSource, text: str) -> int:
     return len(encoded)
 
 
+@cache
+def _library() -> type[Kitoken]:
+    """The library's encoder, loaded by a thread that never ends.
+
+    Its memory allocator (mimalloc) takes the thread that loads it for the process's main one, and the next thread that
+    allocates after the end of that one ends the process.
+    """
+    loaded = threading.Event()
+    found: list[type[Kitoken]] = []
+
+    def load() -> None:
+        try:
+            from kitoken import Kitoken
+
+            found.append(Kitoken)
+        finally:
+            loaded.set()
+        threading.Event().wait()
+
+    threading.Thread(target=load, name="kitoken", daemon=True).start()
+    loaded.wait()
+    if not found:
+        raise UsageError("kitoken, which counts tokens, cannot be loaded: install m3agent again.")
+    return found[0]
+
+
 class _FileCounter:
     """Counts with a tokenizer's file."""
 
     def __init__(self, source: TokenizerSource) -> None:
         prepared = prepare(source)
-        from kitoken import Kitoken
-
-        self._encoder = Kitoken(prepared.form)
+        self._encoder = _library()(prepared.form)
         self._spaces_last = prepared.spaces_last
         self._unsplit: Kitoken | None = None
         self._making = threading.Lock()
@@ -174,9 +199,7 @@ class _FileCounter:
         """The encoder without its split: takes any text for one word."""
         with self._making:
             if self._unsplit is None:
-                from kitoken import Kitoken
-
-                unsplit = Kitoken(self._encoder.to_bytes())
+                unsplit = _library()(self._encoder.to_bytes())
                 unsplit.set_config({**unsplit.config(), "split": []})
                 self._unsplit = unsplit
             return self._unsplit

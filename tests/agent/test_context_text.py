@@ -166,18 +166,50 @@ def test_invisible_characters_become_their_code_points() -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"a\nb\n", ("a\nb\n", "lf")),
-        (b"a\r\nb\r\n", ("a\nb\n", "crlf")),
-        (b"a\r\nb\n", ("a\nb\n", "mixed")),
-        (b"a\rb\r", ("a\nb\n", "cr")),
-        (b"a\nb\rc", ("a\nb\rc", "lf")),
-        (b"\xef\xbb\xbfa", ("a", "lf")),
-        (b"caf\xe9", ("caf\N{REPLACEMENT CHARACTER}", "lf")),
-        (b"", ("", "lf")),
+        (b"a\nb\n", ("a\nb\n", "lf", "utf-8")),
+        (b"a\r\nb\r\n", ("a\nb\n", "crlf", "utf-8")),
+        (b"a\r\nb\n", ("a\nb\n", "mixed", "utf-8")),
+        (b"a\rb\r", ("a\nb\n", "cr", "utf-8")),
+        (b"a\nb\rc", ("a\nb\rc", "lf", "utf-8")),
+        (b"\xef\xbb\xbfa", ("a", "lf", "utf-8")),
+        (b"caf\xe9", ("café", "lf", "cp1252")),
+        (b"caf\x81", ("caf\N{REPLACEMENT CHARACTER}", "lf", "utf-8")),
+        (
+            "né à Łódź, \u2026".encode() + b"\xff",
+            ("né à Łódź, \u2026\N{REPLACEMENT CHARACTER}", "lf", "utf-8"),
+        ),
+        (
+            "# coding: iso-8859-2\nx = 'Łódź'\n".encode("iso-8859-2"),
+            ("# coding: iso-8859-2\nx = 'Łódź'\n", "lf", "iso8859-2"),
+        ),
+        ("# coding: klingon\nx = 'é'\n".encode("latin-1"), ("# coding: klingon\nx = 'é'\n", "lf", "cp1252")),
+        ("x = 'é'\r\n".encode("utf-16"), ("x = 'é'\n", "crlf", "utf-16")),
+        ("\ufeffx\n".encode("utf-16-be"), ("x\n", "lf", "utf-16")),
+        (b"\xff\xfea", ("\N{REPLACEMENT CHARACTER}", "lf", "utf-16")),
+        (b"", ("", "lf", "utf-8")),
     ],
 )
-def test_decoding(data: bytes, expected: tuple[str, str]) -> None:
+def test_decoding(data: bytes, expected: tuple[str, str, str]) -> None:
     assert decode(data) == expected
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "gb18030", "euc_kr", "cp1251"])
+def test_other_encodings_are_guessed_from_enough_text(encoding: str) -> None:
+    words = {
+        "shift_jis": "これは日本語の文章です。文字コードを正しく読む必要があります。",
+        "gb18030": "这是一个中文文件，需要正确识别它的编码方式。",  # noqa: RUF001
+        "euc_kr": "이 파일은 한국어로 작성되었으며 인코딩을 올바르게 읽어야 합니다.",
+        "cp1251": "Этот файл написан по-русски, и его кодировку нужно определить правильно.",  # noqa: RUF001
+    }
+    text = "".join(f"# {words[encoding]}\nvalue = {number}\n" for number in range(10))
+    assert decode(text.encode(encoding)).text == text
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_as_something(data: bytes) -> None:
+    text, _, encoding = decode(data)
+    "".encode(encoding)
+    harmless(text).encode()
 
 
 def test_attributes_are_one_line_and_quoted() -> None:

@@ -736,3 +736,23 @@ class TestKept:
         outputs = {process.communicate()[0] for process in running}
         assert outputs == {f"{open_counter(found(tokenizer, cache)).count(TEXT)}\n"}
         assert [path for path in cache.rglob("*") if path.name.endswith("~")] == []
+
+
+def test_threads_that_come_and_go(tmp_path: Path) -> None:
+    """In a process of its own, since what went wrong here ended the process."""
+    path = write_tokenizer(tmp_path / "tokenizer.json")
+    program = (
+        "import sys, threading\n"
+        "from m3agent.agent.context.tokenizers import find_tokenizer\n"
+        "from m3agent.agent.context.tokens import open_counter\n"
+        "source = find_tokenizer(sys.argv[1], env={}, cache=sys.argv[2])\n"
+        "counts = []\n"
+        "def work():\n    counts.append(open_counter(source).count('<hello>'))\n"
+        "for _ in range(30):\n"
+        "    threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "    [thread.start() for thread in threads]\n    [thread.join() for thread in threads]\n"
+        "print(*counts)\n"
+    )
+    argv = [sys.executable, "-c", program, str(path), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert len(done.stdout.split()) == 60 and len(set(done.stdout.split())) == 1

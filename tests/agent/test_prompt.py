@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from m3agent.agent.context.pack import Context, pack
+from m3agent.agent.context.pack import pack_files
+from m3agent.agent.context.packed import Context
 from m3agent.agent.gate import NO_CHANGE, NOT_TESTED, missing
 from m3agent.agent.images import image_of
 from m3agent.agent.issue import Issue, load_issue
@@ -22,7 +23,7 @@ HEAD = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def context() -> Context:
-    return pack([("a.py", b"x = 1\n"), ("b.py", b"y = 2\n")], budget=None)
+    return pack_files([("a.py", b"x = 1\n"), ("b.py", b"y = 2\n")])
 
 
 def issue(text: str) -> Issue:

@@ -1,0 +1,164 @@
+"""Lists a repository's files through git and reads them without ever following a link."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from m3agent.agent.context.rules import (
+    LARGE,
+    LINK,
+    MAX_FILE_BYTES,
+    SUBMODULE,
+    UNREADABLE,
+    Reason,
+)
+from m3agent.agent.git_process import GitProcess
+
+LIST = (
+    "ls-files",
+    "-z",
+    "-t",
+    "--stage",
+    "--modified",
+    "--others",
+    "--exclude-standard",
+    "--full-name",
+    ":/",
+)
+"""The git command whose output `parse_listing` reads: the index, what differs from it, and what is not ignored."""
+
+
+class Listing:
+    """What there is to read.
+
+    `settled` maps paths to True, or to False where the file differs from the index or is not in it; sorted by the
+    paths' bytes. `left_out` pairs what is no file of this repository with the reason.
+    """
+
+    __slots__ = ("left_out", "settled")
+
+    def __init__(self, settled: dict[str, bool], left_out: list[tuple[str, Reason]]) -> None:
+        self.settled = settled
+        self.left_out = left_out
+
+
+def parse_listing(output: bytes) -> Listing:
+    """The files in git's answer to `LIST`. What is not checked out (sparse checkouts) is not there."""
+    found: dict[bytes, bool] = {}
+    left_out: dict[bytes, Reason] = {}
+    for record in output.split(b"\0"):
+        tag = record[:1]
+        if tag == b"?":
+            path = record[2:]
+            if path.endswith(b"/"):
+                left_out[path] = SUBMODULE
+            else:
+                found[path] = False
+        elif tag in (b"H", b"C", b"M"):  # in the index, changed since, unmerged; "S" is not checked out
+            path = record[record.index(b"\t") + 1 :]
+            if record[2:8] == b"160000":
+                left_out[path] = SUBMODULE
+            else:
+                found[path] = tag == b"H"
+    decoded = [(os.fsdecode(path), found[path]) for path in sorted(found)]
+    return Listing(dict(decoded), [(os.fsdecode(path), reason) for path, reason in left_out.items()])
+
+
+def git_output(root: str, *args: str) -> bytes:
+    """What git writes for `args`. Raises `GitCommandFailed` with its words, `EnvironmentFault` without git."""
+    try:
+        output = GitProcess(root, *args).output()
+    except OSError:
+        output = None
+    if output is None:
+        from pathlib import Path
+
+        from m3agent.agent.repository import git
+
+        output = git(args, cwd=Path(root))
+    return output
+
+
+def list_matching(root: str, *patterns: str) -> set[str]:
+    """Those of the repository's files that match, given git's own options for naming ignored files.
+
+    Patterns are read as in .gitignore: `--exclude=PATTERN`, or `--exclude-per-directory=FILE`.
+    """
+    out = git_output(root, "ls-files", "-z", "--cached", "--others", "--ignored", *patterns)
+    return {os.fsdecode(path) for path in out.split(b"\0") if path}
+
+
+def list_generated(root: str) -> set[str]:
+    """The files that .gitattributes calls generated or vendored, in the words that GitHub's linguist understands."""
+    attributes = (f"linguist-{kind}{value}" for kind in ("generated", "vendored") for value in ("", "=true"))
+    out = git_output(root, "ls-files", "-z", *(f":(attr:{attribute})" for attribute in attributes))
+    return {os.fsdecode(path) for path in out.split(b"\0") if path}
+
+
+class WorkTree:
+    """Opens files below a root one folder at a time, each with O_NOFOLLOW, so that no link can lead outside.
+
+    The folders of the last path stay open: neighbours in a sorted listing cost one `open` each.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._folders = [(".", os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))]
+
+    def __enter__(self) -> WorkTree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave(0)
+
+    def read(self, path: str) -> bytes | Reason | None:
+        """The file's bytes, or why there are none; None when nothing is there."""
+        *folders, name = path.split("/")
+        if not {"", ".", ".."}.isdisjoint((*folders, name)):
+            return UNREADABLE
+        try:
+            return _read(self._enter(folders), name)
+        except FileNotFoundError:
+            return None
+        except OSError:  # a link where a folder was expected, or not ours to read
+            return UNREADABLE
+
+    def _enter(self, folders: list[str]) -> int:
+        shared = 0
+        while shared < min(len(folders), len(self._folders) - 1) and (
+            folders[shared] == self._folders[shared + 1][0]
+        ):
+            shared += 1
+        self._leave(shared + 1)
+        for folder in folders[shared:]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._folders.append((folder, os.open(folder, flags, dir_fd=self._folders[-1][1])))
+        return self._folders[-1][1]
+
+    def _leave(self, keep: int) -> None:
+        for _, descriptor in self._folders[keep:]:
+            os.close(descriptor)
+        del self._folders[keep:]
+
+
+def _read(folder: int, name: str) -> bytes | Reason:
+    # O_NONBLOCK: were it a pipe, opening must not wait for a writer.
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            return LINK
+        raise
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return UNREADABLE
+        if status.st_size > MAX_FILE_BYTES:
+            return LARGE
+        data = os.read(file, status.st_size + 1)
+        if len(data) != status.st_size:  # it grows or shrinks while it is read: as much as there is
+            while len(data) <= MAX_FILE_BYTES and (more := os.read(file, MAX_FILE_BYTES)):
+                data += more
+        return LARGE if len(data) > MAX_FILE_BYTES else data
+    finally:
+        os.close(file)

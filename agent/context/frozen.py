@@ -1,0 +1,164 @@
+"""A frozen prefix: the text of an earlier pack, byte for byte, and behind it what changed since.
+
+For repeated runs on a branch that moves. Any order of the files loses its common prefix within some ten commits;
+a base that stays and a short appendix keep over nine tenths of it, until the appendix is so long that a new base is
+cheaper.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from difflib import SequenceMatcher
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from m3agent.agent.context import rules
+from m3agent.agent.context.cache import read_file, write_file
+from m3agent.agent.context.packed import Context, PackedFile
+
+if TYPE_CHECKING:
+    from m3agent.agent.context.pack import Packing, PackOptions
+
+REBASE = 20
+"""An appendix longer than one part in so many of the base starts a new base. At 5 % the five repositories measured kept
+0.91 to 1.00 of their prefix from commit to commit, for 1 to 3 % more tokens."""
+
+_FEW_LINES = 3000
+"""Comparing lines takes time that grows with their square: where more than these differ, the file is shown anew."""
+
+_CONTEXT_LINES = 3
+
+_INTRO = b"""<superseding>
+The files above are in an earlier state. What follows supersedes them: <changes> are to be applied to the file of that \
+name above, and a <file> replaces it.
+</superseding>
+"""
+
+
+class _Base(NamedTuple):
+    files: dict[str, tuple[str, int, int, int, int]]
+    """By name: key in hexadecimal, tokens, bytes on disk, and where its chunk begins and ends in the text."""
+    text: bytes
+
+
+def arrange(packing: Packing, note: bytes, options: PackOptions) -> Context | None:
+    """The pack on its frozen base; None where there is no folder to keep one in.
+
+    The base is made anew when there is none, when too much has changed, or when base and changes exceed the budget.
+    """
+    if options.cache is None:
+        return None
+    path = f"{options.cache}/{_variant(options)}.base"
+    base = _load(path)
+    if base is not None:
+        context = _appended(packing, note, base, options.budget)
+        if context is not None:
+            return context
+    return _rebased(packing, note, path)
+
+
+def _variant(options: PackOptions) -> str:
+    tokenizer = options.tokenizer.id if options.tokenizer else ""
+    parts = [str(rules.VERSION), tokenizer, *options.include, "\0", *options.exclude]
+    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _rebased(packing: Packing, note: bytes, path: str) -> Context:
+    chunks = [packing.chunk(source) for source in packing.sources]
+    files: dict[str, tuple[str, int, int, int, int]] = {}
+    position = 0
+    for source, chunk in zip(packing.sources, chunks, strict=True):
+        end = position + len(chunk)
+        files[source.name.decode()] = source.key.hex(), source.tokens, len(source.data), position, end
+        position = end
+    text = b"".join(chunks)
+    body = json.dumps(files).encode() + b"\n" + text
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        write_file(path, sha256(body).digest() + body)
+    except OSError:  # the next pack begins a base of its own
+        pass
+    tokens = sum(source.tokens for source in packing.sources) + packing.count(note)
+    return packing.context([text, note], [source.packed for source in packing.sources], tokens)
+
+
+def _load(path: str) -> _Base | None:
+    data = read_file(path)
+    if data is None or sha256(data[32:]).digest() != data[:32]:
+        return None
+    end = data.index(b"\n", 32)
+    files = {name: tuple(entry) for name, entry in json.loads(data[32:end]).items()}
+    return _Base(files, data[end + 1 :])
+
+
+def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) -> Context | None:
+    """The base with what changed behind it, or None when that is no longer worth it."""
+    tokens_of_base = sum(tokens for _, tokens, *_ in base.files.values())
+    files = {name: PackedFile(name, tokens, size) for name, (_, tokens, size, _, _) in base.files.items()}
+    appendix: list[bytes] = []
+    tokens = 0
+    for source in packing.sources:
+        name = source.name.decode()
+        old = base.files.get(name)
+        if old is not None and old[0] == source.key.hex():
+            continue
+        chunk = packing.chunk(source)
+        changes = None if old is None else _changes(source.name, base.text[old[3] : old[4]], chunk)
+        count = source.tokens
+        if changes is not None and 2 * len(changes) < len(chunk):
+            chunk, count = changes, packing.count(changes)
+        appendix.append(chunk)
+        tokens += count
+        part = "changes" if chunk is changes else "whole"
+        files[name] = PackedFile(name, count, len(source.data), part)
+        if tokens * REBASE > tokens_of_base:
+            return None
+    gone = sorted(base.files.keys() - {source.name.decode() for source in packing.sources})
+    if gone:
+        lines = "".join(f"{name}\n" for name in gone)
+        appendix.append(f"<superseding>\nThese files are gone:\n{lines}</superseding>\n".encode())
+        tokens += packing.count(appendix[-1])
+    if appendix:
+        appendix.insert(0, _INTRO)
+        tokens += packing.count(_INTRO)
+    total = tokens_of_base + tokens + packing.count(note)
+    if tokens * REBASE > tokens_of_base or (budget is not None and total > budget):
+        return None
+    shown = [file for name, file in files.items() if name not in gone]
+    return packing.context([base.text, *appendix, note], shown, total, rebased=False)
+
+
+def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:
+    """The chunk that tells how `new` differs from `old`, both chunks of that file; None where it is better shown anew."""
+    old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    if old_lines[0] != new_lines[0]:  # its line ends or encoding changed
+        return None
+    hunks = _hunks(old_lines[1:-1], new_lines[1:-1])
+    return None if hunks is None else b'<changes path="%b">\n%b</changes>\n' % (name, b"".join(hunks))
+
+
+def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes] | None:
+    """The lines of a unified diff without its header, or None when too many lines differ."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    # What is common at both ends needs no search; a few lines of it stay as context.
+    skip, keep = max(0, start - _CONTEXT_LINES), max(0, end - _CONTEXT_LINES)
+    old, new = old[skip : len(old) - keep], new[skip : len(new) - keep]
+    if max(len(old), len(new)) > _FEW_LINES:
+        return None
+    lines: list[bytes] = []
+    for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT_LINES):
+        (_, a, _, c, _), (_, _, b, _, d) = group[0], group[-1]
+        lines.append(b"@@ -%d,%d +%d,%d @@\n" % (skip + a + 1, b - a, skip + c + 1, d - c))
+        for tag, i, j, k, m in group:
+            if tag == "equal":
+                lines += (b" " + line for line in old[i:j])
+            else:
+                lines += (b"-" + line for line in old[i:j])
+                lines += (b"+" + line for line in new[k:m])
+    return lines

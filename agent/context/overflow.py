@@ -1,0 +1,94 @@
+"""Arranges a repository that does not fit the budget: a stable core, what other files define, and what the issue needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from m3agent.agent.context.history import TAU
+from m3agent.agent.context.instructions import is_instructions
+from m3agent.agent.context.packed import Context, PackedFile
+from m3agent.agent.context.rules import OVER_BUDGET
+from m3agent.agent.context.select import Candidate, select
+from m3agent.agent.context.store import TermStore
+
+if TYPE_CHECKING:
+    from m3agent.agent.context.pack import Packing, Source
+
+NOTE_SHARE = 10
+"""One part in this many of the budget is kept free for naming what is not shown, and one for the repository's own
+instructions."""
+
+
+def arrange(packing: Packing, budget: int, issue: str, cache: str | None, head: int) -> Context:
+    """The context of at most `budget` tokens, its files ranked by `issue`; `head` is the number of the commit on the
+    first-parent line, which the files' churn counts from."""
+    room = budget - budget // NOTE_SHARE
+    pinned, used = _pinned(packing.sources, budget // NOTE_SHARE)
+    rest = [source for source in packing.sources if source not in pinned]
+    candidates = [
+        Candidate(
+            path=source.path,
+            tokens=source.tokens,
+            key=source.key,
+            order=place,
+            touched=None if source.churn is None else source.churn - head / TAU,
+            text=_Body(packing, source),
+        )
+        for place, source in enumerate(rest)
+    ]
+    with TemporaryDirectory() as temporary, TermStore(Path(cache or temporary)) as store:
+        signatures: dict[int, bytes] = {}
+
+        def outline_tokens(index: int) -> int | None:
+            outline = store.outline(candidates[index])
+            if outline is None:
+                return None
+            body = outline.rstrip("\n").encode()
+            signatures[index] = b'<signatures path="%b">\n%b\n</signatures>\n' % (rest[index].name, body)
+            return packing.count(signatures[index])
+
+        chosen = select(
+            candidates, issue, room - used, store, outline_tokens=outline_tokens, progress=packing.progress
+        )
+    shown = [*pinned, *(rest[index] for index in chosen.core)]
+    tail = [rest[index] for index in chosen.tail]
+    chunks = [packing.chunk(source) for source in shown]
+    chunks += (signatures[index] for index in chosen.outlined)
+    chunks += (packing.chunk(source) for source in tail)
+    whole = set(chosen.tail)
+    files = [source.packed for source in shown]
+    tokens = sum(source.tokens for source in (*shown, *tail))
+    for index in chosen.outlined:
+        count = packing.count(signatures[index])
+        tokens += count
+        if index not in whole:
+            files.append(PackedFile(rest[index].name.decode(), count, len(rest[index].data), "signatures"))
+    files += (source.packed for source in tail)
+    packing.dropped += ((rest[index].name, OVER_BUDGET) for index in chosen.dropped)
+    note = packing.not_shown(budget - tokens)
+    return packing.context([*chunks, note], files, tokens + packing.count(note))
+
+
+def _pinned(sources: list[Source], room: int) -> tuple[list[Source], int]:
+    """The repository's instructions, which are shown whatever the issue is, and what they take."""
+    pinned: list[Source] = []
+    used = 0
+    for source in sources:
+        if is_instructions(source.path) and used + source.tokens <= room:
+            pinned.append(source)
+            used += source.tokens
+    return pinned, used
+
+
+class _Body:
+    """A file's text as it would be shown, without its delimiters."""
+
+    def __init__(self, packing: Packing, source: Source) -> None:
+        self._packing = packing
+        self._source = source
+
+    def __call__(self) -> str:
+        chunk = self._packing.chunk(self._source)
+        return chunk[chunk.index(b"\n") + 1 : -len(b"</file>\n")].decode()
