@@ -60,7 +60,7 @@ def arrange(packing: Packing, note: bytes, options: PackOptions) -> Context | No
 
 def _variant(options: PackOptions) -> str:
     tokenizer = options.tokenizer.id if options.tokenizer else ""
-    parts = [str(rules.VERSION), tokenizer, *options.include, "\0", *options.exclude]
+    parts = [rules.VERSION, tokenizer, *options.include, "\0", *options.exclude]
     return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -6,8 +6,11 @@ nothing: on a repository of a million tokens the imports that most programs begi
 
 from __future__ import annotations
 
-VERSION = 1
-"""Part of every cache key: raised whenever a rule below, or what `chunks` makes of a file, changes."""
+SECRETS = "1+redact-secret-0.1.0b15"
+"""Our rules for secrets (see `secrets`) and the library's version; asking for that would take too long."""
+
+VERSION = f"1 {SECRETS}"
+"""Part of every cache key: changes whenever a rule below, or what `chunks` makes of a file, does."""
 
 MAX_FILE_BYTES = 1024 * 1024
 """Larger files are not packed: generated or data, nearly without exception."""

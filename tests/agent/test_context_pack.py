@@ -10,12 +10,15 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.pack import MAX_NAMES, PackOptions, pack, pack_files
 from m3agent.agent.context.packed import Context
+from m3agent.agent.context.tokenizers import TokenizerSource, find_tokenizer
+from m3agent.agent.context.tokens import oracle_count
 from m3agent.agent.repository import open_repository
+from tests.agent.small_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo, RunGit, WriteFiles
@@ -121,6 +124,25 @@ def test_a_budget_is_kept_and_counts_add(tree: dict[str, bytes], budget: int) ->
     assert context.tokens <= budget
     assert not context.exact and context.tokens * 3 >= len(context.text.encode())
     assert len(context.files) + len(context.dropped) == len(tree)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TokenizerSource:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    source = find_tokenizer(str(write_tokenizer(folder / "tokenizer.json")), env={}, cache=str(folder))
+    assert source is not None
+    return source
+
+
+@settings(max_examples=100)
+@given(tree=trees, budget=st.one_of(st.none(), st.integers(0, 400)))
+def test_exact_counts_are_those_of_the_whole_text(
+    tokenizer: TokenizerSource, tree: dict[str, bytes], budget: int | None
+) -> None:
+    context = pack_files(tree.items(), PackOptions(budget=budget, tokenizer=tokenizer))
+    assert context.tokens == oracle_count(tokenizer, context.text)
+    assert budget is None or context.tokens <= budget
+    assert sum(file.tokens for file in context.files) <= context.tokens
 
 
 def test_estimates_are_marked() -> None:

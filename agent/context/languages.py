@@ -1,0 +1,180 @@
+"""Which language a file is in, told by its name alone: one table for outlines and for telling code from the rest."""
+
+from functools import cache
+
+# Grammar names of tree-sitter-language-pack, each with the suffixes (and, after them, whole names) of its files.
+_CODE = """
+actionscript: .as
+ada: .adb .ads
+agda: .agda
+apex: .apex .trigger
+arduino: .ino
+asm: .asm .s
+astro: .astro
+bash: .bash .bats .command .ksh .sh .zsh
+bicep: .bicep
+bitbake: .bb .bbappend .bbclass
+bsl: .bsl
+c: .c .h
+cairo: .cairo
+capnp: .capnp
+clarity: .clar
+clojure: .clj .cljc .cljs .edn
+cmake: .cmake CMakeLists.txt
+cobol: .cbl .cob .cpy
+commonlisp: .cl .lisp .lsp
+cpp: .c++ .cc .cpp .cppm .cxx .h++ .hh .hpp .hxx .inl .ipp .ixx .tcc .tpp
+csharp: .cs .csx
+css: .css
+cuda: .cu .cuh
+d: .d .di
+dart: .dart
+dockerfile: .dockerfile Containerfile Dockerfile
+elisp: .el
+elixir: .ex .exs
+elm: .elm
+embeddedtemplate: .ejs .erb
+erlang: .erl .hrl
+fennel: .fnl
+firrtl: .fir
+fish: .fish
+fortran: .f .f03 .f08 .f90 .f95 .for .ftn
+fsharp: .fs .fsx
+fsharp_signature: .fsi
+gdscript: .gd
+gleam: .gleam
+glsl: .comp .frag .geom .glsl .tesc .tese .vert
+gn: .gn .gni
+go: .go
+graphql: .gql .graphql .graphqls
+groovy: .gradle .groovy Jenkinsfile
+hack: .hack .hck .hhi
+hare: .ha
+haskell: .hs .lhs
+haxe: .hx
+hcl: .hcl .nomad
+heex: .heex .leex
+hlsl: .fx .hlsl
+html: .htm .html .xhtml
+ispc: .ispc
+janet: .janet
+java: .java
+javascript: .cjs .js .jsx .mjs
+jsonnet: .jsonnet .libsonnet
+julia: .jl
+kotlin: .kt .kts
+linkerscript: .ld .lds
+llvm: .ll
+lua: .lua
+luau: .luau
+magik: .magik
+make: .mak .mk GNUmakefile Makefile makefile
+matlab: .m
+meson: meson.build meson.options meson_options.txt
+nim: .nim .nims
+ninja: .ninja
+nix: .nix
+nqc: .nqc
+objc: .mm
+ocaml: .ml
+ocaml_interface: .mli
+odin: .odin
+pascal: .dpr .lpr .pas .pp
+perl: .pl .pm .t
+php: .inc .php .phtml
+pony: .pony
+powershell: .ps1 .psd1 .psm1
+prisma: .prisma
+proto: .proto
+puppet: .epp
+purescript: .purs
+python: .py .pyi .pyw .pyx .pxd .bzl SConscript SConstruct
+qmljs: .qml
+query: .scm
+r: .r
+racket: .rkt
+re2c: .re
+rego: .rego
+ruby: .gemspec .rake .rb .rbi .ru Gemfile Rakefile Vagrantfile
+rust: .rs
+scala: .sbt .sc .scala
+scheme: .sld .sls .ss
+scss: .sass .scss
+smali: .smali
+smithy: .smithy
+solidity: .sol
+sparql: .rq .sparql
+sql: .sql
+squirrel: .nut
+starlark: .star BUILD BUILD.bazel WORKSPACE
+svelte: .svelte
+swift: .swift
+tablegen: .td
+tcl: .tcl .tk
+terraform: .tf .tfvars
+thrift: .thrift
+tsx: .tsx
+twig: .twig
+typescript: .cts .mts .ts
+uxntal: .tal
+v: .vsh .vv
+verilog: .sv .svh .v .vh
+vhdl: .vhd .vhdl
+vim: .vim
+vue: .vue
+wast: .wast
+wat: .wat
+wgsl: .wgsl
+yuck: .yuck
+zig: .zig
+: .coffee .cr .f77 .hbs .j2 .jinja .jinja2 .jsp .less .liquid .mako .ml4 .mustache .pug .slim .styl .tmpl .tpl .vb .yy .y .l
+"""
+
+_TEXT = """
+bibtex: .bib
+latex: .cls .latex .sty .tex
+markdown: .markdown .md .mdown .mdx
+org: .org
+po: .po .pot
+rst: .rest .rst
+typst: .typ
+: .adoc .asciidoc .1 .3 .5 .7 .8 .pod .rdoc .textile .txt .wiki
+"""
+
+
+@cache
+def _table(text: str) -> dict[str, str]:
+    """From a suffix (with its dot, lower case) or a whole name to the grammar; the first line that has it counts."""
+    found: dict[str, str] = {}
+    for line in text.strip().split("\n"):
+        language, _, files = line.partition(":")
+        for file in files.split():
+            found.setdefault(file, language)
+    return found
+
+
+def suffix(name: str) -> str:
+    """The last suffix of a file's name in lower case, with its dot; empty when there is none."""
+    stem, dot, last = name.rpartition(".")
+    return f".{last.lower()}" if dot and stem else ""
+
+
+def is_code(name: str) -> bool:
+    """Whether a file of this name (without folders) holds code that is run, built or shown to users."""
+    table = _table(_CODE)
+    return name in table or suffix(name) in table
+
+
+def is_prose(name: str) -> bool:
+    """Whether a file of this name (without folders) holds text for people."""
+    return suffix(name) in _table(_TEXT)
+
+
+def grammar(path: str) -> str | None:
+    """The name of the tree-sitter grammar for a file of this path, or None when there is none."""
+    name = path.rpartition("/")[2]
+    for table in (_table(_CODE), _table(_TEXT)):
+        language = table.get(name) or table.get(suffix(name))
+        if language:
+            return language
+    return None
