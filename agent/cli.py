@@ -276,7 +276,7 @@ def context(
         from functools import partial
 
         from m3agent.agent.context import command
-        from m3agent.agent.context.tokenizers import find_tokenizer
+        from m3agent.agent.context.tokenizer.source import find_tokenizer
         from m3agent.agent.repository import open_repository
         from m3agent.agent.settings import load_settings, state_dir
 

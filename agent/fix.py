@@ -18,7 +18,7 @@ from m3agent.agent import events, prompt
 from m3agent.agent.context.cache import folder_of
 from m3agent.agent.context.pack import PackOptions, pack
 from m3agent.agent.context.packed import Context
-from m3agent.agent.context.tokenizers import find_tokenizer
+from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch

@@ -18,7 +18,7 @@ from m3agent.agent.folders import config_path, state_path
 TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
 if TYPE_CHECKING:
     from m3agent.agent.context.packed import Context
-    from m3agent.agent.context.tokenizers import TokenizerSource
+    from m3agent.agent.context.tokenizer.source import TokenizerSource
 
 VALUES = frozenset(
     {"--repo", "--budget", "--prefix", "--include", "--exclude", "--tokenizer", "--output", "-o"}
@@ -105,7 +105,7 @@ def run(request: Request, checkout: Checkout, tokenizer: TokenizerSource | None)
             sys.stdout.buffer.writelines(context.pieces)
     sys.stderr.write(summary(context) + "\n")
     if tokenizer is not None and not context.exact:
-        from m3agent.agent.context.tokens import open_counter
+        from m3agent.agent.context.tokenizer.counter import open_counter
 
         sys.stderr.write(f"counts are not exact with this tokenizer: {open_counter(tokenizer).note}\n")
     if request.stats:
@@ -198,7 +198,7 @@ def _mentions(path: str) -> bool:
 
 
 def _tokenizer(wanted: str | None) -> TokenizerSource | None:
-    from m3agent.agent.context.tokenizers import find_tokenizer
+    from m3agent.agent.context.tokenizer.source import find_tokenizer
 
     return find_tokenizer(wanted, env=os.environ, cache=f"{state_path(os.environ)}/context")
 

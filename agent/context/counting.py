@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from m3agent.agent.context.tokens import Counter
+    from m3agent.agent.context.tokenizer.counter import Counter
 
 _BATCH_BYTES = 256 * 1024
 

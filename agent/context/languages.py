@@ -142,6 +142,11 @@ typst: .typ
 """
 
 
+def word_set(words: str) -> frozenset[str]:
+    """The words of a text as a set."""
+    return frozenset(words.split())
+
+
 @cache
 def _table(text: str) -> dict[str, str]:
     """From a suffix (with its dot, lower case) or a whole name to the grammar; the first line that has it counts."""

@@ -31,8 +31,8 @@ from m3agent.agent.context.packed import Context, PackedFile
 TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
 if TYPE_CHECKING:
     from m3agent.agent.context.counting import Counting
-    from m3agent.agent.context.tokenizers import TokenizerSource
-    from m3agent.agent.context.tokens import Counter
+    from m3agent.agent.context.tokenizer.counter import Counter
+    from m3agent.agent.context.tokenizer.source import TokenizerSource
 
 MAX_NAMES = 200
 """Files that are named as not shown; the rest is only counted."""
@@ -260,7 +260,7 @@ class Packing:
             self.cache.entries[source.key] = tokens, source.form
 
     def _open_counter(self) -> Counter:
-        from m3agent.agent.context.tokens import open_counter
+        from m3agent.agent.context.tokenizer.counter import open_counter
 
         assert self._options.tokenizer is not None, "nothing is counted without a tokenizer"
         return open_counter(self._options.tokenizer)

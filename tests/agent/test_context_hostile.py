@@ -159,7 +159,7 @@ def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path)
     }
     root = new_repo(files=files)
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
-    from m3agent.agent.context.tokenizers import find_tokenizer
+    from m3agent.agent.context.tokenizer.source import find_tokenizer
 
     source = find_tokenizer(str(tokenizer), env={}, cache=str(tmp_path))
     options = PackOptions(cache=str(tmp_path / "cache"), tokenizer=source)

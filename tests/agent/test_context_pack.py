@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from m3agent.agent.context.pack import MAX_NAMES, PackOptions, pack, pack_files
 from m3agent.agent.context.packed import Context
-from m3agent.agent.context.tokenizers import TokenizerSource, find_tokenizer
-from m3agent.agent.context.tokens import oracle_count
+from m3agent.agent.context.tokenizer.counter import oracle_count
+from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.repository import open_repository
 from tests.agent.small_tokenizer import write_tokenizer
 

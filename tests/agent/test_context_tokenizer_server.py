@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pytest
 from tokenizers import Tokenizer
 
-from m3agent.agent.context.tokenizers import TokenizerSource, find_tokenizer
-from m3agent.agent.context.tokens import open_counter, oracle_count
+from m3agent.agent.context.tokenizer.counter import open_counter, oracle_count
+from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.errors import UsageError
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from tests.agent.small_tokenizer import GPT_4, description

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from m3agent.agent.context.text import harmless
-from m3agent.agent.context.tokenizers import KITOKEN, TokenizerSource, find_tokenizer
-from m3agent.agent.context.tokens import Counter, open_counter, oracle_count
+from m3agent.agent.context.tokenizer.counter import Counter, open_counter, oracle_count
+from m3agent.agent.context.tokenizer.source import KITOKEN, TokenizerSource, find_tokenizer
 from m3agent.agent.errors import UsageError
 from tests.agent.small_tokenizer import GPT_4, SPECIAL, description, write_tokenizer
 
@@ -227,8 +227,8 @@ class TestExact:
         """In a process of its own: what the library has no room for ends the process."""
         program = (
             "import os, sys\n"
-            "from m3agent.agent.context.tokenizers import find_tokenizer\n"
-            "from m3agent.agent.context.tokens import open_counter, oracle_count\n"
+            "from m3agent.agent.context.tokenizer.source import find_tokenizer\n"
+            "from m3agent.agent.context.tokenizer.counter import open_counter, oracle_count\n"
             "source = find_tokenizer(sys.argv[1], env={}, cache=sys.argv[2])\n"
             "counter = open_counter(source)\n"
             "n = 1 << 20\n"
@@ -547,7 +547,7 @@ class TestFinding:
     def test_finding_imports_little(self, tokenizer: Path, cache: Path) -> None:
         program = (
             "import os, sys\n"
-            "from m3agent.agent.context.tokenizers import find_tokenizer\n"
+            "from m3agent.agent.context.tokenizer.source import find_tokenizer\n"
             "assert find_tokenizer(sys.argv[1], env={}, cache=sys.argv[2])\n"
             "print(*sorted(sys.modules))\n"
         )
@@ -727,8 +727,8 @@ class TestKept:
     def test_two_processes_at_once(self, tokenizer: Path, cache: Path) -> None:
         program = (
             "import sys\n"
-            "from m3agent.agent.context.tokenizers import find_tokenizer\n"
-            "from m3agent.agent.context.tokens import open_counter\n"
+            "from m3agent.agent.context.tokenizer.source import find_tokenizer\n"
+            "from m3agent.agent.context.tokenizer.counter import open_counter\n"
             "print(open_counter(find_tokenizer(sys.argv[1], env={}, cache=sys.argv[2])).count(sys.argv[3]))\n"
         )
         command = [sys.executable, "-c", program, str(tokenizer), str(cache), TEXT]
@@ -743,8 +743,8 @@ def test_threads_that_come_and_go(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "tokenizer.json")
     program = (
         "import sys, threading\n"
-        "from m3agent.agent.context.tokenizers import find_tokenizer\n"
-        "from m3agent.agent.context.tokens import open_counter\n"
+        "from m3agent.agent.context.tokenizer.source import find_tokenizer\n"
+        "from m3agent.agent.context.tokenizer.counter import open_counter\n"
         "source = find_tokenizer(sys.argv[1], env={}, cache=sys.argv[2])\n"
         "counts = []\n"
         "def work():\n    counts.append(open_counter(source).count('<hello>'))\n"

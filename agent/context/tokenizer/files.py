@@ -6,13 +6,13 @@ import os
 from hashlib import sha256
 
 from m3agent.agent.context.cache import read_file, write_file
-from m3agent.agent.context.tokenizers import TokenizerSource, identity, read_tokenizer
+from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
 from m3agent.agent.errors import UsageError
 
 _MAGIC = b"m3agent tokenizer 2\n"
 _DIGEST_BYTES = 32
 UNSUPPORTED = 3
-"""Exit code of `tokenizer_check` for a file that cannot be counted with; why is on its standard error."""
+"""Exit code of `check` for a file that cannot be counted with; why is on its standard error."""
 
 _MINUTES = 2  # for the largest file on a busy machine; a few seconds are usual
 
@@ -80,7 +80,7 @@ def _convert(data: bytes, location: str) -> bytes:
     import sys
 
     # -P: the working directory is a repository that nobody vouches for, and no place to import from.
-    command = [sys.executable, "-P", "-m", "m3agent.agent.context.tokenizer_check"]
+    command = [sys.executable, "-P", "-m", "m3agent.agent.context.tokenizer.check"]
     try:
         done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=60 * _MINUTES)
     except subprocess.TimeoutExpired:

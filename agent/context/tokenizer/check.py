@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from m3agent.agent.context.tokenizer_files import UNSUPPORTED, Prepared
+from m3agent.agent.context.tokenizer.files import UNSUPPORTED, Prepared
 
 if TYPE_CHECKING:
     from kitoken import Kitoken

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
-from m3agent.agent.context.tokenizer_files import prepare
-from m3agent.agent.context.tokenizers import TokenizerSource, identity, read_tokenizer
+from m3agent.agent.context.tokenizer.files import prepare
+from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
 from m3agent.agent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def open_counter(source: TokenizerSource) -> Counter:
     Raises `UsageError` for a file that cannot be read or counted with, and for a server what `ServerCounter` raises.
     """
     if source.kind == "server":
-        from m3agent.agent.context.tokenizer_server import ServerCounter
+        from m3agent.agent.context.tokenizer.server import ServerCounter
 
         return ServerCounter(source)
     return _FileCounter(source)

@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from m3agent.agent.context.cache import read_file, write_file
-from m3agent.agent.context.tokenizer_check import adds_up
-from m3agent.agent.context.tokenizers import TokenizerSource
+from m3agent.agent.context.tokenizer.check import adds_up
+from m3agent.agent.context.tokenizer.source import TokenizerSource
 from m3agent.agent.errors import UsageError
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from m3agent.serving.http import host_of, is_local, redact, refusal, retry_after

@@ -73,7 +73,7 @@ def find_tokenizer(
     Raises `UsageError` when what is wanted is not there, and for a server what `find_server` raises.
     """
     if wanted == "server":
-        from m3agent.agent.context.tokenizer_server import find_server
+        from m3agent.agent.context.tokenizer.server import find_server
 
         name, url, label = find_server(endpoint, model=model, api_key=api_key)
         return TokenizerSource("server", name, label, url, cache, model=model, api_key=api_key)
