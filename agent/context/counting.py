@@ -43,8 +43,8 @@ class Counting:
         if self._size >= _BATCH_BYTES:
             self._hand_over()
 
-    def result(self) -> tuple[list[int], bool]:
-        """The tokens of each chunk in the order they were added, and whether such counts add up exactly.
+    def result(self) -> tuple[list[int], Counter]:
+        """The tokens of each chunk in the order they were added, and the counter that counted them.
 
         Raises what opening the tokenizer or counting raised.
         """
@@ -56,7 +56,8 @@ class Counting:
         if self._errors:
             raise self._errors[0]
         counts = [count for number in range(self._batches) for count in self._counts[number]]
-        return counts, self._counter is not None and self._counter.exact
+        assert self._counter is not None, "a thread that could not open it has left an error"
+        return counts, self._counter
 
     def _hand_over(self) -> None:
         if self._batch:

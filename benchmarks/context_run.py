@@ -1,0 +1,131 @@
+"""Runs packers for the context benchmark: on clones of their own, in an environment without anybody's settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import git
+from benchmarks.context_peers import Absent
+from benchmarks.context_report import Sample
+
+from m3agent.agent.context.kinds import Kind, kind_of
+
+LIMIT = 600  # seconds for one run
+RACY = 1.1
+"""Seconds: git looks into files that changed in the same second as its index was written."""
+
+CONVERTED = "context/tokenizers"
+"""Where in the folder for state the converted tokenizers are: they are the machine's, not a repository's."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one command ended, and what it said."""
+
+    sample: Sample
+    code: int
+    said: str
+
+    @property
+    def last_line(self) -> str:
+        lines = self.said.strip().splitlines()
+        return lines[-1][:120] if lines else "it said nothing"
+
+
+class Bench:
+    """The clones, folders and environment of one run of the benchmark, all of them below `scratch`."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        home = scratch / "home"
+        home.mkdir()
+        # nobody's settings or caches
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "NO_COLOR": "1"}
+        self.state = scratch / "state"
+
+    def clone(self, repo: Path, name: str) -> Path:
+        """A clone of the repository with all that it has of history; git need not look into any file of it."""
+        folder = self.scratch / name
+        self._git(self.scratch, "clone", "--quiet", "--local", str(repo.resolve()), name)
+        self._git(folder, "read-tree", "HEAD")
+        time.sleep(RACY)
+        self._git(folder, "update-index", "-q", "--refresh")
+        return folder
+
+    def _git(self, folder: Path, *args: str) -> None:
+        done = git(folder, *args)
+        if done.returncode:
+            raise SystemExit(f"git {args[0]} failed: {done.stderr.decode(errors='replace').strip()}")
+
+    def known_state(self) -> dict[str, str]:
+        """The state of earlier packs."""
+        return {"M3AGENT_STATE": str(self.state)}
+
+    def empty_state(self) -> dict[str, str]:
+        """A state that knows nothing."""
+        folder = self.scratch / "empty"
+        shutil.rmtree(folder, ignore_errors=True)
+        return {"M3AGENT_STATE": str(folder)}
+
+    def state_with_tokenizer(self) -> dict[str, str]:
+        """A state that knows nothing but the tokenizer."""
+        folder = self.scratch / "fresh"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.state / CONVERTED, folder / CONVERTED)
+        return {"M3AGENT_STATE": str(folder)}
+
+    def run(self, command: Sequence[str], env: Mapping[str, str]) -> Run:
+        """Run a command in the scratch folder, measured. Raises Absent when it takes too long."""
+        files = [self.scratch / "stdout", self.scratch / "stderr"]
+        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("context_child.py"))]
+        process = subprocess.Popen(
+            [*launcher, *map(str, files), *command],
+            cwd=self.scratch,
+            env={**self.env, **env},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise Absent(f"not ended within {LIMIT} s") from None
+        if process.returncode:
+            raise Absent(f"{command[0]} cannot be started")
+        took = json.loads(out)
+        said = "".join(file.read_text(errors="replace") for file in files)
+        return Run(Sample(took["wall"], took["cpu"], took["peak"]), took["exit"], said)
+
+
+class Edits:
+    """Changes one source file of medium size, each time to a text that never was before."""
+
+    def __init__(self, clone: Path) -> None:
+        listed = git(clone, "ls-files", "-z").stdout.decode(errors="surrogateescape")
+        sources = [clone / path for path in listed.split("\0") if path and kind_of(path) is Kind.SOURCE]
+        ranked = sorted(
+            (file.stat().st_size, file) for file in sources if file.is_file() and not file.is_symlink()
+        )
+        if not ranked:
+            raise SystemExit("there is no source file in it that could be edited")
+        self._file = ranked[len(ranked) // 2][1]
+        self._lines = self._file.read_bytes().splitlines(keepends=True)
+        self.path = str(self._file.relative_to(clone))
+        self.mark = b""
+
+    def edit(self, number: int) -> None:
+        self.mark = f"edited in round {number} at {time.time_ns()}".encode()
+        middle = len(self._lines) // 2
+        self._file.write_bytes(
+            b"".join([*self._lines[:middle], b"# %b\n" % self.mark, *self._lines[middle:]])
+        )
