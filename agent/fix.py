@@ -16,8 +16,9 @@ from typing import Any, Literal
 from m3agent import __version__
 from m3agent.agent import events, prompt
 from m3agent.agent.context.cache import folder_of
-from m3agent.agent.context.pack import PackOptions, pack
+from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
+from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError

@@ -34,8 +34,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.context.tokenizer.counter import oracle_count
+from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.errors import UsageError
 
 # run as a file, it finds the folder's other modules

@@ -23,8 +23,9 @@ from pathlib import Path
 from statistics import mean, quantiles
 
 from m3agent.agent.context.checkout import Checkout, quick_checkout
-from m3agent.agent.context.pack import PackOptions, pack
+from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
+from m3agent.agent.context.packing import PackOptions
 
 APART = 10
 """Commits between packs in the second measure: a session that comes back after a while."""

@@ -12,7 +12,8 @@ import sys
 from time import monotonic
 
 from m3agent.agent.context.checkout import Checkout, quick_checkout
-from m3agent.agent.context.pack import PackOptions, pack
+from m3agent.agent.context.pack import pack
+from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.folders import config_path, state_path
 
 TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import

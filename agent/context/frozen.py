@@ -11,14 +11,12 @@ import json
 import os
 from difflib import SequenceMatcher
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from m3agent.agent.context import rules
 from m3agent.agent.context.cache import read_file, write_file
 from m3agent.agent.context.packed import Context, PackedFile
-
-if TYPE_CHECKING:
-    from m3agent.agent.context.pack import Packing, PackOptions
+from m3agent.agent.context.packing import Packing, PackOptions
 
 REBASE = 20
 """An appendix longer than one part in so many of the base starts a new base. At 5 % the five repositories measured kept
@@ -42,11 +40,12 @@ class _Base(NamedTuple):
     text: bytes
 
 
-def arrange(packing: Packing, note: bytes, options: PackOptions) -> Context | None:
+def arrange(packing: Packing, note: bytes) -> Context | None:
     """The pack on its frozen base; None where there is no folder to keep one in.
 
     The base is made anew when there is none, when too much has changed, or when base and changes exceed the budget.
     """
+    options = packing.options
     if options.cache is None:
         return None
     path = f"{options.cache}/{_variant(options)}.base"

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packed import Context, PackedFile
+from m3agent.agent.context.packing import Packing, Source
 from m3agent.agent.context.rules import OVER_BUDGET
 from m3agent.agent.context.select import Candidate, select
 from m3agent.agent.context.store import TermStore
-
-if TYPE_CHECKING:
-    from m3agent.agent.context.pack import Packing, Source
 
 NOTE_SHARE = 10
 """One part in this many of the budget is kept free for naming what is not shown, and one for the repository's own
 instructions."""
 
 
-def arrange(packing: Packing, budget: int, issue: str, cache: str | None, head: int) -> Context:
-    """The context of at most `budget` tokens, its files ranked by `issue`; `head` is the number of the commit on the
-    first-parent line, which the files' churn counts from."""
+def arrange(packing: Packing, budget: int) -> Context:
+    """The context of at most `budget` tokens, its files ranked by the issue."""
+    options = packing.options
     room = budget - budget // NOTE_SHARE
     pinned, used = _pinned(packing.sources, budget // NOTE_SHARE)
     rest = [source for source in packing.sources if source not in pinned]
@@ -33,12 +30,12 @@ def arrange(packing: Packing, budget: int, issue: str, cache: str | None, head: 
             tokens=source.tokens,
             key=source.key,
             order=place,
-            touched=None if source.churn is None else source.churn - head / TAU,
+            touched=None if source.churn is None else source.churn - packing.head / TAU,
             text=_Body(packing, source),
         )
         for place, source in enumerate(rest)
     ]
-    with TemporaryDirectory() as temporary, TermStore(Path(cache or temporary)) as store:
+    with TemporaryDirectory() as temporary, TermStore(Path(options.cache or temporary)) as store:
         signatures: dict[int, bytes] = {}
 
         def outline_tokens(index: int) -> int | None:
@@ -50,7 +47,12 @@ def arrange(packing: Packing, budget: int, issue: str, cache: str | None, head: 
             return packing.count(signatures[index])
 
         chosen = select(
-            candidates, issue, room - used, store, outline_tokens=outline_tokens, progress=packing.progress
+            candidates,
+            options.issue,
+            room - used,
+            store,
+            outline_tokens=outline_tokens,
+            progress=options.progress,
         )
     shown = [*pinned, *(rest[index] for index in chosen.core)]
     tail = [rest[index] for index in chosen.tail]

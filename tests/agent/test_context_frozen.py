@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.frozen import REBASE
-from m3agent.agent.context.pack import PackOptions, pack, pack_files
+from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packed import Context
+from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.repository import open_repository
 
 if TYPE_CHECKING:

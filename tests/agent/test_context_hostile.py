@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from m3agent.agent.context.pack import PackOptions, pack, pack_files
+from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packed import Context
+from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.repository import open_repository
 from tests.agent.small_tokenizer import write_tokenizer
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.context.pack import MAX_NAMES, PackOptions, pack, pack_files
+from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packed import Context
+from m3agent.agent.context.packing import MAX_NAMES, PackOptions
 from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.repository import open_repository
@@ -106,7 +107,9 @@ def test_chunks_are_whole_and_no_file_can_forge_one(tree: dict[str, bytes]) -> N
     assert [match[1] for match in matches] == [file.path for file in context.files]
     assert len(context.files) + len(context.dropped) == len(tree)
     assert context.text == "" or (context.text[0], context.text[-1]) == ("<", "\n")
-    readable = {path for path in tree if path.isascii() and path.isprintable() and not set("<[]\\") & set(path)}
+    readable = {
+        path for path in tree if path.isascii() and path.isprintable() and not set("<[]\\") & set(path)
+    }
     names = {html.unescape(name) for name in [*(file.path for file in context.files), *dict(context.dropped)]}
     assert readable <= names
 

@@ -103,12 +103,20 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
         (started(branch=None, dirty=3), ["commit   0123456789ab (detached), 3 uncommitted changes included"]),
         (
             events.ContextPacked(
-                files=12, tokens=34567, exact=False, dropped={"a": 2, "b": 1}, redacted=["x", "y"], digest="", seconds=1
+                files=12,
+                tokens=34567,
+                exact=False,
+                dropped={"a": 2, "b": 1},
+                redacted=["x", "y"],
+                digest="",
+                seconds=1,
             ),
             ["context  12 files, ≈34,567 tokens, 3 left out, secrets redacted in 2"],
         ),
         (
-            events.ContextPacked(files=1, tokens=10, exact=True, dropped={}, redacted=[], digest="", seconds=1),
+            events.ContextPacked(
+                files=1, tokens=10, exact=True, dropped={}, redacted=[], digest="", seconds=1
+            ),
             ["context  1 file, 10 tokens"],
         ),
         (events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[]), ["turn 3   I see. Now."]),
