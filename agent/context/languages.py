@@ -164,22 +164,28 @@ def suffix(name: str) -> str:
     return f".{last.lower()}" if dot and stem else ""
 
 
+def _language(table: dict[str, str], name: str) -> str | None:
+    """The grammar of a file of this name; empty when it has none, None when the name is not in the table."""
+    found = table.get(suffix(name))
+    return table.get(name) if found is None and not name.startswith(".") else found
+
+
 def is_code(name: str) -> bool:
     """Whether a file of this name (without folders) holds code that is run, built or shown to users."""
-    table = _table(_CODE)
-    return name in table or suffix(name) in table
+    return _language(_table(_CODE), name) is not None
 
 
 def is_prose(name: str) -> bool:
     """Whether a file of this name (without folders) holds text for people."""
-    return suffix(name) in _table(_TEXT)
+    return _language(_table(_TEXT), name) is not None
 
 
 def grammar(path: str) -> str | None:
     """The name of the tree-sitter grammar for a file of this path, or None when there is none."""
     name = path.rpartition("/")[2]
-    for table in (_table(_CODE), _table(_TEXT)):
-        language = table.get(name) or table.get(suffix(name))
-        if language:
-            return language
-    return None
+    return _language(_table(_CODE), name) or _language(_table(_TEXT), name) or None
+
+
+def all_grammars() -> set[str]:
+    """The names of all grammars that files may have."""
+    return {*_table(_CODE).values(), *_table(_TEXT).values()} - {""}

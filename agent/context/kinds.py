@@ -1,0 +1,83 @@
+"""What a file is for, told by its path alone: source, test, example, documentation or configuration.
+
+Nothing here knows a project, a language or where a project keeps its sources: only the words that people use in the
+names of folders and files everywhere.
+"""
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+
+from m3agent.agent.context.languages import is_code, is_prose, word_set
+
+
+class Kind(StrEnum):
+    """What a file is for."""
+
+    SOURCE = "source"
+    TEST = "test"
+    EXAMPLE = "example"
+    """Code beside the program: examples, benchmarks, scripts."""
+    DOC = "doc"
+    CONFIG = "config"
+    """Configuration, build files and data."""
+
+
+_TEST = word_set(
+    "test tests unittest unittests spec specs e2e it itest itests testcase testcases testdata testsuite testsuites "
+    "fixture fixtures mocks snapshots cypress"
+)
+_EXAMPLE = word_set(
+    "bench benches benchmark benchmarks demo demos example examples playground sample samples tutorial tutorials"
+)
+_DOC = frozenset({"doc", "docs", "documentation", "javadoc", "apidoc"})
+
+# Words that mean this only as the name of a folder at the top: deeper, they name parts of programs.
+_TOP_TEST = frozenset({"testing", "t"})
+_TOP_EXAMPLE = frozenset({"ci", "hack", "release", "script", "scripts"})
+_TOP_DOC = frozenset(
+    {"changelog", "changelogs", "changes", "man", "news", "newsfragments", "site", "website", "wiki"}
+)
+
+_TEST_NAME = re.compile(
+    r"conftest|tests?|specs?|[Tt]ests?[_.-].*|.*[_.-](?:[Tt]ests?|[Ss]pecs?|e2e)"
+    r"|.*[a-z0-9](?:Tests?|TestCase|Specs?|IT)|Test[A-Z].*"
+)
+_BUILD_NAME = re.compile(
+    r"setup\.py|noxfile\.py|.*\.config\.\w+|(?:gulp|grunt|rake|gem|make|docker|jenkins|vagrant|pod)file(?:\..*)?"
+    r"|.*\.(?:gradle|kts|gemspec|cmake|mk|sbt|nix|dockerfile)|cmakelists\.txt|build|build\.bazel|workspace|meson\.build|meson[._]options.*",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[^-_. ]+")
+
+
+@lru_cache(maxsize=4096)
+def _of_folders(folders: str) -> Kind:
+    """What the folders say of a file of code in them; the word nearest to the file counts."""
+    names = folders.lower().split("/")
+    for depth in reversed(range(len(names))):
+        if names[depth].startswith("."):
+            return Kind.CONFIG
+        words = {names[depth], *_WORD.findall(names[depth])}
+        if words & _TEST or (depth == 0 and words & _TOP_TEST):
+            return Kind.TEST
+        if words & _EXAMPLE or (depth == 0 and words & _TOP_EXAMPLE):
+            return Kind.EXAMPLE
+        if words & _DOC or (depth == 0 and words & _TOP_DOC):
+            return Kind.DOC
+    return Kind.SOURCE
+
+
+def kind_of(path: str) -> Kind:
+    """What the file of this path (relative to the repository, with `/`) is for."""
+    folders, _, name = path.rpartition("/")
+    if name.startswith(".") or _BUILD_NAME.fullmatch(name):
+        return Kind.CONFIG
+    if is_prose(name):
+        return Kind.DOC
+    if not is_code(name):
+        return Kind.CONFIG
+    by_folder = _of_folders(folders)
+    if by_folder is Kind.SOURCE and _TEST_NAME.fullmatch(name.rpartition(".")[0] or name):
+        return Kind.TEST
+    return by_folder

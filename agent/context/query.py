@@ -1,0 +1,122 @@
+"""What an issue asks for: its terms, the names in it, and the files and modules that it mentions."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from m3agent.agent.context.imports import FOLDER_FILES
+from m3agent.agent.context.languages import is_code, is_prose
+from m3agent.agent.context.terms import code, codes, words
+
+LONGEST_ISSUE = 200_000
+"""Characters of an issue that are read; what follows is seldom words."""
+
+# a/b.py, C:\a\b.py, a/b.py:12; a.b.c; a::b
+_MENTION = re.compile(r"[\w.@+:/\\-]+")
+_LONGEST_MENTION = 300
+_LINE_NUMBER = re.compile(r":\d.*")
+_SEPARATORS = re.compile(r"[:/\\]+")
+
+
+@dataclass(frozen=True)
+class Query:
+    """An issue as files are compared with it.
+
+    `terms` gives each term's weight by its code; `names` are the codes of whole words, which may be defined somewhere;
+    `files` are file names mentioned, as the parts of their paths, `modules` are dotted names, as their parts.
+    """
+
+    terms: dict[int, float]
+    names: frozenset[int]
+    files: tuple[tuple[str, ...], ...]
+    modules: tuple[tuple[str, ...], ...]
+
+
+def read_issue(issue: str) -> Query:
+    """The query that an issue stands for; an empty one for an issue without words."""
+    issue = issue[:LONGEST_ISSUE]
+    tally: dict[int, int] = {}
+    names: set[int] = set()
+    for word, number in words(issue).items():
+        names.add(code(word.strip("_").casefold()))
+        for term in codes(word):
+            tally[term] = tally.get(term, 0) + number
+    files: dict[tuple[str, ...], None] = {}
+    modules: dict[tuple[str, ...], None] = {}
+    for mention in dict.fromkeys(_MENTION.findall(issue)):
+        if len(mention) > _LONGEST_MENTION:
+            continue
+        whole = _LINE_NUMBER.sub("", mention).strip(".:-")
+        parts = tuple(part for part in _SEPARATORS.split(whole) if part not in ("", ".", ".."))
+        if not parts:
+            continue
+        if is_code(parts[-1]) or is_prose(parts[-1]):
+            files[tuple(part.lower() for part in parts)] = None
+        else:
+            names_in = tuple(name.lower() for part in parts for name in part.split(".") if name)
+            if len(names_in) > 1:
+                modules[names_in] = None
+    return Query(
+        {term: 1 + math.log(number) for term, number in tally.items()},
+        frozenset(names),
+        tuple(files),
+        tuple(modules),
+    )
+
+
+def mentioned(paths: Sequence[str], query: Query) -> list[float]:
+    """How far the issue mentions each file: 1 when it names this one alone, less when it may mean others too.
+
+    Of a path in the issue (a traceback has them) the last part must be the file's name, and those that share the most
+    folders before it are meant; a dotted name means the module that its longest beginning leads to.
+    """
+    values = [0.0] * len(paths)
+    names = {parts[-1] for parts in query.files}
+    stems = {name for parts in query.modules for name in parts}
+    if not names and not stems:
+        return values
+    by_name: dict[str, list[tuple[int, list[str]]]] = {}
+    by_stem: dict[str, list[tuple[int, list[str]]]] = {}
+    for index, path in enumerate(paths):
+        parts = path.lower().split("/")
+        name = parts[-1]
+        if name in names:
+            by_name.setdefault(name, []).append((index, parts))
+        stem = name.partition(".")[0]
+        module = parts[:-1] if stem in FOLDER_FILES and len(parts) > 1 else [*parts[:-1], stem]
+        if module[-1] in stems:
+            by_stem.setdefault(module[-1], []).append((index, module))
+    for file in query.files:
+        _credit(values, by_name.get(file[-1], ()), file, least=1)
+    for dotted in query.modules:
+        for least in (2, 1):
+            if any(
+                _credit(values, by_stem.get(dotted[end - 1], ()), dotted[:end], least)
+                for end in range(len(dotted), 0, -1)
+            ):
+                break
+    return values
+
+
+def _credit(
+    values: list[float], named: Sequence[tuple[int, list[str]]], parts: tuple[str, ...], least: int
+) -> bool:
+    """Count a mention for those files whose last parts agree the most with `parts`, at least `least` of them."""
+    shared = [(_common_end(path, parts), index) for index, path in named]
+    most = max(shared, default=(0, 0))[0]
+    if most < least:
+        return False
+    meant = [index for number, index in shared if number == most]
+    for index in meant:
+        values[index] = max(values[index], 1 / len(meant))
+    return True
+
+
+def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
+    number = 0
+    for a, b in zip(reversed(one), reversed(other), strict=False):
+        if a != b:
+            break
+        number += 1
+    return number

@@ -1,0 +1,300 @@
+"""Chooses what is shown of a repository that does not fit the budget.
+
+About half of the budget holds a core that does not depend on the issue, so that a server's cached prefix serves every
+issue at a commit; the rest holds outlines, which do not depend on it either, and the files the issue seems to be about.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from m3agent.agent.context.imports import ImportMap
+from m3agent.agent.context.kinds import Kind, kind_of
+from m3agent.agent.context.query import Query, mentioned, read_issue
+from m3agent.agent.context.store import Progress, TermStore
+from m3agent.agent.context.terms import codes, words
+
+K1, B = 1.5, 0.75
+"""BM25's usual constants."""
+
+_MOST_MISSES = 50
+"""Outlines in a row that did not fit, after which no more are made."""
+_MOST_TRIED = 20_000_000
+"""Tokens of files whose outlines are made in one go: about 15 s of parsing the first time."""
+_WORTH = 2
+"""An outline that takes more than one part in this many of the file's tokens is not worth its place."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A file that may be shown.
+
+    `tokens` is what it takes in the context; `key` (16 bytes) stands for its path and content; `order` is its place in
+    the order that stays the same between issues; `touched` is the natural logarithm of its decayed number of changes,
+    the sum of exp(-age/100) over the commits that touched it, ages in first-parent commits, None without history; `text`
+    reads it.
+    """
+
+    path: str
+    tokens: int
+    key: bytes
+    order: float
+    touched: float | None
+    text: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is shown, as positions in the candidates.
+
+    `core` in the candidates' stable order, then `outlined` in that order, neither depending on the issue; then `tail`,
+    the best match last, next to the issue. A file may be both outlined and in the tail. `dropped` are all others.
+    """
+
+    core: list[int]
+    outlined: list[int]
+    tail: list[int]
+    dropped: list[int]
+
+
+KINDS = {Kind.SOURCE: 1.0, Kind.TEST: 0.8, Kind.EXAMPLE: 0.8, Kind.DOC: 0.5, Kind.CONFIG: 0.5}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each sign counts.
+
+    Each sign is divided by its greatest value over all files first, so that a weight is what the best file gets. `kinds`
+    is a factor, `size` the power of a file's tokens that its worth is divided by, `core` and `outlines` parts of the
+    budget. Set by hand and fitted to no repository: on seven, in six languages, leaving out `path`, `names`, `mentions`,
+    `recency` or `neighbours`, or doubling one of them, changes recall at a quarter of the tokens by less than 0.02 on
+    average (benchmarks/selection.py measures it).
+    """
+
+    words: float = 1.0
+    path: float = 0.5
+    names: float = 0.25
+    mentions: float = 0.5
+    recency: float = 0.4
+    neighbours: float = 0.25
+    kinds: Mapping[Kind, float] = field(default_factory=lambda: KINDS)
+    size: float = 0.2
+    core: float = 0.5
+    core_beside_outlines: float = 0.4
+    outlines: float = 0.15
+
+
+DEFAULT = Weights()
+
+
+@dataclass
+class Signs:
+    """What speaks for each file: one number a file in each list; greater is better, nothing scaled yet."""
+
+    words: list[float]
+    path: list[float]
+    names: list[float]
+    mentions: list[float]
+    recency: list[float]
+    degree: list[float]
+    linked: list[list[int]]
+    kinds: list[Kind]
+
+
+def select(
+    candidates: Sequence[Candidate],
+    issue: str,
+    budget: int,
+    terms: TermStore,
+    *,
+    outline_tokens: Callable[[int], int | None] | None = None,
+    progress: Progress | None = None,
+    weights: Weights = DEFAULT,
+) -> Selection:
+    """Choose what to show of `candidates` in at most `budget` tokens.
+
+    `outline_tokens` gives the tokens of a candidate's outline, None when it has none; it is asked only for the files
+    that come into question.
+    """
+    signs = read_signs(candidates, read_issue(issue), terms, progress)
+    by_prior = _ranked(candidates, static_values(candidates, signs, weights))
+    by_issue = _ranked(candidates, issue_values(candidates, signs, weights)) if issue.strip() else by_prior
+
+    def in_order(chosen: Iterable[int]) -> list[int]:
+        return sorted(chosen, key=lambda i: (candidates[i].order, candidates[i].path))
+
+    share = weights.core_beside_outlines if outline_tokens else weights.core
+    core, used = _fill(by_prior, lambda i: candidates[i].tokens, int(budget * share))
+    shown = set(core)
+    outlined: list[int] = []
+    if outline_tokens:
+        rest = [i for i in by_prior if i not in shown]
+        outlined, more = _outlines(candidates, rest, outline_tokens, int(budget * weights.outlines))
+        used += more
+    tail, _ = _fill((i for i in by_issue if i not in shown), lambda i: candidates[i].tokens, budget - used)
+    shown.update(outlined, tail)
+    dropped = [i for i in range(len(candidates)) if i not in shown]
+    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped)
+
+
+def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:
+    """Best first; rounded, so that a last bit in which two machines' logarithms differ does not decide."""
+    return sorted(range(len(candidates)), key=lambda i: (-round(values[i], 9), candidates[i].path))
+
+
+def _fill(ranked: Iterable[int], cost: Callable[[int], int], room: int) -> tuple[list[int], int]:
+    """The best that fit into `room`, and what they take of it."""
+    chosen: list[int] = []
+    used = 0
+    for index in ranked:
+        if used + (tokens := cost(index)) <= room:
+            chosen.append(index)
+            used += tokens
+    return chosen, used
+
+
+def _outlines(
+    candidates: Sequence[Candidate], ranked: Iterable[int], cost: Callable[[int], int | None], room: int
+) -> tuple[list[int], int]:
+    """The same of outlines. Making one takes time, so the search ends when next to no room is left."""
+    chosen: list[int] = []
+    used = misses = tried = 0
+    for index in ranked:
+        if misses == _MOST_MISSES or tried > _MOST_TRIED or used >= room:
+            break
+        tried += candidates[index].tokens
+        tokens = cost(index)
+        if tokens is None or tokens * _WORTH > candidates[index].tokens:
+            continue
+        if used + tokens <= room:
+            chosen.append(index)
+            used += tokens
+            misses = 0
+        else:
+            misses += 1
+    return chosen, used
+
+
+def read_signs(
+    candidates: Sequence[Candidate], query: Query, terms: TermStore, progress: Progress | None = None
+) -> Signs:
+    """Compare every candidate with the query."""
+    number = len(candidates)
+    imports = ImportMap([candidate.path for candidate in candidates])
+    wanted = frozenset(query.terms)
+    lengths = [0] * number
+    hits: list[dict[int, int]] = [{}] * number
+    names: list[frozenset[int]] = [frozenset()] * number
+    edges: list[dict[int, float]] = [{}] * number
+    for index, found in terms.terms(candidates, progress):
+        lengths[index] = found.length
+        if common := wanted.intersection(found.terms):
+            hits[index] = {term: found.counts[found.terms.index(term)] for term in common}
+        names[index] = query.names.intersection(found.defined)
+        edges[index] = imports.targets(index, found.imports)
+    degree = [0.0] * number
+    linked: list[list[int]] = [[] for _ in range(number)]
+    for index, targets in enumerate(edges):
+        for target, part in targets.items():
+            degree[target] += part
+            linked[target].append(index)
+            linked[index].append(target)
+    in_path = [_path_hits(candidate.path, wanted) for candidate in candidates]
+    return Signs(
+        words=_bm25(hits, lengths, query.terms),
+        path=_rarity(in_path, query.terms),
+        names=_rarity(names),
+        mentions=mentioned([candidate.path for candidate in candidates], query),
+        recency=[
+            0.0 if c.touched is None else math.log1p(math.exp(min(c.touched, 50.0))) for c in candidates
+        ],
+        degree=[math.log1p(each) for each in degree],
+        linked=linked,
+        kinds=[kind_of(candidate.path) for candidate in candidates],
+    )
+
+
+def _bm25(hits: list[dict[int, int]], lengths: list[int], weights: dict[int, float]) -> list[float]:
+    rarity = _idf(hits)
+    mean = sum(lengths) / max(1, len(lengths)) or 1.0
+    values: list[float] = []
+    for found, length in zip(hits, lengths, strict=True):
+        norm = K1 * (1 - B + B * length / mean)
+        values.append(
+            sum(
+                weights[term] * rarity[term] * count * (K1 + 1) / (count + norm)
+                for term, count in found.items()
+            )
+        )
+    return values
+
+
+def _idf(found: Sequence[Iterable[int]]) -> dict[int, float]:
+    frequency: dict[int, int] = {}
+    for each in found:
+        for term in each:
+            frequency[term] = frequency.get(term, 0) + 1
+    number = len(found)
+    return {term: math.log(1 + (number - n + 0.5) / (n + 0.5)) for term, n in frequency.items()}
+
+
+def _rarity(found: Sequence[Collection[int]], weights: dict[int, float] | None = None) -> list[float]:
+    """The sum of what is found in each file, what is rare counting more."""
+    rarity = _idf(found)
+    if weights is None:
+        return [sum(rarity[term] for term in each) for each in found]
+    return [sum(weights[term] * rarity[term] for term in each) for each in found]
+
+
+def _path_hits(path: str, wanted: frozenset[int]) -> frozenset[int]:
+    folder, _, name = path.rpartition("/")
+    return wanted & (_terms_of_path(folder) | _terms_of_path(name))
+
+
+@lru_cache(maxsize=8192)
+def _terms_of_path(path: str) -> frozenset[int]:
+    return frozenset(term for word in words(path) for term in codes(word))
+
+
+def static_values(candidates: Sequence[Candidate], signs: Signs, weights: Weights = DEFAULT) -> list[float]:
+    """What each file is worth by itself: how many import it, how much it changes, what it is for, how short it is."""
+    degree, recency = _scaled(signs.degree), _scaled(signs.recency)
+    return [
+        (1 + degree[index] + recency[index])
+        * weights.kinds[signs.kinds[index]] ** 2
+        / _size(candidate, weights)
+        for index, candidate in enumerate(candidates)
+    ]
+
+
+def issue_values(candidates: Sequence[Candidate], signs: Signs, weights: Weights = DEFAULT) -> list[float]:
+    """What each file is worth for the issue."""
+    own = [0.0] * len(candidates)
+    for weight, sign in (
+        (weights.words, signs.words),
+        (weights.path, signs.path),
+        (weights.names, signs.names),
+        (weights.mentions, signs.mentions),
+        (weights.recency, signs.recency),
+    ):
+        if weight:
+            for index, value in enumerate(_scaled(sign)):
+                own[index] += weight * value
+    values: list[float] = []
+    for index, candidate in enumerate(candidates):
+        value = own[index]
+        if weights.neighbours and signs.linked[index]:
+            best = sorted((own[other] for other in signs.linked[index]), reverse=True)[:3]
+            value += weights.neighbours * sum(best) / 3
+        values.append(value * weights.kinds[signs.kinds[index]] / _size(candidate, weights))
+    return values
+
+
+def _scaled(values: list[float]) -> list[float]:
+    most = max(values, default=0.0)
+    return [value / most for value in values] if most > 0 else values
+
+
+def _size(candidate: Candidate, weights: Weights) -> float:
+    return float(max(candidate.tokens, 1) ** weights.size)

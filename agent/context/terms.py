@@ -1,0 +1,260 @@
+"""What a text is about: its terms, the names it defines and what it imports, in any language, by patterns alone."""
+
+import re
+import struct
+import sys
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+from typing import Self
+from zlib import crc32
+
+TERMS_VERSION = 2
+"""Goes up when the same text gives other terms, so that what is stored is made anew."""
+
+_LONG_WORD = 64
+_MAX_DEFINED = 2000
+_MAX_IMPORTS = 500
+_REMEMBERED = 100_000
+_MOST = 255
+
+_WORD = re.compile(r"[^\W\d]\w+")
+# Every ASCII character that is in no word becomes a space; the bytes of other characters stay.
+_APART = bytes(c if c > 127 or c == 95 or chr(c).isalnum() else 32 for c in range(256))
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Thai and Lao, kana, Han, Hangul: scripts written without spaces, or with words that take many endings
+_SPACELESS = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
+
+
+def parts(word: str) -> list[str]:
+    """The terms of one word: itself in lower case, then the stems of what case and underscores divide it into.
+
+    Of scripts that are written without spaces, each two neighbouring characters.
+    """
+    if not word.isascii() and _SPACELESS.search(word):
+        return [run[i : i + 2] for run in _SPACELESS.findall(word) for i in range(max(1, len(run) - 1))]
+    whole = word.strip("_").casefold()
+    if not word.isascii():
+        return list({whole: None} | dict.fromkeys(part for part in whole.split("_") if len(part) > 1))
+    found = _PART.findall(word)
+    if len(found) == 1 and len(found[0]) == len(whole):
+        return [stem(whole)]
+    return [whole, *(stem(part.lower()) for part in found if len(part) > 1)] if whole else []
+
+
+def stem(term: str) -> str:
+    """An English word without its plural, past or -ing ending, roughly: only that both forms give the same matters."""
+    if len(term) > 4 and term.isascii():
+        for ending in ("ing", "ed", "es", "s"):
+            if term.endswith(ending) and len(term) - len(ending) > 2 and not term.endswith("ss"):
+                term = term[: -len(ending)]
+                if ending in ("ing", "ed") and term[-1] == term[-2] and term[-1] not in "lsz":
+                    return term[:-1]  # running, stopped
+                break
+        return term.removesuffix("e")
+    return term
+
+
+def code(term: str) -> int:
+    """The number that stands for a term where terms are stored: 32 bits, the same on every machine."""
+    return crc32(term.encode("utf-8", "surrogatepass"))
+
+
+# Both patterns begin with a newline, which is found fast: they are run on "\n" and the text.
+_NAME = r"[A-Za-z_$][\w$]*"
+_DEFINED = re.compile(
+    r"\n[ \t]*(?:"
+    # a word that announces a name, in the languages that have one, after words that only qualify it
+    r"(?:(?:export|default|pub(?:\([\w:]+\))?|public|private|protected|internal|static|final|abstract|async|open"
+    r"|override|sealed|data|inline|unsafe|extern|virtual|partial|suspend|declare|local|constexpr|case)[ \t]+){0,6}"
+    r"(?:def[a-z]*|class|function\*?|func|fun|fn|struct|enum(?:[ \t]+class)?|trait|interface|type|module|mod|namespace"
+    r"|package|union|protocol|extension|object|record|macro_rules!|sub|proc|const|let|var|val"
+    r"|typedef(?:[ \t]+(?:struct|enum|union))?)[ \t]+"
+    rf"(?:\([^()\n]{{0,80}}\)[ \t]*)?(?:self\.)?({_NAME})"
+    # a constant
+    r"|([A-Z][A-Z0-9_]+)[ \t]*(?::[^=\n]{1,60})?="
+    # a function of C and its kin: what it returns, its name, parameters, the opening brace
+    r"|(?!(?:return|else|case|throw|new)\b)(?:[\w<>\[\],.*&:~@]+[ \t]+){1,6}[*&]{0,3}(?:\w+::)?"
+    rf"(?!(?:if|for|while|switch|catch)\b)({_NAME})[ \t]*\([^;{{}}()]{{0,300}}\)[^;{{}}()=]{{0,80}}\{{)"
+)
+
+_LOADS = "from|import|require|require_relative|load|include|include_once|require_once|use|forward|autoload|import_module"
+_IMPORT = re.compile(
+    r"\n[ \t]*(?:"
+    # Python
+    r"from[ \t]+(?P<source>[.\w]+)[ \t]+import[ \t]+(?:\((?P<names>[^()]{0,4000})\)|(?P<line>[^\n(]{0,400}))"
+    # C, Objective-C
+    r"|\#[ \t]*(?:include|import)[ \t]*[<\"](?P<header>[^>\"\n]{1,200})"
+    # JavaScript, Ruby, Lua, Go, PHP, Sass: a quoted name behind a word that loads something
+    r"|@?(?:(?:\}|\w+[ \t]*=|(?:import|export|const|let|var|local|return|await)\b)[^\n'\"]{0,200}?)??"
+    r"\b(?P<loads>" + _LOADS + r")[ \t]*(?:\([ \t]*|:\w+,[ \t]*)?"
+    r"['\"](?P<quoted>[^'\"\n]{1,200})['\"]"
+    # Go's lists of imports
+    r"|(?:[\w.]+[ \t]+)?\"(?P<listed>[\w.-]+(?:/[\w.-]+)+)\"[ \t]*(?=\n)"
+    # Java, Kotlin, Scala, C#, Rust, PHP, Perl, Haskell, Swift, Elixir, D and Python's plain imports
+    r"|(?:(?:pub(?:\([\w:]+\))?|public|global|export)[ \t]+)?(?P<word>import|using|use|open|alias|require|mod)[ \t]+"
+    r"(?:(?:static|qualified|type|typeof|safe|function|const)[ \t]+)?(?P<plain>[\w.:\\]+)(?P<group>\{[^{}]{0,1000})?)"
+)
+_SEPARATOR = re.compile(r"::|[.\\]")
+_LISTED = re.compile(r"[\w:]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What one text is about.
+
+    `length` counts all occurrences of terms; `terms` are their codes, each once, and `counts` how often each occurs (at
+    most 255); `defined` are the codes of names defined, in lower case; `imports` says what is imported: parts divided by
+    `/`, from the text's own folder where it begins with `./` or `../`, perhaps from there where it begins with `~`.
+    """
+
+    length: int
+    terms: "array[int]"
+    counts: bytes
+    defined: "array[int]"
+    imports: tuple[str, ...]
+
+    def pack(self) -> bytes:
+        """These terms as bytes; `unpack` undoes it."""
+        head = struct.pack("<III", self.length, len(self.terms), len(self.defined))
+        imports = "\n".join(self.imports).encode("utf-8", "surrogatepass")
+        return b"".join((head, self.counts, _bytes(self.terms), _bytes(self.defined), imports))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Raises `ValueError` for bytes that `pack` cannot have made."""
+        if len(data) < 12:
+            raise ValueError("cut short")
+        length, terms, defined = struct.unpack_from("<III", data)
+        start = 12 + terms
+        middle = start + 4 * terms
+        end = middle + 4 * defined
+        if end > len(data):
+            raise ValueError("cut short")
+        imports = data[end:].decode("utf-8", "surrogatepass")
+        return cls(
+            length,
+            _array(data[start:middle]),
+            data[12:start],
+            _array(data[middle:end]),
+            tuple(imports.split("\n")) if imports else (),
+        )
+
+
+def _bytes(numbers: "array[int]") -> bytes:
+    if sys.byteorder != "little":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _array(data: bytes) -> "array[int]":
+    numbers = array("I", data)
+    if sys.byteorder != "little":
+        numbers.byteswap()
+    return numbers
+
+
+_codes: dict[str, tuple[int, ...]] = {}
+
+
+def codes(word: str) -> tuple[int, ...]:
+    """The codes of a word's terms."""
+    found = _codes.get(word)
+    if found is None:
+        found = tuple(code(part) for part in parts(word))
+        if len(_codes) >= _REMEMBERED:
+            _codes.clear()
+        _codes[word] = found
+    return found
+
+
+def words(text: str) -> Counter[str]:
+    """How often each word occurs: two characters or more, not beginning with a digit, none of absurd length."""
+    found: Counter[str] = Counter()
+    rough = Counter(text.encode("utf-8", "surrogatepass").translate(_APART).split())
+    for data, number in rough.items():
+        if data.isascii():
+            if 1 < len(data) <= _LONG_WORD and data[0] > 57:  # behind the digits
+                found[data.decode()] += number
+        else:
+            for word in _WORD.findall(data.decode("utf-8", "replace")):
+                if len(word) <= _LONG_WORD or not word.isascii():
+                    found[word] += number
+    return found
+
+
+def analyse(text: str) -> Terms:
+    """What `text` is about. Linear in its length, whatever it holds."""
+    tally: dict[int, int] = {}
+    length = 0
+    for word, number in words(text).items():
+        for term in codes(word):
+            tally[term] = tally.get(term, 0) + number
+            length += number
+    return Terms(
+        length,
+        array("I", tally),
+        bytes([min(number, _MOST) for number in tally.values()]),
+        array("I", sorted({code(name.strip("_").casefold()) for name in defined(text)})),
+        tuple(imports(text)),
+    )
+
+
+def defined(text: str) -> list[str]:
+    """Names of functions, classes, types and constants that a text seems to define, in its order, at most 2,000."""
+    found: list[str] = []
+    for match in _DEFINED.finditer(f"\n{text}"):
+        found.append(match[match.lastindex or 0])
+        if len(found) == _MAX_DEFINED:
+            break
+    return found
+
+
+def imports(text: str) -> list[str]:
+    """What a text seems to import, at most 500, in the notation of `Terms.imports`."""
+    found: dict[str, None] = {}
+    for match in _IMPORT.finditer(f"\n{text}\n"):
+        for spec in _specs(match):
+            found[spec] = None
+        if len(found) >= _MAX_IMPORTS:
+            break
+    return [spec for spec in found if "\n" not in spec][:_MAX_IMPORTS]
+
+
+def _specs(match: re.Match[str]) -> list[str]:
+    if source := match["source"]:
+        path = source.lstrip(".").replace(".", "/")
+        dots = len(source) - len(source.lstrip("."))
+        base = ("./" if dots == 1 else "../" * (dots - 1)) + path if dots else path
+        lines = (match["names"] or match["line"] or "").split("\n")
+        names = [part.split() for line in lines for part in line.partition("#")[0].split(",")]
+        return [_with_names(base, [name[0] for name in names if name])]
+    if header := match["header"]:
+        return [f"~{_without_suffix(header)}"]
+    if quoted := match["quoted"]:
+        if match["loads"] == "require_relative" and not quoted.startswith("."):
+            quoted = f"./{quoted}"
+        return [_without_suffix(quoted) if quoted.startswith(".") else f"~{_without_suffix(quoted)}"]
+    if listed := match["listed"]:
+        return [listed]
+    plain = match["plain"]
+    path = _SEPARATOR.sub("/", plain).strip("/")
+    first, _, rest = path.partition("/")
+    if first in ("crate", "self", "super"):
+        path = rest if first == "crate" else f"./{rest}"
+    elif match["word"] == "mod":
+        path = f"./{path}"
+    if match["group"]:
+        return [_with_names(path, [_SEPARATOR.sub("/", name) for name in _LISTED.findall(match["group"])])]
+    return [path] if path else []
+
+
+def _with_names(path: str, names: list[str]) -> str:
+    return f"{path}:{','.join(names[:_MAX_IMPORTS])}" if names and names != ["*"] else path
+
+
+def _without_suffix(name: str) -> str:
+    folder, slash, last = name.rpartition("/")
+    stem_, dot, suffix = last.rpartition(".")
+    return f"{folder}{slash}{stem_}" if dot and stem_ and suffix.isalnum() and len(suffix) < 5 else name
