@@ -17,7 +17,7 @@ from benchmarks.common import git
 from benchmarks.context_peers import Absent
 from benchmarks.context_report import Sample
 
-from m3agent.agent.context.kinds import Kind, kind_of
+from m3agent.agent.context.selection.kinds import Kind, kind_of
 
 LIMIT = 600  # seconds for one run
 RACY = 1.1

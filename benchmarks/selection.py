@@ -27,11 +27,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from m3agent.agent.context.kinds import Kind, kind_of
 from m3agent.agent.context.languages import is_code
-from m3agent.agent.context.query import read_issue
 from m3agent.agent.context.rules import reason_by_content, reason_by_name
-from m3agent.agent.context.select import (
+from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.query import read_issue
+from m3agent.agent.context.selection.select import (
     DEFAULT,
     Candidate,
     Signs,
@@ -41,7 +41,7 @@ from m3agent.agent.context.select import (
     select,
     static_values,
 )
-from m3agent.agent.context.store import TermStore
+from m3agent.agent.context.selection.store import TermStore
 
 BYTES_PER_TOKEN = 4
 DELIMITERS = 12

@@ -10,8 +10,8 @@ from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packed import Context, PackedFile
 from m3agent.agent.context.packing import Packing, Source
 from m3agent.agent.context.rules import OVER_BUDGET
-from m3agent.agent.context.select import Candidate, select
-from m3agent.agent.context.store import TermStore
+from m3agent.agent.context.selection.select import Candidate, select
+from m3agent.agent.context.selection.store import TermStore
 
 NOTE_SHARE = 10
 """One part in this many of the budget is kept free for naming what is not shown, and one for the repository's own

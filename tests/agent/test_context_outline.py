@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.languages import all_grammars, grammar, is_code, is_prose, word_set
-from m3agent.agent.context.outline import outline
+from m3agent.agent.context.selection.outline import outline
 
 needs_pack = pytest.mark.skipif(
     importlib.util.find_spec("tree_sitter_language_pack") is None, reason="needs the extra `outlines`"
@@ -442,7 +442,7 @@ def test_without_the_library_there_are_no_outlines(tmp_path: Path) -> None:
     (tmp_path / "tree_sitter_language_pack.py").write_text("raise ImportError('not here')\n")
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from m3agent.agent.context.outline import outline\n"
+        "from m3agent.agent.context.selection.outline import outline\n"
         "print(outline('a.py', 'def f(): pass'))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.languages import word_set
-from m3agent.agent.context.select import Candidate, Selection, select
-from m3agent.agent.context.store import TermStore
+from m3agent.agent.context.selection.select import Candidate, Selection, select
+from m3agent.agent.context.selection.store import TermStore
 
 
 def candidate(path: str, text: str, order: float = 0.0, touched: float | None = None) -> Candidate:

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.context import store as store_module
-from m3agent.agent.context.imports import ImportMap
-from m3agent.agent.context.kinds import Kind, kind_of
-from m3agent.agent.context.query import mentioned, read_issue
-from m3agent.agent.context.store import FILE_NAME, TermStore
-from m3agent.agent.context.terms import Terms, analyse, code, defined, imports, parts, words
+from m3agent.agent.context.selection import store as store_module
+from m3agent.agent.context.selection.imports import ImportMap
+from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.query import mentioned, read_issue
+from m3agent.agent.context.selection.store import FILE_NAME, TermStore
+from m3agent.agent.context.selection.terms import Terms, analyse, code, defined, imports, parts, words
 
 ROOT = Path(__file__).parents[2]
 PROLOGUE = """
 import sys
 from pathlib import Path
-from m3agent.agent.context.store import TermStore
+from m3agent.agent.context.selection.store import TermStore
 from tests.agent.test_context_terms import known, some_files
 folder = Path(sys.argv[1])
 """
@@ -108,7 +108,7 @@ class TestWords:
         assert words("x" * 10_000 + " short") == {"short": 1}
 
     def test_codes_are_the_same_in_every_process(self) -> None:
-        program = "from m3agent.agent.context.terms import code; print(code('größe'))"
+        program = "from m3agent.agent.context.selection.terms import code; print(code('größe'))"
         environment = os.environ | {"PYTHONHASHSEED": "7"}
         done = subprocess.run(
             [sys.executable, "-c", program], env=environment, capture_output=True, check=True

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from m3agent.agent.context.imports import ImportMap
-from m3agent.agent.context.kinds import Kind, kind_of
-from m3agent.agent.context.query import Query, mentioned, read_issue
-from m3agent.agent.context.store import Progress, TermStore
-from m3agent.agent.context.terms import codes, words
+from m3agent.agent.context.selection.imports import ImportMap
+from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.query import Query, mentioned, read_issue
+from m3agent.agent.context.selection.store import Progress, TermStore
+from m3agent.agent.context.selection.terms import codes, words
 
 K1, B = 1.5, 0.75
 """BM25's usual constants."""

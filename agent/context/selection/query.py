@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from m3agent.agent.context.imports import FOLDER_FILES
 from m3agent.agent.context.languages import is_code, is_prose
-from m3agent.agent.context.terms import code, codes, words
+from m3agent.agent.context.selection.imports import FOLDER_FILES
+from m3agent.agent.context.selection.terms import code, codes, words
 
 LONGEST_ISSUE = 200_000
 """Characters of an issue that are read; what follows is seldom words."""

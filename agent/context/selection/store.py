@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from m3agent.agent.context.outline import OUTLINE_VERSION, outline
-from m3agent.agent.context.terms import TERMS_VERSION, Terms, analyse
+from m3agent.agent.context.selection.outline import OUTLINE_VERSION, outline
+from m3agent.agent.context.selection.terms import TERMS_VERSION, Terms, analyse
 
 FILE_NAME = "content.sqlite"
 

@@ -1,0 +1,1 @@
+"""What is shown of a repository that does not fit: reading its terms, ranking its files, outlining the rest."""
