@@ -9,7 +9,7 @@ from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packed import Context, PackedFile
 from m3agent.agent.context.packing import Packing, Source
-from m3agent.agent.context.rules import OVER_BUDGET
+from m3agent.agent.context.rules import OVER_BUDGET, VERSION
 from m3agent.agent.context.selection.select import Candidate, select
 from m3agent.agent.context.selection.store import TermStore
 
@@ -35,7 +35,10 @@ def arrange(packing: Packing, budget: int) -> Context:
         )
         for place, source in enumerate(rest)
     ]
-    with TemporaryDirectory() as temporary, TermStore(Path(options.cache or temporary)) as store:
+    with (
+        TemporaryDirectory() as temporary,
+        TermStore(Path(options.cache or temporary), variant=VERSION) as store,
+    ):
         signatures: dict[int, bytes] = {}
 
         def outline_tokens(index: int) -> int | None:

@@ -68,7 +68,7 @@ async def test_links_swapped_during_reads_and_writes(box: Box) -> None:
     """Whatever instant the link is looked at, what lies outside is neither read nor written."""
     swap = (
         "os.makedirs('/tmp/out', exist_ok=True); put('/tmp/out/f', 'secret'); put('/tmp/secret', 'secret')\n"
-        "os.makedirs('/ws/real', exist_ok=True); put('/ws/real/f', 'inside')\n"
+        "os.makedirs('/ws/real', exist_ok=True); put('/ws/real/f', 'inside'); put('/ws/begun', 'yes')\n"
         "while True:\n"
         "    for name, inside, outside in (('d', 'real', '/tmp/out'), ('g', 'real/f', '/tmp/secret')):\n"
         "        for target in (inside, outside):\n"
@@ -76,6 +76,9 @@ async def test_links_swapped_during_reads_and_writes(box: Box) -> None:
     )
     job = await box.sandbox.exec(["python3", "-c", f"{INSIDE}\n{swap}"], background=True)
     assert job.job is not None
+    async with asyncio.timeout(60):
+        while (await box.sandbox.exec(["sh", "-c", "test -e /ws/begun || { sleep 0.1; false; }"])).exit:
+            pass
     refused = done = 0
     for n in range(300):
         path = ("d/f", "g")[n % 2]

@@ -126,6 +126,8 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "yes",
         "github_api",
         "tokenizer",
+        "prefix",
+        "instructions",
     }
 
 

@@ -80,9 +80,9 @@ class Weights:
     neighbours: float = 0.25
     kinds: Mapping[Kind, float] = field(default_factory=lambda: KINDS)
     size: float = 0.2
-    core: float = 0.5
-    core_beside_outlines: float = 0.4
-    outlines: float = 0.15
+    core: float = 0.4
+    core_beside_outlines: float = 0.3
+    outlines: float = 0.1
 
 
 DEFAULT = Weights()
