@@ -135,7 +135,10 @@ class Pool:
             self._starting[kind] -= 1
             if not started:
                 await sandbox.close()
-        if not started:
+        if started and self._closed:
+            # asyncio.wait_for before Python 3.12 forgets a cancellation that comes as what it waits for is done.
+            await sandbox.close()
+        if not started or self._closed:
             self._fill()
             return
         waiting = self._waiting.setdefault(kind, deque())
