@@ -276,7 +276,7 @@ def context(
         from functools import partial
 
         from m3agent.agent.context import command
-        from m3agent.agent.context.tokenizer.source import find_tokenizer
+        from m3agent.agent.context.tokenizer.source import chosen_tokenizer
         from m3agent.agent.repository import open_repository
         from m3agent.agent.settings import load_settings, state_dir
 
@@ -296,18 +296,9 @@ def context(
         state = state_dir(os.environ)
         if settings.tokenizer == "server" and settings.endpoint and not settings.yes:
             from m3agent.agent.hosts import announce
-            from m3agent.serving.http import host_of, is_local
 
-            if not is_local(settings.endpoint):
-                announce(host_of(settings.endpoint), state, say, "the repository's files go")
-        counted_by = find_tokenizer(
-            settings.tokenizer,
-            env=os.environ,
-            cache=f"{state}/context",
-            model=settings.model,
-            endpoint=settings.endpoint,
-            api_key=settings.api_key.get_secret_value() if settings.api_key else None,
-        )
+            announce(settings.endpoint, state, say, "the repository's files go")
+        counted_by = chosen_tokenizer(settings, str(state), settings.endpoint, settings.model)
         raise typer.Exit(command.run(request, repository.checkout, counted_by))
 
 

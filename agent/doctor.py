@@ -225,7 +225,7 @@ async def _endpoint(settings: Settings) -> Check:
     from m3agent.serving.endpoint import probe
     from m3agent.serving.errors import ModelServerError
 
-    key = settings.api_key.get_secret_value() if settings.api_key else None
+    key = settings.key
     try:
         found = await probe(settings.endpoint, api_key=key, model=settings.model, timeout=ENGINE_TIMEOUT)
     except ModelServerError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from m3agent.agent.context.cache import folder_of
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
 from m3agent.agent.context.packing import PackOptions
-from m3agent.agent.context.tokenizer.source import find_tokenizer
+from m3agent.agent.context.tokenizer.source import chosen_tokenizer
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
@@ -160,7 +159,7 @@ async def _fix(
         if request.issue.images and not endpoint.images:
             say(f"{endpoint.host} takes no images: the issue's {len(request.issue.images)} are left out")
         client = await stack.enter_async_context(
-            Client(endpoint, api_key=_key(settings), on_retry=lambda note: session.write(_retry_event(note)))
+            Client(endpoint, api_key=settings.key, on_retry=lambda note: session.write(_retry_event(note)))
         )
         loop = progress.loop = Loop(
             client=client,
@@ -266,7 +265,7 @@ def _session_started(
 
 async def _probe(url: str, settings: Settings, session: Session) -> Endpoint:
     started = time.monotonic()
-    endpoint = await probe(url, api_key=_key(settings), model=settings.model)
+    endpoint = await probe(url, api_key=settings.key, model=settings.model)
     session.write(
         events.EndpointProbed(
             url=endpoint.url,
@@ -290,14 +289,7 @@ async def _pack(request: FixRequest, endpoint: Endpoint, session: Session, state
     def work() -> Context:
         options = PackOptions(
             budget=_budget(settings, endpoint),
-            tokenizer=find_tokenizer(
-                settings.tokenizer,
-                env=os.environ,
-                cache=f"{state}/context",
-                model=settings.model or endpoint.model,
-                endpoint=endpoint.url,
-                api_key=_key(settings),
-            ),
+            tokenizer=chosen_tokenizer(settings, str(state), endpoint.url, settings.model or endpoint.model),
             cache=folder_of(str(state), checkout.git_dir),
             issue=request.issue.text,
             frozen=settings.prefix == "frozen",
@@ -332,13 +324,8 @@ def _check_host(endpoint: Endpoint, settings: Settings, state: Path, say: Callab
     """Before anything goes to a host for the first time: say which; and refuse a price limit nobody can watch."""
     if settings.max_cost is not None and endpoint.host.partition(":")[0] not in PRICES and not endpoint.local:
         raise UsageError(f"--max-cost: the prices of {endpoint.host} are not known; use --max-tokens instead")
-    if endpoint.local or settings.yes:
-        return
-    announce(endpoint.host, state, say, "the repository and the issue go")
-
-
-def _key(settings: Settings) -> str | None:
-    return settings.api_key.get_secret_value() if settings.api_key is not None else None
+    if not settings.yes:
+        announce(endpoint.url, state, say, "the repository and the issue go")
 
 
 def _retry_event(note: RetryNote) -> events.Retry:

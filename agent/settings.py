@@ -118,6 +118,11 @@ class Settings(BaseModel):
     prefix: Literal["plain", "frozen"] = "plain"
     instructions: bool = True
 
+    @property
+    def key(self) -> str | None:
+        """The endpoint's key as it is sent."""
+        return None if self.api_key is None else self.api_key.get_secret_value()
+
 
 @dataclass(frozen=True)
 class LoadedSettings:

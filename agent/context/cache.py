@@ -135,6 +135,11 @@ def write_file(path: str, data: bytes) -> None:
         raise
 
 
+def folder_of_all(state: str) -> str:
+    """The folder for everything that packs keep, below the folder for state."""
+    return f"{state}/context"
+
+
 def folder_of(state: str, git_dir: str) -> str:
-    """The folder for what is known of one repository, below the folder for state."""
-    return f"{state}/context/{sha256(os.fsencode(git_dir)).hexdigest()[:16]}"
+    """The folder in it for what is known of one repository."""
+    return f"{folder_of_all(state)}/{sha256(os.fsencode(git_dir)).hexdigest()[:16]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from m3agent.agent.context.forms import CRLF, FIRST_REASON, PLAIN, REDACTED, STORED, crlf, framed, plain
+from m3agent.agent.context.forms import CRLF, FIRST_REASON, PLAIN, REDACTED, STORED, as_they_are, framed
 from m3agent.agent.context.rules import BY_CONTENT, reason_by_content
 from m3agent.agent.context.secrets import redact, suspicious
 from m3agent.agent.context.text import decode, harmless, is_harmless
@@ -22,7 +22,7 @@ def make(name: bytes, path: str, data: bytes) -> tuple[int, bytes]:
     as_it_is = encoding == "utf-8" and not data.startswith(_BOM) and "\N{REPLACEMENT CHARACTER}" not in text
     if as_it_is and line_ends in ("lf", "crlf") and is_harmless(text) and not suspicious(data):
         form = PLAIN if line_ends == "lf" else CRLF
-        return form, b"".join(plain(name, data) if form == PLAIN else crlf(name, data))
+        return form, b"".join(as_they_are(form, name, data))
     redacted = redact(harmless(text), path)
     attributes = "" if line_ends == "lf" else f' eol="{line_ends}"'
     if encoding != "utf-8":

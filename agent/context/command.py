@@ -11,6 +11,7 @@ import os
 import sys
 from time import monotonic
 
+from m3agent.agent.context.cache import folder_of, folder_of_all
 from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packing import PackOptions
@@ -82,8 +83,6 @@ def main(arguments: list[str]) -> None:
 
 def run(request: Request, checkout: Checkout, tokenizer: TokenizerSource | None) -> int:
     """Pack, write what was asked for, and say in a line what it is. Returns the exit code."""
-    from m3agent.agent.context.cache import folder_of
-
     options = PackOptions(
         budget=request.budget,
         tokenizer=tokenizer,
@@ -201,7 +200,7 @@ def _mentions(path: str) -> bool:
 def _tokenizer(wanted: str | None) -> TokenizerSource | None:
     from m3agent.agent.context.tokenizer.source import find_tokenizer
 
-    return find_tokenizer(wanted, env=os.environ, cache=f"{state_path(os.environ)}/context")
+    return find_tokenizer(wanted, env=os.environ, cache=folder_of_all(state_path(os.environ)))
 
 
 def _write(name: str, pieces: list[bytes]) -> None:

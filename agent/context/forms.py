@@ -20,13 +20,10 @@ def estimate(chunk: bytes) -> int:
     return -(-len(chunk) // BYTES_PER_TOKEN)
 
 
-def plain(name: bytes, data: bytes) -> list[bytes]:
-    """The chunk of a file that is shown as it is, in pieces; `name` as `shown_name` gives it."""
-    return framed(name, data, b"")
-
-
-def crlf(name: bytes, data: bytes) -> list[bytes]:
-    """The chunk of a file that is shown as it is but for its line ends, which are all `\\r\\n`."""
+def as_they_are(form: int, name: bytes, data: bytes) -> list[bytes]:
+    """The chunk, in pieces, of a file of form `PLAIN` or `CRLF`; `name` as `shown_name` gives it."""
+    if form == PLAIN:
+        return framed(name, data, b"")
     return framed(name, data.replace(b"\r\n", b"\n"), b' eol="crlf"')
 
 

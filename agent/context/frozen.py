@@ -13,10 +13,9 @@ from difflib import SequenceMatcher
 from hashlib import sha256
 from typing import NamedTuple
 
-from m3agent.agent.context import rules
 from m3agent.agent.context.cache import read_file, write_file
 from m3agent.agent.context.packed import Context, PackedFile
-from m3agent.agent.context.packing import Packing, PackOptions
+from m3agent.agent.context.packing import Packing
 
 REBASE = 20
 """An appendix longer than one part in so many of the base starts a new base. At 5 % the five repositories measured kept
@@ -41,29 +40,25 @@ class _Base(NamedTuple):
 
 
 def arrange(packing: Packing, note: bytes) -> Context | None:
-    """The pack on its frozen base; None where there is no folder to keep one in.
+    """The pack on its frozen base; None where it is to be packed plainly, which is the base from then on.
 
-    The base is made anew when there is none, when too much has changed, or when base and changes exceed the budget.
+    That is so when there is no base, when too much has changed, or when base and changes exceed the budget.
     """
     options = packing.options
     if options.cache is None:
         return None
-    path = f"{options.cache}/{_variant(options)}.base"
+    parts = [packing.variant, *options.include, "\0", *options.exclude]
+    variant = sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    path = f"{options.cache}/{variant}.base"
     base = _load(path)
-    if base is not None:
-        context = _appended(packing, note, base, options.budget)
-        if context is not None:
-            return context
-    return _rebased(packing, note, path)
+    context = None if base is None else _appended(packing, note, base, options.budget)
+    if context is None:
+        _keep(packing, path)
+    return context
 
 
-def _variant(options: PackOptions) -> str:
-    tokenizer = options.tokenizer.id if options.tokenizer else ""
-    parts = [rules.VERSION, tokenizer, *options.include, "\0", *options.exclude]
-    return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _rebased(packing: Packing, note: bytes, path: str) -> Context:
+def _keep(packing: Packing, path: str) -> None:
+    """Make the files as they are now the base, where it can be written."""
     chunks = [packing.chunk(source) for source in packing.sources]
     files: dict[str, tuple[str, int, int, int, int]] = {}
     position = 0
@@ -71,15 +66,12 @@ def _rebased(packing: Packing, note: bytes, path: str) -> Context:
         end = position + len(chunk)
         files[source.name.decode()] = source.key.hex(), source.tokens, len(source.data), position, end
         position = end
-    text = b"".join(chunks)
-    body = json.dumps(files).encode() + b"\n" + text
+    body = b"".join((json.dumps(files).encode(), b"\n", *chunks))
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         write_file(path, sha256(body).digest() + body)
     except OSError:  # the next pack begins a base of its own
         pass
-    tokens = sum(source.tokens for source in packing.sources) + packing.count(note)
-    return packing.context([text, note], [source.packed for source in packing.sources], tokens)
 
 
 def _load(path: str) -> _Base | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from m3agent.agent.context.secrets import redact, suspicious
+from m3agent.agent.context.secrets import redact
 from m3agent.agent.context.text import harmless
 
 _MARKER = re.compile(r"<REDACTED:[a-z0-9-]+>")
@@ -15,8 +15,7 @@ _WRITERS = {"file_write": ("content",), "file_edit": ("old", "new")}
 
 def shown(text: str) -> str:
     """`text` with nothing reserved or invisible in it, and markers in the place of secrets."""
-    safe = harmless(text)
-    return redact(safe, "").text if suspicious(safe.encode()) else safe
+    return redact(harmless(text), "").text
 
 
 def writes_marker(tool: str, arguments: Mapping[str, Any] | None) -> str | None:

@@ -39,15 +39,16 @@ def arrange(packing: Packing, budget: int) -> Context:
         TemporaryDirectory() as temporary,
         TermStore(Path(options.cache or temporary), variant=VERSION) as store,
     ):
-        signatures: dict[int, bytes] = {}
+        signatures: dict[int, tuple[bytes, int]] = {}
 
         def outline_tokens(index: int) -> int | None:
             outline = store.outline(candidates[index])
             if outline is None:
                 return None
             body = outline.rstrip("\n").encode()
-            signatures[index] = b'<signatures path="%b">\n%b\n</signatures>\n' % (rest[index].name, body)
-            return packing.count(signatures[index])
+            chunk = b'<signatures path="%b">\n%b\n</signatures>\n' % (rest[index].name, body)
+            signatures[index] = chunk, packing.count(chunk)
+            return signatures[index][1]
 
         chosen = select(
             candidates,
@@ -60,13 +61,13 @@ def arrange(packing: Packing, budget: int) -> Context:
     shown = [*pinned, *(rest[index] for index in chosen.core)]
     tail = [rest[index] for index in chosen.tail]
     chunks = [packing.chunk(source) for source in shown]
-    chunks += (signatures[index] for index in chosen.outlined)
+    chunks += (signatures[index][0] for index in chosen.outlined)
     chunks += (packing.chunk(source) for source in tail)
     whole = set(chosen.tail)
     files = [source.packed for source in shown]
     tokens = sum(source.tokens for source in (*shown, *tail))
     for index in chosen.outlined:
-        count = packing.count(signatures[index])
+        count = signatures[index][1]
         tokens += count
         if index not in whole:
             files.append(PackedFile(rest[index].name.decode(), count, len(rest[index].data), "signatures"))

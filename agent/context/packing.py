@@ -14,14 +14,12 @@ from m3agent.agent.context.files import (
     list_matching,
 )
 from m3agent.agent.context.forms import (
-    CRLF,
     FIRST_REASON,
     PLAIN,
     REDACTED,
     STORED,
-    crlf,
+    as_they_are,
     estimate,
-    plain,
     shown_name,
 )
 from m3agent.agent.context.history import History, sort_key
@@ -37,7 +35,7 @@ MAX_NAMES = 200
 """Files that are named as not shown; the rest is only counted."""
 
 _STEP = 500
-_DELIMITERS = sum(map(len, plain(b"", b"")))
+_DELIMITERS = sum(map(len, as_they_are(PLAIN, b"", b"")))
 _IGNORE_FILE = ".m3agentignore"
 
 Progress = Callable[[int, int], None]
@@ -77,9 +75,10 @@ class PackOptions:
 
 
 class Source:
-    """A file on its way into the pack: `name` as shown, `churn` None where it has no history."""
+    """A file on its way into the pack: `name` as shown, `churn` None where it has no history, `text` the chunk of a form
+    that is stored."""
 
-    __slots__ = ("churn", "data", "form", "key", "name", "path", "tokens")
+    __slots__ = ("churn", "data", "form", "key", "name", "path", "text", "tokens")
 
     def __init__(self, path: str, name: bytes, data: bytes, key: bytes, churn: float | None) -> None:
         self.path = path
@@ -89,6 +88,7 @@ class Source:
         self.churn = churn
         self.tokens = 0
         self.form = PLAIN
+        self.text: bytes | None = None
 
     @property
     def size(self) -> int:
@@ -105,14 +105,14 @@ class Packing:
     """Files are added and put in order; whoever arranges them asks for their chunks and makes the context of those.
 
     `sources` are the files that may be shown, `dropped` those left out by now, with the reason; `head` the number of the
-    commit on the first-parent line, which churn counts from.
+    commit on the first-parent line, which churn counts from; `variant` names the rules and the tokenizer.
     """
 
     def __init__(self, options: PackOptions) -> None:
         self.options = options
         tokenizer = options.tokenizer
-        variant = f"{rules.VERSION} {tokenizer.id if tokenizer else 'estimate'}"
-        self.cache = Cache(options.cache, variant)
+        self.variant = f"{rules.VERSION} {tokenizer.id if tokenizer else 'estimate'}"
+        self.cache = Cache(options.cache, self.variant)
         self._used: set[bytes] = set()
         self._counter: Counter | None = None
         self._counting: Counting | None = None
@@ -146,15 +146,11 @@ class Packing:
             self.dropped.append((name, found))
             return
         source = Source(path, name, found, key(name, found), 0.0)
-        known = self.cache.entries.get(source.key)
-        if known is None or (known[1] in (STORED, REDACTED) and self.cache.text(source.key) is None):
-            form = self._make(source)
-        else:
-            source.tokens, form = known
+        if not self._recall(source):
+            self._make(source)
         self._used.add(source.key)
-        source.form = form
-        if form >= FIRST_REASON:
-            self.dropped.append((name, rules.BY_CONTENT[form - FIRST_REASON]))
+        if source.form >= FIRST_REASON:
+            self.dropped.append((name, rules.BY_CONTENT[source.form - FIRST_REASON]))
         else:
             self.sources.append(source)
 
@@ -171,13 +167,7 @@ class Packing:
 
     def pieces(self, source: Source) -> list[bytes]:
         """The same in pieces, without a copy of the file."""
-        if source.form == PLAIN:
-            return plain(source.name, source.data)
-        if source.form == CRLF:
-            return crlf(source.name, source.data)
-        text = self.cache.text(source.key)
-        assert text is not None, "stored texts are kept when a file is added"
-        return [text]
+        return as_they_are(source.form, source.name, source.data) if source.text is None else [source.text]
 
     def count(self, chunk: bytes) -> int:
         """The tokens of one chunk that is no file's."""
@@ -194,8 +184,26 @@ class Packing:
         return self.cache.entries[name][0]
 
     def not_shown(self, room: int | None) -> bytes:
-        """Tells which files exist and are not shown, in at most `room` tokens."""
-        return not_shown(self.dropped, room, self.count)
+        """Tells which files exist and are not shown, in at most `room` tokens; credentials are not even named."""
+        # Our own files first; what was vendored is seldom asked for.
+        ranked = sorted(
+            (reason is rules.VENDORED, reason is not rules.OVER_BUDGET, name)
+            for name, reason in self.dropped
+            if reason is not rules.CREDENTIALS
+        )
+        names = [name for *_, name in ranked]
+        named = min(len(names), MAX_NAMES)
+        while names:
+            lines = [b"These files exist but are not shown here; file_read reads them:", *names[:named]]
+            if named < len(names):
+                lines.append(b"(and %d more)" % (len(names) - named))
+            note = b"\n".join((b"<not_shown>", *lines, b"</not_shown>", b""))
+            if room is None or self.count(note) <= room:
+                return note
+            if named == 0:
+                break
+            named //= 2
+        return b""
 
     def order(self) -> None:
         """Put the files into the order in which they are shown, once all were added; their tokens are known then."""
@@ -228,24 +236,32 @@ class Packing:
             rebased=rebased,
         )
 
-    def _make(self, source: Source) -> int:
+    def _recall(self, source: Source) -> bool:
+        """Fill in what an earlier pack found out, if all of it is there."""
+        known = self.cache.entries.get(source.key)
+        if known is None:
+            return False
+        source.tokens, source.form = known
+        if source.form in (STORED, REDACTED):
+            source.text = self.cache.text(source.key)
+            return source.text is not None
+        return True
+
+    def _make(self, source: Source) -> None:
         from m3agent.agent.context.chunks import make
 
-        form, chunk = make(source.name, source.path, source.data)
+        source.form, chunk = make(source.name, source.path, source.data)
+        source.text = chunk if source.form in (STORED, REDACTED) else None
         self._news = True
-        self.cache.add(source.key, (0, form), chunk if form in (STORED, REDACTED) else None)
-        if form < FIRST_REASON:
-            if self.options.tokenizer is None:
-                source.tokens = estimate(chunk)
-                self.cache.entries[source.key] = source.tokens, form
-            else:
-                if self._counting is None:
-                    from m3agent.agent.context.counting import Counting
+        if source.form < FIRST_REASON and self.options.tokenizer is not None:
+            if self._counting is None:
+                from m3agent.agent.context.counting import Counting
 
-                    self._counting = Counting(self._open_counter)
-                self._counting.add(chunk)
-                self._uncounted.append(source)
-        return form
+                self._counting = Counting(self._open_counter)
+            self._counting.add(chunk)
+            self._uncounted.append(source)
+        source.tokens = estimate(chunk)  # until it is counted
+        self.cache.add(source.key, (source.tokens, source.form), source.text)
 
     def _open_counter(self) -> Counter:
         from m3agent.agent.context.tokenizer.counter import open_counter
@@ -271,28 +287,3 @@ def _skipped(root: str, listing: Listing, options: PackOptions) -> dict[str, rul
         found = list_matching(root, *(f"--exclude={pattern}" for pattern in options.exclude))
         skipped.update(dict.fromkeys(found, rules.EXCLUDED))
     return skipped
-
-
-def not_shown(
-    dropped: list[tuple[bytes, rules.Reason]], room: int | None, count: Callable[[bytes], int]
-) -> bytes:
-    """Tells which files exist and are not shown, in at most `room` tokens; credentials are not even named."""
-    # Our own files first; what was vendored is seldom asked for.
-    ranked = sorted(
-        (reason is rules.VENDORED, reason is not rules.OVER_BUDGET, name)
-        for name, reason in dropped
-        if reason is not rules.CREDENTIALS
-    )
-    names = [name for *_, name in ranked]
-    named = min(len(names), MAX_NAMES)
-    while names:
-        lines = [b"These files exist but are not shown here; file_read reads them:", *names[:named]]
-        if named < len(names):
-            lines.append(b"(and %d more)" % (len(names) - named))
-        note = b"\n".join((b"<not_shown>", *lines, b"</not_shown>", b""))
-        if room is None or count(note) <= room:
-            return note
-        if named == 0:
-            break
-        named //= 2
-    return b""

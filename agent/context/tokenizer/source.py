@@ -7,11 +7,13 @@ import stat
 from collections.abc import Mapping
 from hashlib import sha256
 
-from m3agent.agent.context.cache import read_file, write_file
+from m3agent.agent.context.cache import folder_of_all, read_file, write_file
 
 TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
 if TYPE_CHECKING:
     from typing import Literal
+
+    from m3agent.agent.settings import Settings
 
 KITOKEN = "0.11.1"
 """Release of the library that counts. Part of what counts are cached under, since another one may count differently."""
@@ -54,6 +56,20 @@ class TokenizerSource:
 
     def __repr__(self) -> str:
         return f"TokenizerSource({self.kind!r}, {self.id!r}, {self.location!r})"
+
+
+def chosen_tokenizer(
+    settings: Settings, state: str, endpoint: str | None, model: str | None
+) -> TokenizerSource | None:
+    """What `find_tokenizer` finds for the settings and the model at `endpoint`; `state` is the folder for state."""
+    return find_tokenizer(
+        settings.tokenizer,
+        env=os.environ,
+        cache=folder_of_all(state),
+        model=model,
+        endpoint=endpoint,
+        api_key=settings.key,
+    )
 
 
 def find_tokenizer(
