@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, Self
+from typing import Any, Literal
+
+from tests.servers.loopback import LoopbackServer, QuietHandler
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is what some tests are about."""
-
-
-class TokenizeServer:
+class TokenizeServer(LoopbackServer):
     """Answers POST /tokenize by `encode` in the shape of `dialect`; `faults` come first, one each request.
 
     A fault is (status, body, headers); status 0 hangs up instead. vLLM knows the one address beside /v1, SGLang both.
@@ -42,10 +35,7 @@ class TokenizeServer:
         self._lock = threading.Lock()
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
+        class Handler(QuietHandler):
             def setup(self) -> None:
                 super().setup()
                 with server._lock:
@@ -74,23 +64,7 @@ class TokenizeServer:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Standard error belongs to the tests."""
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(Handler)
 
     @property
     def url(self) -> str:

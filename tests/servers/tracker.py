@@ -7,8 +7,10 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from tests.servers.loopback import LoopbackServer, QuietHandler
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
@@ -30,14 +32,7 @@ class Visit:
     headers: dict[str, str]
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is what many tests are about."""
-
-
-class TrackerServer:
+class TrackerServer(LoopbackServer):
     """Answers each path (with its query, else without) from `pages`: a `Page`, or a function that writes by itself."""
 
     def __init__(self) -> None:
@@ -47,31 +42,15 @@ class TrackerServer:
         self.closing = threading.Event()
         tracker = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 tracker._answer(self)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Standard error belongs to the tests."""
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().__init__(Handler)
 
     def __exit__(self, *_: object) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        super().__exit__()
 
     @property
     def url(self) -> str:
