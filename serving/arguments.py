@@ -1,12 +1,17 @@
-"""The inside of one `<invoke>`: parameters as text to and from a dictionary of arguments."""
+"""The inside of one `<invoke>`: parameters as text to and from a dictionary of arguments.
+
+Parameters in order are read as they stand. Only where an element is never closed is the body read again, and
+then a value also ends where its parent does or where the next declared parameter begins, so that a closing
+tag that is missing, misspelt or without its namespace token costs neither that value nor a later one.
+"""
 
 import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from m3agent.serving.coerce import Coercer
+from m3agent.serving.coerce import Coercer, item, json_object, member, properties
 
 NAMESPACE = "]<]minimax[>["
 
@@ -18,10 +23,12 @@ _NEEDS_ESCAPE = re.compile(r"(\]<\]minimax\[)(?=>\[|\\)")
 
 # Deeper elements are kept as text; no tool has such arguments, hostile output may.
 _MAX_DEPTH = 64
-_OPEN = re.compile(r"<([^<>/][^<>]*)>")
-_CLOSE = re.compile(r"</([^<>]*)>")
-_NAMED = re.compile(r"parameter\s+name\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|(\S+))\s*")
+# M3 at times puts white space between the namespace token and its tag.
+_OPEN = re.compile(r"\s{0,20}<([^<>/][^<>]*?)(/?)>")
+_CLOSE = re.compile(r"\s{0,20}</([^<>]*?)\s*>")
+_NAMED = re.compile(r"parameter(?:\s+name)?\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|(\S+))\s*")
 _PLAIN_OPEN = re.compile(r"\s*<(?:(parameter\s+name\s*=\s*[^<>]+)|([^<>/\s][^<>\s]*))>")
+_PLAIN_CLOSE = re.compile(r"</([^<>/\s]+)\s*>")
 _SAFE_TAG = re.compile(r"[\w$@.:\-]+")
 # Names that mean something as a tag, so an argument of that name is written with a `name` attribute.
 _RESERVED_TAGS = frozenset({"invoke", "tool_call", "parameter"})
@@ -67,194 +74,330 @@ def _write_value(value: Any) -> str:
     return json.dumps(value, allow_nan=False)  # numbers, booleans, null, and empty containers
 
 
-def read_arguments(body: str, coercer: Coercer) -> dict[str, Any]:
-    """Read the parameters of an `<invoke>`; one that is not closed is left out, and so is all after it."""
-    if f"{NAMESPACE}<" in body or f"{NAMESPACE}</" in body or "<parameter" not in body:
-        return _NamespacedReader(body, coercer).read()
-    return read_plain_arguments(body, coercer)
+class _Members:
+    """Named values in the order in which they were read."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.by_name: dict[str, list[Any]] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        self.values.append(value)
+        self.by_name.setdefault(name, []).append(value)
+
+    def fold(self, coercer: Coercer, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """An object of the values; a name that comes again makes a list of its values."""
+        result: dict[str, Any] = {}
+        for name, values in self.by_name.items():
+            if len(values) == 1:
+                result[name] = values[0]
+                continue
+            kind, simple = coercer.container(member(schema, name), "item")
+            result[name] = [
+                coercer.text(value, item(simple, index) if kind == "array" else None)
+                if isinstance(value, str)
+                else value
+                for index, value in enumerate(values)
+            ]
+        return result
 
 
-def read_plain_arguments(body: str, coercer: Coercer) -> dict[str, Any]:
-    """Read parameters without namespace tokens: M2's `<parameter name="x">`, or `<x>` for a known x.
+def read_arguments(body: str, coercer: Coercer, *, finished: bool) -> dict[str, Any]:
+    """Read the parameters of an `<invoke>`; where it is not `finished`, those that are closed."""
+    if finished and (written := _as_json(body)) is not None:
+        return written
+    reader = _Reader(body, coercer, repair=False)
+    if not reader.read() and finished:
+        reader = _Reader(body, coercer, repair=True)
+        reader.read()
+    return reader.found.fold(coercer, coercer.root)
 
-    A value ends at the closing tag that another parameter or the end follows, so it may contain such a tag.
+
+def read_plain_arguments(body: str, coercer: Coercer) -> dict[str, Any] | None:
+    """Read parameters without namespace tokens; None unless all of the body is read and closed.
+
+    M2's `<parameter name="x">`, or `<x>` for a known x. A value ends at the closing tag that another
+    parameter or the end follows, so it may contain such a tag.
     """
-    known = _properties(coercer)
-    next_parameter = "|".join([r"parameter\s+name\s*=", *(re.escape(name) + ">" for name in known)])
-    found: list[tuple[str, Any]] = []
+    if (written := _as_json(body)) is not None:
+        return written
+    found = _Members()
+    rest = _read_plain(body, coercer, found)
+    return None if rest.strip() else found.fold(coercer, coercer.root)
+
+
+def ends_with_closing_tag(text: str, coercer: Coercer) -> bool:
+    """Whether the end of `text`, or all of it if it is blank, is where a parameter without namespace ends."""
+    name, _ = _plain_closing(text, len(text))
+    declared = properties(coercer.root)
+    return not text.strip() or (bool(name) and (not declared or name == "parameter" or name in declared))
+
+
+def _as_json(body: str) -> dict[str, Any] | None:
+    """The arguments where the model wrote one JSON object instead of elements."""
+    text = body.strip()
+    return json_object(text) if text.startswith("{") and NAMESPACE not in text else None
+
+
+def _read_plain(body: str, coercer: Coercer, found: _Members, *, repair: bool = False) -> str:
+    """Add the parameters at the start of `body` to `found`, and return what comes after them.
+
+    With `repair`, one that is not closed ends where the next one begins.
+    """
+    known = properties(coercer.root)
+    starts = "|".join([r"parameter\s+name\s*=", *(re.escape(name) + ">" for name in known)])
     position = 0
+    never: set[str] = set()  # closing tags that do not come again
     while opening := _PLAIN_OPEN.match(body, position):
         name, closer = _tag_name(opening[1] or opening[2])
         if opening[2] and known and name not in known:
             break
-        ending = re.compile(rf"</{re.escape(closer)}>(?=\s*(?:<(?:{next_parameter})|\Z))")
-        end = ending.search(body, opening.end())
+        closers = "|".join(map(re.escape, [closer, name] if name in known else [closer]))
+        end = None
+        if closers not in never:
+            end = re.compile(rf"</(?:{closers})\s*>(?=\s*(?:<(?:{starts})|\Z))").search(body, opening.end())
+        if end is None and repair:
+            never.add(closers)
+            end = re.compile(rf"(?=<(?:{starts}))|\Z").search(body, opening.end())
         if end is None:
             break
-        found.append((name, coercer.text(body[opening.end() : end.start()], known.get(name))))
+        found.add(name, coercer.text(body[opening.end() : end.start()], known.get(name)))
         position = end.end()
-    return _fold(found, coercer, coercer.root)
-
-
-def _properties(coercer: Coercer) -> Mapping[str, Any]:
-    found = coercer.root.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    return body[position:]
 
 
 def _tag_name(tag: str) -> tuple[str, str]:
     """The argument a tag names, and the name its closing tag has."""
     if named := _NAMED.fullmatch(tag):
         return html.unescape(named[1] or named[2] or named[3] or ""), "parameter"
-    return tag, tag
+    name = (tag.split() or [tag])[0]  # what follows are attributes that M3 made up
+    return name, name
 
 
-def _child_schema(schema: Mapping[str, Any], name: str) -> object:
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and name in properties:
-        return properties[name]
-    return schema.get("additionalProperties")
+class _Outside(NamedTuple):
+    """What stands around an element: its closing tags, and the names that are declared there."""
+
+    closers: frozenset[str]
+    names: frozenset[str]
 
 
-def _fold(found: list[tuple[str, Any]], coercer: Coercer, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An object of named values; a name that comes again makes a list of its values."""
-    grouped: dict[str, list[Any]] = {}
-    for name, value in found:
-        grouped.setdefault(name, []).append(value)
-    result: dict[str, Any] = {}
-    for name, values in grouped.items():
-        if len(values) == 1:
-            result[name] = values[0]
-            continue
-        kind, simple = coercer.container(_child_schema(schema, name), "item")
-        items = simple.get("items") if kind == "array" else None
-        result[name] = [coercer.text(value, items) if isinstance(value, str) else value for value in values]
-    return result
+class _Element:
+    """An element that is being read: its schema, its members, and the text between them."""
+
+    def __init__(self, tag: str, schema: object, coercer: Coercer, outside: _Outside) -> None:
+        self.name, self.closer = _tag_name(tag)
+        self.schema = schema
+        self.outside = outside
+        self.members = _Members()
+        self.kind, self.container = coercer.container(schema, "")
+        self._coercer = coercer
+        self._texts: list[str] = []
+
+    def add_text(self, loose: list[str]) -> None:
+        """Take the text since the last member, in pieces that namespace tokens cut."""
+        self._texts.append(NAMESPACE.join(loose))
+
+    def inside(self, first: str) -> _Outside:
+        """What stands around the members, of which the first has the closing tag `first`."""
+        if not self.members.values:
+            self.kind, self.container = self._coercer.container(self.schema, first)
+        names = {"item"} if self.kind == "array" else properties(self.container).keys()
+        return _Outside(self.outside.closers | {self.closer}, self.outside.names | names)
+
+    def schema_of(self, name: str) -> object:
+        """The schema of the next member, if that is its name."""
+        if self.kind == "array":
+            return item(self.container, len(self.members.values))
+        return member(self.container, name)
+
+    def belongs_outside(self, name: str) -> bool:
+        """Whether a tag of that name can only be one that stands behind this element."""
+        return name in self.outside.names and not self._coercer.takes(self.schema, name)
+
+    def text_without_tags(self, text: str) -> str:
+        """The end of an element that is not closed, without the closing tags that lack their namespace token."""
+        end = len(text)
+        while True:
+            name, start = _plain_closing(text, end)
+            if name in (self.name, self.closer):
+                return text[:start]
+            if name not in self.outside.closers:
+                return text[:end]
+            end = start
+
+    def value(self) -> Any:
+        """What it all makes."""
+        text = "".join(self._texts)
+        if not self.members.values:
+            return self._coercer.text(unescape(text), self.schema)
+        if self.kind == "array":
+            return self.members.values
+        if text.strip():
+            field = _MIXED_TEXT
+            while field in self.members.by_name:
+                field = "$" + field
+            self.members.add(field, unescape(text))
+        return self.members.fold(self._coercer, self.container)
 
 
-class _NamespacedReader:
+class _UnclosedError(Exception):
+    """An element that nothing closes."""
+
+
+class _Reader:
     """Reads a body cut at its namespace tokens: every piece after the first begins with a tag, or is text."""
 
-    def __init__(self, body: str, coercer: Coercer) -> None:
+    def __init__(self, body: str, coercer: Coercer, *, repair: bool) -> None:
+        self.found = _Members()
         self._pieces = body.split(NAMESPACE)
+        self._at = 1  # the next piece
         self._coercer = coercer
-        self._known = _properties(coercer)
-        self._read: set[str] = set()
+        self._repair = repair
 
-    def read(self) -> dict[str, Any]:
-        """All parameters, in order."""
-        found: list[tuple[str, Any]] = []
-        loose = [self._pieces[0]]  # text since the last parameter: the value of one without opening tag
-        index = 1
-        while index < len(self._pieces):
-            piece = self._pieces[index]
+    def read(self) -> bool:
+        """Read all parameters into `found`, in order; False if it stopped at one that is not closed."""
+        root = self._coercer.root
+        outside = _Outside(frozenset(), frozenset(properties(root)))
+        loose = [self._pieces[0]]  # since the last parameter; after its first entry, what follows a namespace
+        try:
+            while self._at < len(self._pieces):
+                piece = self._pieces[self._at]
+                if closing := _CLOSE.match(piece):
+                    self._at += 1
+                    if not self._take_elided(closing[1], loose, root, self.found):
+                        self._take_plain(loose[0])
+                    loose = [piece[closing.end() :]]
+                elif opening := self._opening(piece, root, self.found):
+                    self._take_plain(loose[0])
+                    name = _tag_name(opening[1])[0]
+                    value, tail = self._element(opening, member(root, name), outside, 1)
+                    self.found.add(name, value)
+                    loose = [tail]
+                else:
+                    loose.append(piece)
+                    self._at += 1
+            self._take_plain(loose[0])
+        except _UnclosedError:
+            return False
+        return True
+
+    def _take_plain(self, text: str) -> None:
+        """Read parameters that stand between the others without their namespace tokens."""
+        if _PLAIN_OPEN.match(text):
+            rest = _read_plain(text, self._coercer, self.found, repair=self._repair)
+            if not self._repair and _PLAIN_OPEN.match(rest):
+                raise _UnclosedError
+
+    def _take_elided(self, name: str, loose: list[str], schema: Mapping[str, Any], members: _Members) -> bool:
+        """Read the value in `loose` whose opening tag is missing, if there is one."""
+        value = NAMESPACE.join(loose[1:] if len(loose) > 1 else loose)
+        if not (value.strip() or len(loose) > 1) or not self._may_be_elided(name, schema, members):
+            return False
+        members.add(name, self._coercer.text(unescape(value), member(schema, name)))
+        return True
+
+    @staticmethod
+    def _may_be_elided(name: str, schema: Mapping[str, Any], members: _Members) -> bool:
+        declared = properties(schema)
+        return bool(name) and (name in declared or not declared) and name not in members.by_name
+
+    def _opening(self, piece: str, schema: Mapping[str, Any], members: _Members) -> re.Match[str] | None:
+        """The opening tag at the start of `piece`, unless that is a value, say HTML, without its own."""
+        opening = _OPEN.match(piece)
+        declared = properties(schema)
+        if opening is None or not declared or _tag_name(opening[1])[0] in declared:
+            return opening
+        following = self._pieces[self._at + 1] if self._at + 1 < len(self._pieces) else ""
+        closing = _CLOSE.match(following)
+        elided = closing and closing[1] in declared and self._may_be_elided(closing[1], schema, members)
+        return None if elided else opening
+
+    def _element(
+        self, opening: re.Match[str], schema: object, outside: _Outside, depth: int
+    ) -> tuple[Any, str]:
+        """The value of the element that the current piece opens, and the text after its closing tag."""
+        text = self._pieces[self._at][opening.end() :]
+        self._at += 1
+        if opening[2]:  # `<x/>`
+            return self._coercer.text("", schema), text
+        element = _Element(opening[1], schema, self._coercer, outside)
+        if depth > _MAX_DEPTH or self._coercer.is_text(schema):
+            return self._string(element, text)
+        loose = [text]
+        while self._at < len(self._pieces):
+            piece = self._pieces[self._at]
             if closing := _CLOSE.match(piece):
-                name = closing[1]
-                value = self._elided_value(loose)
-                if value is not None and self._may_be_elided(name):
-                    found.append((name, self._text(value, self._known.get(name))))
-                    self._read.add(name)
-                loose = [piece[closing.end() :]]
-            elif (opening := _OPEN.match(piece)) and not self._is_elided_text(opening[1], index):
-                name, closer = _tag_name(opening[1])
-                schema = _child_schema(self._coercer.root, name)
-                element = self._element(index, piece[opening.end() :], closer, schema, 1)
-                if element is None:
+                tail = piece[closing.end() :]
+                if closing[1] == element.closer:
+                    self._at += 1
+                    element.add_text(loose)
+                    return element.value(), tail
+                if self._repair and closing[1] in outside.closers:
                     break
-                value, index, tail = element
-                found.append((name, value))
-                self._read.add(name)
+                self._at += 1
+                # As at the top, but only for names that are declared: anything else is text of the value.
+                if closing[1] in properties(element.container) and self._take_elided(
+                    closing[1], loose, element.container, element.members
+                ):
+                    loose = [tail]
+                elif self._repair:  # it closes nothing
+                    element.add_text(loose)
+                    loose = [tail]
+                else:
+                    loose.append(piece)
+            elif inner := self._opening(piece, element.container, element.members):
+                name, closer = _tag_name(inner[1])
+                if self._repair and element.belongs_outside(name):
+                    break
+                element.add_text(loose)
+                inside = element.inside(closer)
+                value, tail = self._element(inner, element.schema_of(name), inside, depth + 1)
+                element.members.add(name, value)
                 loose = [tail]
             else:
                 loose.append(piece)
-            index += 1
-        return _fold(found, self._coercer, self._coercer.root)
+                self._at += 1
+        self._unclosed()
+        loose[-1] = element.text_without_tags(loose[-1])
+        element.add_text(loose)
+        return element.value(), ""
 
-    def _text(self, text: str, schema: object) -> Any:
-        return self._coercer.text(unescape(text), schema)
-
-    @staticmethod
-    def _elided_value(loose: list[str]) -> str | None:
-        """The value whose opening tag is missing: after a bare namespace token, or without one at all."""
-        if len(loose) > 1:
-            return NAMESPACE.join(loose[1:])
-        return loose[0] if loose[0].strip() else None
-
-    def _may_be_elided(self, name: str) -> bool:
-        known = name in self._known or not self._known
-        return bool(name) and known and name not in self._read
-
-    def _is_elided_text(self, tag: str, index: int) -> bool:
-        """Whether what looks like an unknown parameter is the value of a known one, say HTML."""
-        if not self._known or _tag_name(tag)[0] in self._known or index + 1 >= len(self._pieces):
-            return False
-        closing = _CLOSE.match(self._pieces[index + 1])
-        return closing is not None and closing[1] in self._known and self._may_be_elided(closing[1])
-
-    def _element(
-        self, index: int, text: str, closer: str, schema: object, depth: int
-    ) -> tuple[Any, int, str] | None:
-        """The value of the element that piece `index` opens, the piece that closes it, the text after.
-
-        None if nothing closes it.
-        """
-        end_tag = f"</{closer}>"
-        if depth > _MAX_DEPTH or self._coercer.is_text(schema):
-            return self._raw_element(index, text, end_tag, schema)
-        children: list[tuple[str, Any]] = []
-        texts = [text]
-        kind, container = "", schema
-        index += 1
-        while index < len(self._pieces):
-            piece = self._pieces[index]
-            if piece.startswith(end_tag):
-                value = self._compose(children, texts, kind, container, schema)
-                return value, index, piece[len(end_tag) :]
-            if opening := _OPEN.match(piece):
-                name, child_closer = _tag_name(opening[1])
-                if not children:
-                    kind, container = self._coercer.container(schema, opening[1])
-                child_schema: object = None
-                if isinstance(container, Mapping):
-                    child_schema = (
-                        container.get("items") if kind == "array" else _child_schema(container, name)
-                    )
-                child = self._element(index, piece[opening.end() :], child_closer, child_schema, depth + 1)
-                if child is None:
-                    return None
-                value, index, tail = child
-                children.append((name, value))
-                texts.append(tail)
-            else:
-                texts.append(NAMESPACE + piece)
-            index += 1
-        return None
-
-    def _raw_element(
-        self, index: int, text: str, end_tag: str, schema: object
-    ) -> tuple[Any, int, str] | None:
+    def _string(self, element: _Element, text: str) -> tuple[Any, str]:
         """A string ends at its own closing tag; whatever stands before that belongs to it."""
-        for end in range(index + 1, len(self._pieces)):
-            if self._pieces[end].startswith(end_tag):
-                whole = NAMESPACE.join([text, *self._pieces[index + 1 : end]])
-                return self._text(whole, schema), end, self._pieces[end][len(end_tag) :]
-        return None
+        start = self._at
+        boundary: int | None = None  # where it ends if nothing closes it
+        for at in range(start, len(self._pieces)):
+            piece = self._pieces[at]
+            if closing := _CLOSE.match(piece):
+                if closing[1] == element.closer:
+                    self._at = at + 1
+                    element.add_text([text, *self._pieces[start:at]])
+                    return element.value(), piece[closing.end() :]
+                if boundary is None and closing[1] in element.outside.closers:
+                    boundary = at
+            elif opening := _OPEN.match(piece):
+                name, closer = _tag_name(opening[1])
+                if boundary is None and (name in element.outside.names or closer == element.closer):
+                    boundary = at
+                if closer == element.closer:  # the closing tag further on belongs to that one
+                    break
+        self._unclosed()
+        self._at = len(self._pieces) if boundary is None else boundary
+        pieces = [text, *self._pieces[start : self._at]]
+        misspelt = _CLOSE.fullmatch(pieces[-1].rstrip()) if len(pieces) > 1 else None
+        whole = NAMESPACE.join(pieces[:-1] if misspelt else pieces)
+        element.add_text([element.text_without_tags(whole)])
+        return element.value(), ""
 
-    def _compose(
-        self,
-        children: list[tuple[str, Any]],
-        texts: list[str],
-        kind: str,
-        container: object,
-        schema: object,
-    ) -> Any:
-        text = "".join(texts)
-        if not children:
-            return self._text(text, schema)
-        if kind == "array":
-            return [value for _, value in children]
-        if text.strip():
-            field = _MIXED_TEXT
-            while any(name == field for name, _ in children):
-                field = "$" + field
-            children.append((field, unescape(text)))
-        return _fold(children, self._coercer, container if isinstance(container, Mapping) else {})
+    def _unclosed(self) -> None:
+        if not self._repair:
+            raise _UnclosedError
+
+
+def _plain_closing(text: str, end: int) -> tuple[str, int]:
+    """The name of the closing tag without namespace token that ends text[:end], and where it starts."""
+    while end and text[end - 1].isspace():
+        end -= 1
+    start = text.rfind("</", 0, end)
+    closing = _PLAIN_CLOSE.fullmatch(text, start, end) if start >= 0 else None
+    return (closing[1], start) if closing else ("", end)

@@ -1,5 +1,6 @@
 """Typing raw text by a JSON schema: on M3's wire nothing else tells a number from a string."""
 
+import html
 import json
 import math
 import re
@@ -32,14 +33,17 @@ _NO_MATCH = object()
 
 
 class Coercer:
-    """Converts text by the schemas of one tool; `root` is its `parameters`, where `$ref` points into."""
+    """Converts text by the schemas of one tool; `document` is its `parameters`, where `$ref` points into."""
 
-    def __init__(self, root: Schema | None) -> None:
-        self._root: Schema = root if isinstance(root, Mapping) else {}
+    def __init__(self, document: Schema | None) -> None:
+        self._document: Schema = document if isinstance(document, Mapping) else {}
+        self._root: Schema | None = None
 
     @property
     def root(self) -> Schema:
-        """The schema of the whole arguments object."""
+        """The schema of the whole arguments object, with the properties of all its alternatives."""
+        if self._root is None:
+            self._root = self.container(self._document, "")[1]
         return self._root
 
     def alternatives(self, schema: object, depth: int = 0) -> list[tuple[str | None, Schema]]:
@@ -50,13 +54,17 @@ class Coercer:
             return self.alternatives(self._resolve(reference), depth + 1)
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(choices := schema.get(key), Sequence) and choices:
-                return [found for choice in choices for found in self.alternatives(choice, depth + 1)]
+                common = {name: value for name, value in schema.items() if name != key}
+                if key == "allOf":
+                    return self.alternatives(self._merge(common, *choices), depth + 1)
+                branches = [self._merge(common, choice) for choice in choices]
+                return [found for branch in branches for found in self.alternatives(branch, depth + 1)]
         declared = schema.get("type")
         if isinstance(declared, str):
             return [(_TYPE_ALIASES.get(declared, declared), schema)]
         if isinstance(declared, Sequence):
             return [(_TYPE_ALIASES.get(kind, kind), schema) for kind in declared if isinstance(kind, str)]
-        if "items" in schema:
+        if "items" in schema or "prefixItems" in schema:
             return [("array", schema)]
         if "properties" in schema or "additionalProperties" in schema:
             return [("object", schema)]
@@ -69,36 +77,115 @@ class Coercer:
 
     def container(self, schema: object, first_child: str) -> tuple[str, Schema]:
         """How elements inside an element are read, `array` or `object`, and by which schema."""
-        found = dict(reversed(self.alternatives(schema)))
+        found = self.alternatives(schema)
         preferred = ("array", "object") if first_child == "item" else ("object", "array")
         for kind in preferred:
-            if kind in found:
-                return kind, found[kind]
+            if matching := [simple for name, simple in found if name == kind]:
+                return kind, _union(matching)
         return ("array" if first_child == "item" else "object"), {}
 
+    def takes(self, schema: object, name: str) -> bool:
+        """Whether a value of this schema may hold an element of that name."""
+        found = self.alternatives(schema)
+        if objects := [simple for kind, simple in found if kind == "object"]:
+            union = _union(objects)
+            declared = properties(union)
+            return not declared or name in declared or bool(union.get("additionalProperties"))
+        return name == "item" and any(kind == "array" for kind, _ in found)
+
     def text(self, text: str, schema: object) -> Any:
-        """The value that `text` stands for under `schema`; `text` itself where it fits no other type."""
+        """The value that `text` stands for under `schema`; `text` itself where it fits no other type.
+
+        Entities stay as they are written, with one exception: where only the unescaped text is a value that
+        the schema allows (it lists the values, or wants JSON), the schema says that they are an escape.
+        """
         simple = self.alternatives(schema)
-        strings = {kind for kind, _ in simple} & {"string", None}
-        for _, alternative in simple:
-            if text in _listed_values(alternative):
-                return text
-        for wanted in _ORDER:
-            for kind, alternative in simple:
-                if kind == wanted or (kind is None and _listed_values(alternative)):
-                    value = _read(text, wanted, bool(strings))
-                    if value is not _NO_MATCH and _allowed(value, alternative):
-                        return value
-        return text
+        value = _fit(text, simple)
+        if value is _NO_MATCH and "&" in text:
+            value = _fit(html.unescape(text), simple)
+        return text if value is _NO_MATCH else value
+
+    def _merge(self, base: Schema, *others: object) -> Schema:
+        """One schema that says what all of these say; what a later one says counts."""
+        merged = dict(base)
+        for other in others:
+            extra = self._dereference(other)
+            declared = {**properties(merged), **properties(extra)}
+            merged.update(extra)
+            if declared:
+                merged["properties"] = declared
+        return merged
+
+    def _dereference(self, schema: object) -> Schema:
+        for _ in range(_MAX_SCHEMA_DEPTH):
+            if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
+                break
+            schema = self._resolve(reference)
+        return schema if isinstance(schema, Mapping) else {}
 
     def _resolve(self, reference: str) -> object:
-        node: object = self._root
+        node: object = self._document
         if not reference.startswith("#"):
             return None
         for part in reference.lstrip("#").strip("/").split("/"):
             if part and isinstance(node, Mapping):
                 node = node.get(part.replace("~1", "/").replace("~0", "~"))
         return node
+
+
+def properties(schema: Schema) -> Mapping[str, Any]:
+    """The members that an object's schema declares."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def member(schema: Schema, name: str) -> object:
+    """The schema of an object's member of that name."""
+    declared = properties(schema)
+    return declared[name] if name in declared else schema.get("additionalProperties")
+
+
+def item(schema: Schema, index: int) -> object:
+    """The schema of an array's item at `index`."""
+    items = schema.get("items")
+    first = schema.get("prefixItems", items)
+    if isinstance(first, Sequence) and index < len(first):
+        return first[index]
+    return items if isinstance(items, Mapping) else None
+
+
+def _union(schemas: Sequence[Schema]) -> Schema:
+    """One schema for several of an object (a member may be what any of them allows) or an array (the first)."""
+    if len(schemas) == 1:
+        return schemas[0]
+    members: dict[str, list[object]] = {}
+    for schema in schemas:
+        for name, value in properties(schema).items():
+            members.setdefault(name, []).append(value)
+    union: dict[str, Any] = {}
+    for schema in reversed(schemas):
+        union.update(schema)
+    if members:
+        union["properties"] = {name: {"anyOf": values} for name, values in members.items()}
+    return union
+
+
+def _fit(text: str, simple: Sequence[tuple[str | None, Schema]]) -> Any:
+    """The value that `text` stands for under one of the schemas, or _NO_MATCH."""
+    for _, alternative in simple:
+        listed = _listed_values(alternative)
+        for spelling in (text, text.strip()):
+            if spelling in listed:
+                return spelling
+    may_be_string = not simple or any(kind in ("string", None) for kind, _ in simple)
+    for wanted in _ORDER:
+        for kind, alternative in simple:
+            if kind == wanted or (kind is None and _listed_values(alternative)):
+                value = _read(text, wanted, may_be_string)
+                if value is not _NO_MATCH and _allowed(value, alternative):
+                    return value
+    free = any(kind in ("string", None) and not _listed_values(found) for kind, found in simple)
+    return text if free or not simple else _NO_MATCH
 
 
 def _listed_values(schema: Schema) -> list[Any]:
@@ -121,7 +208,7 @@ def _read(text: str, kind: str, may_be_string: bool) -> Any:
     """`text` read as one JSON type, or _NO_MATCH."""
     stripped = text.strip()
     if kind == "null":
-        if stripped == "null" or (not may_be_string and stripped in ("", "None")):
+        if stripped == "null" or (not may_be_string and stripped.lower() in ("", "null", "none")):
             return None
     elif kind == "boolean":
         if stripped.lower() in ("true", "false"):
@@ -158,6 +245,12 @@ def _json(text: str, kind: type) -> Any:
     except (ValueError, RecursionError):
         return _NO_MATCH
     return value if isinstance(value, kind) else _NO_MATCH
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """`text` read as a JSON object, or None if it is not one."""
+    value = _json(text, dict)
+    return None if value is _NO_MATCH else value
 
 
 def _refuse(constant: str) -> float:

@@ -4,19 +4,26 @@ The model writes `<mm:think>reasoning</mm:think>text` and then a block of calls 
 namespace token `]<]minimax[>[`. Servers parse this too, and get it wrong in known ways, so everything that
 arrives as text is read again here. What is tolerated:
 
-- a missing `</tool_call>`, a missing `<tool_call>`, several blocks;
-- a parameter without its opening tag, parameter names with hyphens;
-- think tags that are missing, doubled or stray, and calls written before `</mm:think>`;
+- around calls: a block that is not closed, not opened, opened twice, or opened without the namespace token;
+  `<function_calls>` for `<tool_call>`; several blocks; one JSON object `{"name", "arguments"}` in a block;
+- in the tags of a call: white space, upper case, single quotes or none, a `<` left out of `<invoke name=`,
+  white space between namespace token and tag, a closing `</invoke>` without its namespace token;
+- in arguments: a parameter without its opening tag, without its closing tag, or with a misspelt one, either
+  tag without its namespace token, hyphens in names, all arguments as one JSON object (see `arguments`);
+- think tags that are missing, doubled or stray, calls written before `</mm:think>`, and reasoning between
+  `<think>` and `</think>` at the very start, as MiniMax's own API writes it unless told otherwise;
 - M2's `<invoke name="x"><parameter name="y">v</parameter></invoke>`, for tools that were offered.
 
-A call without its `</invoke>` is never among the calls. Text after a call, until a think tag, is dropped, as
-the model servers do. Text that itself contains markup (a namespace token, a think tag) is written with a
-backslash in it and read back without: see `arguments.escape`; text that M3 writes by itself is not touched.
+A call without its `</invoke>` is never among the calls, and nothing that `close()` says completes one: what a
+prefix of the output yields, all of it yields too. Markup does not become text: a namespace token goes, and the
+tag right behind it. Text in a block, and after a call until a think tag, is dropped, as the model servers do.
+Text that itself contains markup (a namespace token, a think tag) is written with a backslash in it and read
+back without: see `arguments.escape`; text that M3 writes by itself is not touched.
 """
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -24,12 +31,14 @@ from m3agent.serving.arguments import (
     ESCAPED,
     NAMESPACE,
     attribute,
+    ends_with_closing_tag,
     escape,
     read_arguments,
     read_plain_arguments,
     write_arguments,
 )
-from m3agent.serving.coerce import Coercer
+from m3agent.serving.coerce import Coercer, json_object
+from m3agent.serving.think_tags import LeadingThink
 
 ThinkingMode: TypeAlias = Literal["enabled", "disabled", "adaptive"]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
@@ -94,11 +103,45 @@ _BLOCK, _END_BLOCK = NAMESPACE + "<tool_call>", NAMESPACE + "</tool_call>"
 _INVOKE, _END_INVOKE = NAMESPACE + "<invoke", NAMESPACE + "</invoke>"
 _PLAIN_BLOCK, _PLAIN_END_BLOCK = "<minimax:tool_call>", "</minimax:tool_call>"
 _PLAIN_INVOKE, _PLAIN_END_INVOKE = "<invoke name=", "</invoke>"
+# Blocks without the namespace token; as prose may speak of these, they need a call right behind them.
+_WRAPPERS = ("<tool_call>", "<function_calls>")
+_END_WRAPPERS = ("</tool_call>", "</function_calls>")
 # Prose is escaped as values are: `stem` followed by what would make it markup, or by a backslash, gets one.
-_STEMS = ("<mm:think", "</mm:think", "<minimax:tool_call", "</minimax:tool_call", "<invoke")
+_STEMS = (
+    "<mm:think",
+    "</mm:think",
+    "<minimax:tool_call",
+    "</minimax:tool_call",
+    "<invoke",
+    "<tool_call",
+    "<function_calls",
+)
 _ESCAPES = (ESCAPED, *(stem + "\\" for stem in _STEMS))
 _NEEDS_ESCAPE = re.compile(f"({'|'.join(_STEMS)})(?=>|\\\\| name=)")
-_NAME = re.compile(r"\s+name\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
+
+# A tag is looked for this far and no further, so that hostile output cannot hold back text without end.
+_INSIDE = "[^<>]{0,1000}"
+_SPACE = r"\s{0,20}"
+# What stands behind a namespace token: a tag of a call; any tag; the beginning of one. Every beginning of
+# what the first two match has to be matched by the third, or the outcome would depend on the chunks.
+_STRUCTURE = re.compile(
+    rf"(?:{_SPACE}<(?P<close>/?)(?P<tag>tool_call|invoke)(?P<attributes>(?:\s{_INSIDE}|/)?)"
+    rf"|(?P<bare_close>/)(?P<bare_tag>tool_call|invoke)"
+    rf"|invoke(?P<bare_attributes>\s{_SPACE}name{_SPACE}={_INSIDE}))>",
+    re.IGNORECASE,
+)
+_ANY_TAG = re.compile(rf"{_SPACE}</?[^<>\s/]{_INSIDE}>")
+_TAG_ARRIVING = re.compile(
+    rf"{_SPACE}(?:<[^<>]{{0,1100}}|/?[a-z_]{{0,9}}|invoke\s[^<>]{{0,1100}})?\Z", re.IGNORECASE
+)
+_CLOSING_TAG = re.compile(rf"{_SPACE}</")
+# The opening of a call in M2's form, and the first character of what is in it.
+_PLAIN_HEADER = re.compile(rf"<invoke( name={_INSIDE})>(?={_SPACE}(\S))")
+_PLAIN_HEADER_ARRIVING = re.compile(rf"<invoke( name={_INSIDE})(?:>{_SPACE})?\Z")
+_CALL_BEHIND = re.compile(rf"{_SPACE}(?:{re.escape(NAMESPACE)}|{_PLAIN_INVOKE})")
+_NAME = re.compile(r"\sname\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|(\S+?)(?=\s|/?\Z))", re.IGNORECASE)
+# How much of an open call is looked at to see whether a parameter was closed last.
+_TAIL = 400
 
 
 class _Markers:
@@ -107,6 +150,7 @@ class _Markers:
     def __init__(self, *markers: str) -> None:
         self._pattern = re.compile("|".join(map(re.escape, markers)))
         self._prefixes = {marker[:size] for marker in markers for size in range(1, len(marker))}
+        self._first = {marker[0] for marker in markers}
         self._longest = max(map(len, markers)) - 1
 
     def search(self, text: str, start: int) -> re.Match[str] | None:
@@ -115,25 +159,104 @@ class _Markers:
     def undecided(self, text: str, start: int) -> int:
         """Where the end of `text` begins that more text could turn into a marker."""
         for position in range(max(start, len(text) - self._longest), len(text)):
-            if text[position:] in self._prefixes:
+            if text[position] in self._first and text[position:] in self._prefixes:
                 return position
         return len(text)
 
 
 _PROSE = _Markers(
+    NAMESPACE,
     _THINK,
     _END_THINK,
     *_ESCAPES,
-    _BLOCK,
-    _END_BLOCK,
-    _INVOKE,
-    _END_INVOKE,
     _PLAIN_BLOCK,
     _PLAIN_END_BLOCK,
     _PLAIN_INVOKE,
+    *_WRAPPERS,
+    *_END_WRAPPERS,
 )
-_BODY = _Markers(_END_INVOKE, _END_BLOCK, _INVOKE + " name=")
-_PLAIN_BODY = _Markers(_PLAIN_END_INVOKE)
+_BODY = _Markers(NAMESPACE)
+_PLAIN_BODY = _Markers(_PLAIN_END_INVOKE, _PLAIN_INVOKE, _PLAIN_END_BLOCK, _BLOCK, _END_BLOCK, _INVOKE)
+
+
+class _OpenCall:
+    """A call between its opening tag and its end; `plain` is M2's form, without namespace tokens."""
+
+    def __init__(self, header: str, name: str, coercer: Coercer, *, plain: bool, as_json: bool) -> None:
+        self.plain = plain
+        self.in_value = False  # its last namespaced tag opened a value
+        self._header = header
+        self._name = name
+        self._coercer = coercer
+        self._as_json = as_json  # its arguments are one JSON object
+        self._quoted = 0  # open calls that a value quotes; -1 after an `</invoke>` without one
+        self._body: list[str] = []
+
+    def add(self, text: str) -> None:
+        """Take more of what stands in the call."""
+        self._body.append(text)
+
+    def finished(self, end: str) -> Call | None:
+        """The call, closed by `end`; None if it has no name, or is plain and has a parameter not closed."""
+        body = "".join(self._body)
+        if self.plain:
+            arguments = read_plain_arguments(body, self._coercer)
+        else:
+            arguments = read_arguments(body, self._coercer, finished=True)
+        if arguments is None or not self._name:
+            return None
+        return Call(self._name, arguments, f"{self._header}{body}{end}")
+
+    def unclosed(self) -> Call:
+        """The call with the parameters that are complete."""
+        body = "".join(self._body)
+        arguments = read_arguments(body, self._coercer, finished=False)
+        return Call(self._name, arguments, f"{self._header}{body}")
+
+    def takes_plain_end(self) -> bool:
+        """Whether an `</invoke>` that comes now closes this plain call; if not, it is text of a value."""
+        if self._quoted > 0:
+            self._quoted -= 1
+            return False
+        if self._as_json or ends_with_closing_tag(self._tail(), self._coercer):
+            return True
+        self._quoted = -1
+        return False
+
+    def is_left_open_by(self, marker: str) -> bool:
+        """Whether a marker that comes now is the end of this plain call; if not, it is text of a value."""
+        tail = self._tail()
+        if (
+            marker == _INVOKE
+            or ends_with_closing_tag(tail, self._coercer)
+            or (self._quoted < 0 and tail.rstrip().endswith(_PLAIN_END_INVOKE))
+        ):
+            return True
+        if marker == _PLAIN_INVOKE:
+            self._quoted = max(self._quoted, 0) + 1
+        return False
+
+    def take_end_from_body(self) -> str:
+        """The `</invoke>` without namespace token that ends the body right behind a parameter, or nothing."""
+        tail = self._tail().rstrip()
+        parameters = tail.removesuffix(_PLAIN_END_INVOKE)
+        if parameters == tail or not ends_with_closing_tag(parameters, self._coercer):
+            return ""
+        body = "".join(self._body)
+        end = body.rindex(_PLAIN_END_INVOKE)
+        self._body = [body[:end]]
+        return body[end:]
+
+    def _tail(self) -> str:
+        size = 0
+        pieces: list[str] = []
+        for piece in reversed(self._body):
+            pieces.append(piece[-_TAIL:])
+            size += len(piece)
+            if size >= _TAIL:
+                break
+        tail = "".join(reversed(pieces))
+        return tail if size < _TAIL or tail.strip() else "..."  # a blank end is not a blank whole
 
 
 class StreamParser:
@@ -145,18 +268,17 @@ class StreamParser:
 
     def __init__(self, tools: Tools | None, thinking_mode: ThinkingMode = "adaptive") -> None:
         self._parameters = dict(_signatures(tools or ()))
-        self._state: Callable[[str, int, list[WireEvent]], int] = self._prose
         self._pending = ""  # the end of the last piece, not yet decided upon
         self._reasoning = thinking_mode == "enabled"
-        self._dropping = False  # inside a block of calls, or after one
-        self._plain_block = False
+        self._leading = None if self._reasoning else LeadingThink()
         self._think_seen = False
         self._any_text = False
         self._blank = True  # nothing but white space since the last think tag
-        self._plain = False  # the open call is in M2's form, without namespace tokens
-        self._name = ""
-        self._raw: list[str] = []
-        self._body: list[str] = []
+        self._dropping = False  # inside a block of calls, or after one
+        self._in_block = False
+        self._block_text: list[str] | None = None  # in a block, until its first call
+        self._any_call = False
+        self._call: _OpenCall | None = None
         self._unclosed: Call | None = None
 
     def reasoning_is_elsewhere(self) -> None:
@@ -165,101 +287,138 @@ class StreamParser:
 
     def feed(self, chunk: str) -> list[WireEvent]:
         """Take the next piece of output and say what it completed."""
+        if self._leading is not None:
+            chunk = self._leading.feed(chunk)
+            if self._leading.over:
+                self._leading = None
+        return self._read(chunk)
+
+    def _read(self, chunk: str) -> list[WireEvent]:
         events: list[WireEvent] = []
         text, position = self._pending + chunk, 0
         while position < len(text):
-            state = self._state
-            position = state(text, position, events)
-            if state == self._state:  # it read all it could
+            call = self._call
+            if call is None:
+                position = self._prose(text, position, events)
+            elif call.plain:
+                position = self._plain_body(call, text, position, events)
+            else:
+                position = self._call_body(call, text, position, events)
+            if call is self._call:  # it read all it could
                 break
         self._pending = text[position:]
         return events
 
     def close(self) -> list[WireEvent]:
         """Say that the output is over: what was held back comes out, an open call comes as partial."""
-        events: list[WireEvent] = []
+        events = [] if self._leading is None else self._read(self._leading.close())
         rest, self._pending = self._pending, ""
-        if self._state == self._prose:
-            if not rest.startswith(NAMESPACE):  # else the opening of a call, cut off
-                self._say(rest, events)
-        elif self._state == self._header and self._plain:
-            self._say("".join(self._raw), events)
-        else:
-            self._raw.append(rest)
-            self._body.append(rest)
-            self._unclosed = self._call(finished=False)
-        self._state = self._prose
+        if self._call is not None:
+            self._call.add(rest)
+            self._leave_unclosed(self._call)
+        elif (
+            ">" in rest
+            and (header := _PLAIN_HEADER_ARRIVING.match(rest))
+            and self._is_plain_call(_name(header[1]), "<")
+        ):
+            self._unclosed = Call(_name(header[1]), {}, rest)
+        elif not rest.startswith(NAMESPACE):
+            self._say(rest, events)
+        elif rest.startswith(_INVOKE):
+            self._unclosed = Call("", {}, rest)
+        elif "<" not in rest.removeprefix(NAMESPACE):  # else a tag, cut off
+            self._say(rest.removeprefix(NAMESPACE), events)
         if self._unclosed is not None:
             events.append(CallPartial(self._unclosed))
         return events
 
-    # Each state reads from `position`, appends its events, and returns up to where it is done with the text.
+    # Each of these three reads from `position`, appends its events, and returns up to where it is done with
+    # the text: at its end, where the rest must wait for more, or where a call is opened or closed.
 
     def _prose(self, text: str, position: int, events: list[WireEvent]) -> int:
         while match := _PROSE.search(text, position):
-            self._say(text[position : match.start()], events)
+            start, marker = match.start(), match[0]
+            self._say(text[position:start], events)
             position = match.end()
-            marker = match[0]
-            if marker in _ESCAPES:
-                self._say(marker[:-1], events)
-            elif marker == _THINK:
-                self._open_think(events)
-            elif marker == _END_THINK:
-                self._close_think(events)
-            elif marker in (_BLOCK, _PLAIN_BLOCK):
-                self._dropping = True
-                self._plain_block = marker == _PLAIN_BLOCK
-            elif marker in (_END_BLOCK, _PLAIN_END_BLOCK):
-                self._close_block()
-            elif marker == _INVOKE or (marker == _PLAIN_INVOKE and self._reads_plain_calls()):
-                self._open_call(marker)
-                return position
+            if marker == NAMESPACE:
+                structure = _STRUCTURE.match(text, position)
+                if structure is None and _TAG_ARRIVING.match(text, position):
+                    return start
+                if structure is None:
+                    tag = _ANY_TAG.match(text, position)
+                    position = tag.end() if tag else position
+                    continue
+                position = structure.end()
+                if self._take_structure(structure, text[start:position], events):
+                    return position
             elif marker == _PLAIN_INVOKE:
+                header = _PLAIN_HEADER.match(text, start)
+                if header is None and _PLAIN_HEADER_ARRIVING.match(text, start):
+                    return start
+                if header and self._is_plain_call(name := _name(header[1]), header[2]):
+                    self._open_call(header[0], name, plain=True, as_json=header[2] == "{")
+                    return header.end()
                 self._say(marker, events)
-            # what is left is a stray `</invoke>`
+            elif marker in _WRAPPERS:
+                if _CALL_BEHIND.match(text, position):
+                    self._open_block()
+                elif _may_open_call(text, position):
+                    return start
+                else:
+                    self._say(marker, events)
+            else:
+                self._take_marker(marker, events)
         undecided = _PROSE.undecided(text, position)
         self._say(text[position:undecided], events)
         return undecided
 
-    def _header(self, text: str, position: int, events: list[WireEvent]) -> int:
-        end = text.find(">", position)
-        if end < 0:
-            self._raw.append(text[position:])
-            return len(text)
-        self._raw.append(text[position : end + 1])
-        named = _NAME.search("".join(self._raw))
-        self._name = html.unescape(named[1] or named[2] or named[3] or "").strip() if named else ""
-        if self._plain and not self._plain_block and self._name not in self._parameters:
-            self._state = self._prose
-            self._say("".join(self._raw), events)  # prose that merely looks like a call
-        else:
-            self._dropping = True
-            self._body = []
-            self._state = self._call_body
-        return end + 1
+    def _call_body(self, call: _OpenCall, text: str, position: int, events: list[WireEvent]) -> int:
+        start = position
+        while match := _BODY.search(text, position):
+            at, position = match.start(), match.end()
+            structure = _STRUCTURE.match(text, position)
+            if structure is None and _TAG_ARRIVING.match(text, position):
+                call.add(text[start:at])
+                return at
+            kind, attributes = _structure(structure)
+            if kind.startswith("/") or (kind == "invoke" and _name(attributes)):
+                call.add(text[start:at])
+                start = at
+                if kind == "/invoke" and structure is not None:
+                    self._finish(call, text[at : structure.end()], events)
+                    return structure.end()
+                if end := call.take_end_from_body():
+                    self._finish(call, end, events)
+                    return at
+                # In a value that is not closed the end of the block is text; another call ends it.
+                if kind == "invoke" or not call.in_value:
+                    self._leave_unclosed(call)
+                    return at
+            call.in_value = _CLOSING_TAG.match(text, position) is None
+        undecided = _BODY.undecided(text, position)
+        call.add(text[start:undecided])
+        return undecided
 
-    def _call_body(self, text: str, position: int, events: list[WireEvent]) -> int:
-        markers = _PLAIN_BODY if self._plain else _BODY
-        match = markers.search(text, position)
-        end = match.start() if match else markers.undecided(text, position)
-        self._body.append(text[position:end])
-        self._raw.append(text[position:end])
-        if match is None:
-            return end
-        self._state = self._prose
-        if match[0] not in (_END_INVOKE, _PLAIN_END_INVOKE):
-            # The next call or the end of the block, where `</invoke>` should stand.
-            self._unclosed = self._call(finished=False)
-            return end
-        self._raw.append(match[0])
-        call = self._call(finished=True)
-        if call.name:
-            events.append(CallFinished(call))
-        else:
-            self._unclosed = call
-        return match.end()
+    def _plain_body(self, call: _OpenCall, text: str, position: int, events: list[WireEvent]) -> int:
+        start = position
+        while match := _PLAIN_BODY.search(text, position):
+            at, position = match.start(), match.end()
+            call.add(text[start:at])
+            start = at
+            if match[0] == _PLAIN_END_INVOKE:
+                if call.takes_plain_end():
+                    self._finish(call, match[0], events)
+                    return position
+            elif call.is_left_open_by(match[0]):
+                self._leave_unclosed(call)
+                return at
+        undecided = _PLAIN_BODY.undecided(text, position)
+        call.add(text[start:undecided])
+        return undecided
 
     def _say(self, text: str, events: list[WireEvent]) -> None:
+        if self._block_text is not None:
+            self._block_text.append(text)
         if not text or self._dropping:
             return
         self._blank = self._blank and text.isspace()
@@ -269,9 +428,24 @@ class StreamParser:
             self._any_text = True
             events.append(TextDelta(text))
 
+    def _take_marker(self, marker: str, events: list[WireEvent]) -> None:
+        """Act on a marker that says all by itself."""
+        if marker in _ESCAPES:
+            self._say(marker[:-1], events)
+        elif marker == _THINK:
+            self._open_think(events)
+        elif marker == _END_THINK:
+            self._close_think(events)
+        elif marker == _PLAIN_BLOCK:
+            self._open_block()
+        elif marker == _PLAIN_END_BLOCK or (marker in _END_WRAPPERS and self._dropping):
+            self._close_block(events)
+        else:
+            self._say(marker, events)
+
     def _open_think(self, events: list[WireEvent]) -> None:
         self._think_seen = True
-        self._dropping = False
+        self._leave_block()
         if not self._reasoning:
             self._reasoning = self._blank = True
         elif not self._blank:  # a first one again is what `enabled` invites
@@ -285,32 +459,94 @@ class StreamParser:
             self._any_text = False
             events.append(TextWasReasoning())
         self._think_seen = self._blank = True
-        self._reasoning = self._dropping = False
+        self._reasoning = False
+        self._leave_block()
 
-    def _close_block(self) -> None:
-        self._plain_block = False
-        if self._reasoning:
-            self._dropping = False
+    def _take_structure(self, structure: re.Match[str], raw: str, events: list[WireEvent]) -> bool:
+        """Act on a namespaced tag outside of calls; True if it opened one."""
+        kind, attributes = _structure(structure)
+        if kind == "tool_call":
+            self._open_block()
+        elif kind == "/tool_call":
+            self._close_block(events)
+        elif kind == "invoke":
+            call = self._open_call(raw, _name(attributes))
+            if attributes.endswith("/"):  # `<invoke name="x"/>`
+                self._finish(call, "", events)
+        return self._call is not None
 
-    def _reads_plain_calls(self) -> bool:
-        """Without a block around it, M2's form is believed outside of reasoning only."""
-        return self._plain_block or not self._reasoning
+    def _open_block(self) -> None:
+        self._dropping = self._in_block = True
+        self._block_text = []
 
-    def _open_call(self, marker: str) -> None:
-        self._plain = marker == _PLAIN_INVOKE
-        self._name = ""
-        self._raw = [marker]
-        self._body = []
-        self._state = self._header
+    def _close_block(self, events: list[WireEvent]) -> None:
+        text = "".join(self._block_text or ()).strip()
+        if text.startswith("{") and (call := self._call_in_json(text)) is not None:
+            self._any_call = True
+            events.append(CallFinished(call))
+        dropping = self._any_call and not self._reasoning and self._dropping
+        self._leave_block()
+        self._dropping = dropping
 
-    def _call(self, *, finished: bool) -> Call:
-        coercer = Coercer(self._parameters.get(self._name))
-        body = "".join(self._body)
-        if self._plain and finished:
-            arguments = read_plain_arguments(body, coercer)
+    def _leave_block(self) -> None:
+        self._dropping = self._in_block = False
+        self._block_text = None
+
+    def _call_in_json(self, text: str) -> Call | None:
+        """The call of an offered tool that a block holds as one JSON object."""
+        written = json_object(text) or {}
+        name, arguments = written.get("name"), written.get("arguments")
+        if isinstance(arguments, str):
+            arguments = json_object(arguments)
+        if isinstance(name, str) and name in self._parameters and isinstance(arguments, dict):
+            return Call(name, arguments, text)
+        return None
+
+    def _is_plain_call(self, name: str, first: str) -> bool:
+        """Without a block around it, M2's form is believed for known tools and outside of reasoning only."""
+        return self._in_block or (not self._reasoning and name in self._parameters and first in "<{")
+
+    def _open_call(self, header: str, name: str, *, plain: bool = False, as_json: bool = False) -> _OpenCall:
+        self._dropping = self._any_call = True
+        self._block_text = None
+        coercer = Coercer(self._parameters.get(name))
+        self._call = _OpenCall(header, name, coercer, plain=plain, as_json=as_json)
+        return self._call
+
+    def _finish(self, call: _OpenCall, end: str, events: list[WireEvent]) -> None:
+        """The open call is closed by `end`."""
+        self._call = None
+        if finished := call.finished(end):
+            events.append(CallFinished(finished))
         else:
-            arguments = read_arguments(body, coercer)
-        return Call(self._name, arguments, "".join(self._raw))
+            call.add(end)
+            self._unclosed = call.unclosed()
+
+    def _leave_unclosed(self, call: _OpenCall) -> None:
+        """Give up the open call; it is the partial one, unless another follows."""
+        self._call = None
+        self._unclosed = call.unclosed()
+
+
+def _structure(match: re.Match[str] | None) -> tuple[str, str]:
+    """What a namespaced tag of a call is, `invoke`, `/invoke`, `tool_call` or `/tool_call`, and its attributes."""
+    if match is None:
+        return "", ""
+    if match["bare_attributes"]:
+        return "invoke", match["bare_attributes"]
+    tag = match["tag"] or match["bare_tag"]
+    return (match["close"] or match["bare_close"] or "") + tag.lower(), match["attributes"] or ""
+
+
+def _name(attributes: str) -> str:
+    named = _NAME.search(attributes)
+    return html.unescape(named[1] or named[2] or named[3] or "").strip() if named else ""
+
+
+def _may_open_call(text: str, position: int) -> bool:
+    """Whether what is left of `text` may become a call right behind a wrapper."""
+    rest = text[position:].lstrip() if len(text) - position < 60 else "."
+    return NAMESPACE.startswith(rest) or _PLAIN_INVOKE.startswith(rest)
 
 
 def parse(text: str, tools: Tools | None, thinking_mode: ThinkingMode = "adaptive") -> Parsed:

@@ -16,8 +16,7 @@ from m3agent.serving.wire import (
     parse,
     write,
 )
-
-NS = "]<]minimax[>["
+from tests.serving.markup import NS, block, element, invoke
 
 
 def tool(name: str, **properties: Any) -> dict[str, Any]:
@@ -36,18 +35,6 @@ TOOLS = [
         ship={"type": "object", "properties": {"city": STRING, "zip": INTEGER}},
     ),
 ]
-
-
-def element(name: str, body: str) -> str:
-    return f"{NS}<{name}>{body}{NS}</{name}>"
-
-
-def invoke(name: str, *elements: str) -> str:
-    return f'{NS}<invoke name="{name}">{"".join(elements)}{NS}</invoke>\n'
-
-
-def block(*invokes: str) -> str:
-    return f"{NS}<tool_call>\n{''.join(invokes)}{NS}</tool_call>"
 
 
 def arguments_of(value: str, schema: Any) -> Any:
@@ -302,17 +289,3 @@ def test_what_is_written_is_what_m3_writes() -> None:
     assert written == "<mm:think>why</mm:think>ok" + block(
         invoke("file_write", element("path", "a.py"), element("content", "x < 1 && y\n"))
     )
-
-
-def test_the_cost_of_a_long_value_is_linear() -> None:
-    def steps(size: int) -> int:
-        """Characters that the parser looks at for a value of `size`, fed in small pieces."""
-        parser = StreamParser(TOOLS)
-        looked = 0
-        parser.feed(f'{NS}<invoke name="file_write">{NS}<content>')
-        for _ in range(size // 8):
-            parser.feed("x = [1]\n")
-            looked += len(parser._pending) + 8
-        return looked
-
-    assert steps(80_000) <= 10 * steps(8_000)

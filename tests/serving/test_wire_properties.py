@@ -5,10 +5,21 @@ import random
 import string
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from m3agent.serving.wire import Call, Parsed, StreamParser, collect, parse, write
+from m3agent.serving.wire import (
+    Call,
+    Parsed,
+    ReasoningDelta,
+    StreamParser,
+    TextDelta,
+    WireEvent,
+    collect,
+    parse,
+    write,
+)
 
 NS = "]<]minimax[>["
 MODES: Any = st.sampled_from(["adaptive", "enabled", "disabled"])
@@ -25,6 +36,10 @@ FRAGMENTS = [
     NS + "</tool_call>",
     NS + '<invoke name="f">',
     NS + "</invoke>",
+    NS + " <Invoke name='f' >",
+    NS + 'invoke name="f">',
+    NS + "<invoke name=f/>",
+    NS + "/INVOKE>",
     NS + "<content>",
     NS + "</content>",
     NS + "<item>",
@@ -33,6 +48,13 @@ FRAGMENTS = [
     "</invoke>",
     "<minimax:tool_call>",
     "</minimax:tool_call>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_call\\>",
+    "<function_calls>",
+    "<think>",
+    "</think>",
+    '{"name": "f", "arguments": {"content": "x"}}',
     '<parameter name="content">',
     "</parameter>",
     "</content>",
@@ -47,6 +69,10 @@ FRAGMENTS = [
     "true",
     "x",
     "é🙂",
+    "\ud800",
+    "\0\r\n",
+    "invoke",
+    "/",
 ]
 NASTY = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=12).map("".join)
 
@@ -59,8 +85,8 @@ NAMES = st.one_of(
 @st.composite
 def typed(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], Any]:
     """A schema, and a value that fits it."""
-    kinds = ["string", "integer", "number", "boolean", "maybe", "text or null"]
-    kind = draw(st.sampled_from(kinds + (["array", "object", "map"] if depth else [])))
+    kinds = ["string", "integer", "number", "boolean", "maybe", "text or null", "listed"]
+    kind = draw(st.sampled_from(kinds + (["array", "object", "map", "object or null"] if depth else [])))
     match kind:
         case "string":
             return {"type": "string"}, draw(NASTY)
@@ -77,6 +103,12 @@ def typed(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], Any]:
         case "text or null":
             text = NASTY.filter(lambda value: value.strip() != "null")
             return {"type": ["string", "null"]}, draw(st.one_of(st.none(), text))
+        case "listed":
+            words = draw(st.lists(NASTY, min_size=1, max_size=3))
+            return {"enum": words}, draw(st.sampled_from(words))
+        case "object or null":
+            schema, value = draw(arguments(depth - 1))
+            return {"anyOf": [schema, {"type": "null"}]}, draw(st.sampled_from([value, None]))
         case "array":
             schema, example = draw(typed(depth=depth - 1))
             return {"type": "array", "items": schema}, [example] * draw(st.integers(0, 3))
@@ -100,6 +132,27 @@ def arguments(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], dict[str
 def chunks(text: str, cuts: list[int]) -> list[str]:
     edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     return [text[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def feed(pieces: list[str], mode: Any) -> list[WireEvent]:
+    """The events of an output that arrives in these pieces."""
+    parser = StreamParser(TOOLS, mode)
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    return [*events, *parser.close()]
+
+
+def merged(events: list[WireEvent]) -> list[WireEvent]:
+    """The events, with the text of those that follow on each other put together."""
+    result: list[WireEvent] = []
+    for event in events:
+        last = result[-1] if result else None
+        if isinstance(event, TextDelta) and isinstance(last, TextDelta):
+            result[-1] = TextDelta(last.text + event.text)
+        elif isinstance(event, ReasoningDelta) and isinstance(last, ReasoningDelta):
+            result[-1] = ReasoningDelta(last.text + event.text)
+        else:
+            result.append(event)
+    return result
 
 
 @given(NASTY, NASTY, st.lists(arguments(), max_size=3), MODES)
@@ -131,16 +184,20 @@ TOOLS = [
 @given(NASTY, st.lists(st.integers(0, 500), max_size=30), MODES)
 @settings(max_examples=600, deadline=None)
 def test_chunking_does_not_matter_and_nothing_raises(text: str, cuts: list[int], mode: Any) -> None:
-    whole = parse(text, TOOLS, mode)
-    parser = StreamParser(TOOLS, mode)
-    events = [event for chunk in chunks(text, cuts) for event in parser.feed(chunk)]
-    assert collect([*events, *parser.close()]) == whole
+    assert merged(feed(chunks(text, cuts), mode)) == merged(feed([text], mode))
+
+
+@given(NASTY, st.integers(0, 500), MODES)
+@settings(max_examples=600, deadline=None)
+def test_a_prefix_yields_no_call_that_the_whole_does_not(text: str, cut: int, mode: Any) -> None:
+    early = parse(text[:cut], TOOLS, mode).calls
+    assert parse(text, TOOLS, mode).calls[: len(early)] == early
 
 
 @given(st.text())
 @settings(max_examples=200, deadline=None)
 def test_ordinary_text_is_not_touched(text: str) -> None:
-    assume(not any(marker in text for marker in ("minimax", "mm:think", "<invoke")))
+    assume(not any(marker in text for marker in ("minimax", "mm:think", "<invoke", "<think>")))
     assert parse(text, TOOLS).text == text
 
 
@@ -159,22 +216,50 @@ def test_a_cut_never_makes_a_call(
     assert (parsed.partial is not None) == (begun > closed)
 
 
-def test_many_random_chunkings_and_truncations() -> None:
+WELL_FORMED = write(
+    "why </mm:think> so",
+    "text " + NS,
+    [Call("f", {"content": f"a{NS}<x>&amp;</content>\n" * 3, "n": [1, 2]}), Call("f", {"content": ""})],
+)
+FAULTY = [
+    f'<mm:think>a{NS}<tool_call>\n{NS}<invoke name="f">{NS}x{NS}</content>{NS}</invoke></mm:think>b',
+    (
+        f'{NS}<tool_call>\n{NS}<invoke name="f">{NS}<n>{NS}<item>1</item>{NS}<content>y</content>\n</invoke>\n'
+        f'{NS}<invoke name="f">{NS}<content>z{NS}</invoke>{NS}</tool_call> end'
+    ),
+    '<tool_call>\n<invoke name="f"><parameter name="content">see </invoke> </parameter></invoke></tool_call>',
+    f'go{NS}<tool_call>{{"name": "f", "arguments": {{"n": [3]}}}}{NS}</tool_call>{WELL_FORMED}',
+]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [5_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
+def test_many_random_chunkings_and_truncations(rounds: int) -> None:
     rng = random.Random(6)
-    calls = [
-        Call("f", {"content": f"a{NS}<x>&amp;</content>\n" * 3, "n": [1, 2]}),
-        Call("f", {"content": ""}),
-    ]
-    written = write("why </mm:think> so", "text " + NS, calls)
-    ends = [at for at in range(len(written) + 1) if written[:at].endswith(NS + "</invoke>")]
-    for _ in range(5_000):
-        cut = rng.randrange(len(written) + 1)
-        parser = StreamParser(TOOLS)
-        events = []
+    for number in range(rounds):
+        kind = number % 4
+        if kind == 0:
+            text = WELL_FORMED
+        elif kind == 1:
+            text = rng.choice(FAULTY)
+        else:
+            text = "".join(rng.choices(FRAGMENTS, k=rng.randrange(16)))
+        if kind == 2:  # a fault in the middle of what is well formed
+            at = rng.randrange(len(WELL_FORMED))
+            text = WELL_FORMED[:at] + text[:20] + WELL_FORMED[at + rng.randrange(20) :]
+        mode: Any = rng.choice(("adaptive", "enabled", "disabled"))
+        cut = text[: rng.randrange(len(text) + 1)]
+        pieces = []
         position = 0
-        while position < cut:
+        while position < len(cut):
             size = rng.choice((1, 1, 2, 3, 7, 20, 80))
-            events += parser.feed(written[position : min(cut, position + size)])
+            pieces.append(cut[position : position + size])
             position += size
-        parsed = collect([*events, *parser.close()])
-        assert parsed.calls == calls[: sum(end <= cut for end in ends)]
+        events = feed(pieces, mode)
+        assert merged(events) == merged(feed([cut], mode))
+        found = collect(events)
+        assert parse(text, TOOLS, mode).calls[: len(found.calls)] == found.calls
+        if kind == 0:
+            assert len(found.calls) == cut.count(NS + "</invoke>")
