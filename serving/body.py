@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 
@@ -10,7 +11,7 @@ class RequestBody:
 
     Within a conversation the bytes of one request's messages are a prefix of the next one's, so a server's
     prefix cache holds; and a prefix of a million tokens (4 MB) is not encoded again for every turn.
-    A message must not be changed in place once it was sent; another conversation starts afresh.
+    A message that was changed since it was sent, or another conversation, starts afresh.
     """
 
     def __init__(self) -> None:
@@ -18,15 +19,20 @@ class RequestBody:
         self._encoded = bytearray()
 
     def encode(self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> bytes:
-        """One JSON object: `messages`, then the other parameters in their order."""
+        """One JSON object: `messages`, then the other parameters in their order.
+
+        Raises ValueError or TypeError for what JSON does not know; the next request is none the worse for it.
+        """
         known = len(self._sent)
+        # Cheap, however long the texts are: those that were not changed are the very same objects.
         if self._sent != [*messages[:known]]:
             self._sent, self._encoded, known = [], bytearray(), 0
         for message in messages[known:]:
+            encoded = _json(message)
             if self._sent:
                 self._encoded += b","
-            self._encoded += _json(message)
-            self._sent.append(dict(message))
+            self._encoded += encoded
+            self._sent.append(deepcopy(dict(message)))  # copies no text
         ending = b"]," if parameters else b"]"
         return b"".join((b'{"messages":[', self._encoded, ending, _json(parameters)[1:]))
 

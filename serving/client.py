@@ -1,18 +1,18 @@
 """Talking to a model server: one streamed answer at a time, retried where that is safe."""
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from m3agent.serving.accumulator import BROKEN_REASONS, Accumulator
+from m3agent.serving.answer.accumulator import BROKEN_REASONS, Accumulator
+from m3agent.serving.answer.base_resp import hosted_error
 from m3agent.serving.body import RequestBody
-from m3agent.serving.chat import Delta, Turn
+from m3agent.serving.chat import Delta, ReasoningField, Turn
 from m3agent.serving.endpoint import Endpoint
 from m3agent.serving.errors import (
     DeadlineExceeded,
@@ -22,10 +22,14 @@ from m3agent.serving.errors import (
     ServerDied,
     StreamCut,
 )
-from m3agent.serving.http import open_client, redact, request_headers, translate
+from m3agent.serving.http import open_client, redact, refusal, reported, request_headers, translate
+from m3agent.serving.parameters import Sampling, request_parameters
+from m3agent.serving.sse import EventReader
+from m3agent.serving.watch import Watch
 from m3agent.serving.wire import ThinkingMode
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
     from tenacity import AsyncRetrying, RetryCallState
 
@@ -36,8 +40,6 @@ _CONNECT_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 30.0
 # Once a finish reason came only the usage is awaited, which is not worth a long silence.
 _USAGE_SECONDS = 30.0
-# Servers that hand `chat_template_kwargs` to M3's template and know `top_k`. Others may refuse both.
-_TEMPLATE_FLAVOURS = frozenset({"vllm", "sglang", "trtllm", "embedded"})
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Client:
     """A conversation's line to one endpoint; use one for each conversation, as an async context manager.
 
     `idle_timeout` is how many seconds a stream may be silent: M3 thinks, and a server may hold back a whole
-    call's arguments, for minutes. A failed request is tried up to `attempts` times in all, and not again
-    once `retry_seconds` have passed since the first failure; waits start at `backoff` seconds.
-    `on_retry` hears of each.
+    call's arguments, for minutes. A failed request is tried up to `attempts` times in all (a server that had been
+    answering and is gone as often as time allows), and not again once `retry_seconds` have passed since the
+    first failure; waits start at `backoff` seconds. `on_retry` hears of each.
     """
 
     def __init__(
@@ -73,12 +75,21 @@ class Client:
         self._api_key = api_key
         self._on_retry = on_retry
         self._idle_timeout = idle_timeout
+        self._usage_patience = min(idle_timeout, _USAGE_SECONDS)
         self._attempts = attempts
         self._retry_seconds = retry_seconds
         self._backoff = backoff
         self._body = RequestBody()
         self._openai: openai.AsyncOpenAI | None = None
         self._answered = False
+        self._heard_under: ReasoningField | None = None
+
+    @property
+    def reasoning_field(self) -> ReasoningField:
+        """The one name under which reasoning goes back; of a server that we do not know, the one it uses itself."""
+        if self.endpoint.flavour == "unknown" and self._heard_under is not None:
+            return self._heard_under
+        return self.endpoint.reasoning_field
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,24 +113,25 @@ class Client:
         tool_choice: str | Mapping[str, Any] = "auto",
         max_tokens: int | None = None,
         thinking: ThinkingMode = "adaptive",
-        temperature: float = 1.0,
-        top_p: float = 0.95,
-        top_k: int = 40,
+        sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
         deadline: float | None = None,
     ) -> AsyncGenerator[Delta | Turn, None]:
         """Ask for the next message: deltas as they come, then exactly one Turn.
 
-        `messages` and `tools` are OpenAI's. Sampling defaults are MiniMax's for M3. `deadline` is an instant
-        of `time.monotonic()`. With `tool_choice` "none" calls the model makes all the same are dropped.
+        `messages` and `tools` are OpenAI's. `deadline` is an instant of `time.monotonic()`. With `tool_choice` "none" calls the model makes all the same are dropped.
 
         If an answer breaks off midway its deltas are void: a Delta `reset` says so before the next attempt.
         Nothing is retried once a Turn was handed out, so a call that ran is never asked for twice.
         Raises the errors of `m3agent.serving.errors`.
         """
-        parameters = self._parameters(tools, tool_choice, max_tokens)
-        parameters |= {"temperature": temperature, "top_p": top_p}
-        if self.endpoint.flavour in _TEMPLATE_FLAVOURS:
-            parameters |= {"top_k": top_k, "chat_template_kwargs": {"thinking_mode": thinking}}
+        parameters = request_parameters(
+            self.endpoint,
+            tools,
+            tool_choice=tool_choice,
+            max_tokens=max_tokens,
+            thinking=thinking,
+            sampling=sampling,
+        )
         body = self._body.encode(messages, parameters)
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
         accumulate = partial(Accumulator, tools, turn, calls_allowed=tool_choice != "none")
@@ -136,33 +148,11 @@ class Client:
                             spoke = True
                             yield item
                     return
-        except EndpointUnreachable as error:
-            if self._answered:
-                raise ServerDied(self.endpoint.host, error.reason) from error
+        except (EndpointUnreachable, EndpointRefused) as error:
+            if self._is_death(error):
+                reason = error.text if isinstance(error, EndpointRefused) else error.reason
+                raise ServerDied(self.endpoint.host, reason) from error
             raise
-        except EndpointRefused as error:
-            if error.status >= 500 and "engine" in error.text.lower() and "dead" in error.text.lower():
-                raise ServerDied(self.endpoint.host, error.text) from error
-            raise
-
-    def _parameters(
-        self,
-        tools: Sequence[Mapping[str, Any]],
-        tool_choice: str | Mapping[str, Any],
-        max_tokens: int | None,
-    ) -> dict[str, Any]:
-        parameters: dict[str, Any] = {
-            "model": self.endpoint.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if tools:
-            parameters |= {"tools": tools, "tool_choice": tool_choice}
-        if max_tokens is not None:
-            parameters["max_tokens"] = max_tokens
-        if self.endpoint.reasoning_field == "reasoning_details":  # MiniMax's own API mixes it in otherwise
-            parameters["reasoning_split"] = True
-        return parameters
 
     def _retrying(self, deadline: float | None) -> "AsyncRetrying":
         from tenacity import AsyncRetrying, retry_if_exception, wait_exponential_jitter
@@ -181,8 +171,10 @@ class Client:
             now = time.monotonic()
             failed_first = failed_first or now
             resumes = now + state.upcoming_sleep
+            # A server that is started again takes minutes to load M3, so then only the clock counts.
+            tired = state.attempt_number >= self._attempts and not self._may_be_back(_failure(state))
             return (
-                state.attempt_number >= self._attempts
+                tired
                 or resumes - failed_first > self._retry_seconds
                 or (deadline is not None and resumes > deadline)
             )
@@ -199,6 +191,20 @@ class Client:
             reraise=True,
         )
 
+    def _is_death(self, error: Exception) -> bool:
+        """Whether the server had been answering, and has stopped or says that its engine has."""
+        if isinstance(error, EndpointUnreachable):
+            return self._answered
+        if not isinstance(error, EndpointRefused) or error.status < 500:
+            return False
+        words = error.text.lower()
+        return "engine" in words and "dead" in words
+
+    def _may_be_back(self, error: Exception) -> bool:
+        """Whether the server is gone, or here and not ready, after it had been answering."""
+        loading = isinstance(error, EndpointRefused) and error.status == 503 and self._answered
+        return loading or self._is_death(error)
+
     async def _answer(
         self, body: bytes, answer: Accumulator, max_tokens: int | None, deadline: float | None
     ) -> AsyncGenerator[Delta | Turn, None]:
@@ -207,8 +213,9 @@ class Client:
         first_token: float | None = None
         async with aclosing(self._chunks(body, answer, deadline)) as chunks:
             async for chunk in chunks:
+                # The first event is sent with the first token, also where a whole call follows minutes later.
+                first_token = first_token or time.monotonic()
                 for delta in answer.add(chunk):
-                    first_token = first_token or time.monotonic()
                     yield delta
         for delta in answer.close():
             yield delta
@@ -216,6 +223,7 @@ class Client:
             raise StreamCut(self.endpoint.host, "the stream ended without a finish reason")
         if answer.finish_reason in BROKEN_REASONS:
             raise StreamCut(self.endpoint.host, f"the server ended it with {answer.finish_reason!r}")
+        self._heard_under = self._heard_under or answer.reasoning_field
         message, finish = answer.finish(self._limit_reached(answer, max_tokens))
         first_token_seconds = None if first_token is None else first_token - started
         yield Turn(message, answer.usage, finish, time.monotonic() - started, first_token_seconds)
@@ -233,71 +241,85 @@ class Client:
         self, body: bytes, answer: Accumulator, deadline: float | None
     ) -> AsyncGenerator[Mapping[str, Any], None]:
         """The JSON of each event of one streamed answer."""
+        import httpx2
         import openai
 
         host = self.endpoint.host
-        try:
-            stream = await self._within(self._post(body), self._idle_timeout, deadline)
-        except openai.APIError as error:
-            raise translate(error, host, self._api_key) from error
-        self._answered = True
-        try:
-            kind = stream.response.headers.get("content-type", "")
-            if "event-stream" not in kind:
-                whole = await self._within(stream.response.aread(), self._idle_timeout, deadline)
-                yield _whole_answer(whole, kind, host, self._api_key)
-                return
-            while True:
-                patience = self._idle_timeout
-                if answer.finish_reason is not None:
-                    patience = min(patience, _USAGE_SECONDS)
-                chunk = await self._within(anext(stream, None), patience, deadline)
-                if chunk is None:
-                    return
-                if isinstance(chunk, Mapping):
-                    if chunk.get("object") == "error":
-                        raise StreamCut(
-                            host, f"it reported {redact(str(chunk.get('message')), self._api_key)}"
-                        )
-                    yield chunk
-        except (openai.APIError, StreamCut, ValueError) as error:
-            if answer.finish_reason is not None and not isinstance(error, openai.APIStatusError):
-                return  # the message was whole, only the usage is lost
-            if isinstance(error, openai.APIConnectionError):
-                raise StreamCut(host, "the connection was lost") from error
-            if isinstance(error, openai.APIError):
+        with closing(Watch(deadline)) as watch:
+            try:
+                response = await self._within(watch, self._post(body), self._idle_timeout)
+            except openai.APIError as error:
                 raise translate(error, host, self._api_key) from error
-            if isinstance(error, ValueError):
-                raise StreamCut(host, "an event in the stream is not JSON") from error
-            raise
-        finally:
-            await stream.close()
+            self._answered = True
+            try:
+                kind = response.headers.get("content-type", "")
+                if "event-stream" not in kind:
+                    whole = await self._within(watch, response.aread(), self._idle_timeout)
+                    yield _whole_answer(whole, kind, host, self._api_key)
+                    return
+                async for event in self._events(response, watch, answer):
+                    chunk = json.loads(event.decode())
+                    if isinstance(chunk, dict):
+                        _raise_if_error(chunk, host, self._api_key)
+                        yield chunk
+            except (httpx2.HTTPError, StreamCut, EndpointRefused, ValueError, RecursionError) as error:
+                if answer.finish_reason is not None:
+                    return  # the message was whole, only the usage is lost
+                if isinstance(error, httpx2.HTTPError):
+                    raise StreamCut(host, "the connection was lost") from error
+                if isinstance(error, ValueError | RecursionError):
+                    raise StreamCut(host, "an event in the stream is not JSON") from error
+                raise
+            finally:
+                await response.aclose()
 
-    async def _post(self, body: bytes) -> "openai.AsyncStream[object]":
-        import openai
+    async def _events(
+        self, response: "httpx2.Response", watch: Watch, answer: Accumulator
+    ) -> AsyncGenerator[bytes, None]:
+        """The data of each event, up to `[DONE]`; bytes that complete none are no sign of life."""
+        reader = EventReader()
+        async with aclosing(response.aiter_bytes()) as pieces:
+            heard = time.monotonic()
+            while True:
+                patience = self._idle_timeout if answer.finish_reason is None else self._usage_patience
+                left = patience - (time.monotonic() - heard)
+                piece = await self._within(watch, anext(pieces, None), left, patience)
+                events = reader.close() if piece is None else reader.feed(piece)
+                for event in events:
+                    if event.startswith(b"[DONE]"):
+                        return
+                    yield event
+                if piece is None:
+                    return
+                if events:
+                    heard = time.monotonic()
+
+    async def _post(self, body: bytes) -> "httpx2.Response":
+        """Send a request; its answer is there up to its headers."""
+        import httpx2
 
         if self._openai is None:
-            # Silence is timed per event, above: bytes that carry no event are no sign of life.
+            # Silence is timed above, from event to event: bytes that complete none are no sign of life.
             self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
         return await self._openai.post(
             "/chat/completions",
-            cast_to=object,
+            cast_to=httpx2.Response,
             content=body,
             options={"headers": {"Content-Type": "application/json", **request_headers(self._api_key)}},
             stream=True,
-            stream_cls=openai.AsyncStream[object],
+            stream_cls=None,
         )
 
-    async def _within(self, step: Awaitable[_T], patience: float, deadline: float | None) -> _T:
-        """Await one step; silence longer than `patience` seconds, or past the deadline, is an error."""
-        left = patience if deadline is None else min(patience, deadline - time.monotonic())
+    async def _within(
+        self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None
+    ) -> _T:
+        """Await one step for `left` seconds, what is left of `patience`; more silence, or the deadline, is an error."""
         try:
-            async with asyncio.timeout(left):
-                return await step
+            return await watch.wait(step, left)
         except TimeoutError:
-            if deadline is not None and time.monotonic() >= deadline:
+            if watch.over:
                 raise DeadlineExceeded(self.endpoint.host) from None
-            raise StreamCut(self.endpoint.host, f"nothing came for {patience:g} s") from None
+            raise StreamCut(self.endpoint.host, f"nothing came for {patience or left:g} s") from None
 
 
 def _failure(state: "RetryCallState") -> ModelServerError:
@@ -308,12 +330,25 @@ def _failure(state: "RetryCallState") -> ModelServerError:
     return error
 
 
+def _raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) -> None:
+    """Raise the error that an event or an answer reports, in OpenAI's form, vLLM's older one, or MiniMax's."""
+    if error := answer.get("error"):
+        raise reported(error, host, api_key)
+    if found := hosted_error(answer):
+        status, text = found
+        raise refusal(status, redact(text, api_key), host)
+    if answer.get("object") == "error":
+        raise reported(answer, host, api_key)
+
+
 def _whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapping[str, Any]:
     """The answer of a server that does not stream, as one chunk."""
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
+    if isinstance(answer, dict):
+        _raise_if_error(answer, host, api_key)
     if not isinstance(answer, dict) or "choices" not in answer:
         said = redact(body.decode(errors="replace"), api_key)
         what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"

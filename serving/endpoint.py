@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 from m3agent.serving.chat import ReasoningField
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from m3agent.serving.http import host_of, is_local, open_client, request_headers, translate
+from m3agent.serving.prices import Prices, listed_prices
 
 if TYPE_CHECKING:
     import openai
 
-Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "embedded", "unknown"]
+Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "minimax", "openrouter", "embedded", "unknown"]
 
 # `owned_by` of /v1/models.
 _OWNERS: dict[str, Flavour] = {
@@ -22,27 +23,28 @@ _OWNERS: dict[str, Flavour] = {
     "tensorrt_llm": "trtllm",
     "m3agent": "embedded",
 }
-# Where each says its version, beside /v1.
-_VERSION_PATHS: dict[Flavour, str] = {
-    "vllm": "/version",
-    "sglang": "/get_server_info",
-    "trtllm": "/version",
+# Where each says its version, beside /v1; SGLang has renamed its page.
+_VERSION_PATHS: dict[Flavour, tuple[str, ...]] = {
+    "vllm": ("/version",),
+    "sglang": ("/server_info", "/get_server_info"),
+    "trtllm": ("/version",),
 }
 # The key that each takes an assistant's reasoning under, in requests and answers.
 _REASONING_FIELDS: dict[Flavour, ReasoningField] = {
     "vllm": "reasoning",
     "sglang": "reasoning_content",
     "trtllm": "reasoning_content",
+    "minimax": "reasoning_details",
+    "openrouter": "reasoning",
     "embedded": "reasoning",
     "unknown": "reasoning_content",
 }
-_HOSTED_REASONING_FIELDS: dict[str, ReasoningField] = {
-    "openrouter.ai": "reasoning",
-    "minimax.io": "reasoning_details",
-    "minimaxi.com": "reasoning_details",
-    "minimax.chat": "reasoning_details",
+_HOSTED: dict[str, Flavour] = {
+    "openrouter.ai": "openrouter",
+    "minimax.io": "minimax",
+    "minimaxi.com": "minimax",
+    "minimax.chat": "minimax",
 }
-_OWN_HOSTS = ("minimax.io", "minimaxi.com")
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 _MODELS_NAMED = 5  # in an error
 
@@ -53,7 +55,8 @@ class Endpoint:
 
     `max_model_len` is in tokens, prompt and answer together; None where the server does not say. `local`
     means this machine: anything sent to another one leaves the user's hands. `images` means that messages may
-    hold images; False where nobody says so, for a server without eyes refuses the whole request.
+    hold images; False where nobody says so, for a server without eyes refuses the whole request. `prices` are those
+    that it lists for the model, if it does.
     """
 
     url: str
@@ -64,6 +67,7 @@ class Endpoint:
     reasoning_field: ReasoningField
     local: bool
     images: bool = False
+    prices: Prices | None = None
 
     @property
     def host(self) -> str:
@@ -91,24 +95,24 @@ async def probe(
     for base in bases:
         async with open_client(base, api_key, connect=min(timeout, 10.0), read=timeout) as client:
             try:
-                listed = _models(await _get(client, f"{base}/models", api_key), base)
+                listed = _models(await get(client, f"{base}/models", api_key), base)
             except EndpointRefused as error:
                 if error.status not in (200, 404, 405):
                     raise
                 failure = failure or error
                 continue
             chosen = _choose(listed, model, base)
-            owner = str(chosen.get("owned_by") or "").lower()
-            flavour = _OWNERS.get(owner.replace("-", "_"), "unknown")
+            flavour = _flavour(base, chosen)
             return Endpoint(
                 url=base,
                 model=str(chosen["id"]),
                 flavour=flavour,
                 version=await _version(client, base, flavour, api_key),
                 max_model_len=_length(chosen),
-                reasoning_field=_reasoning_field(base, flavour),
+                reasoning_field=_REASONING_FIELDS[flavour],
                 local=is_local(base),
-                images=flavour != "embedded" and _takes_images(chosen, base),
+                images=flavour != "embedded" and _takes_images(chosen, flavour),
+                prices=listed_prices(chosen),
             )
     raise failure or EndpointUnreachable(host_of(given), "it answered nothing")
 
@@ -123,7 +127,8 @@ def _clean(url: str) -> str:
     return cleaned.removesuffix("/chat/completions").removesuffix("/models")
 
 
-async def _get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> str:
+async def get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> str:
+    """The text at a URL. Raises what `translate` makes of the SDK's errors."""
     import openai
 
     try:
@@ -177,19 +182,16 @@ def _length(entry: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _reasoning_field(base: str, flavour: Flavour) -> ReasoningField:
-    for domain, field in _HOSTED_REASONING_FIELDS.items():
-        if _is_at(base, domain):
-            return field
-    return _REASONING_FIELDS[flavour]
-
-
-def _is_at(base: str, domain: str) -> bool:
+def _flavour(base: str, model: Mapping[str, Any]) -> Flavour:
+    """A hosted API by its host, whoever made the model; a server by what it says owns the model."""
     name = urlsplit(base).hostname or ""
-    return name == domain or name.endswith(f".{domain}")
+    for domain, flavour in _HOSTED.items():
+        if name == domain or name.endswith(f".{domain}"):
+            return flavour
+    return _OWNERS.get(str(model.get("owned_by") or "").lower().replace("-", "_"), "unknown")
 
 
-def _takes_images(entry: Mapping[str, Any], base: str) -> bool:
+def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
     """What the model's entry says of its input, else True only for M3 at MiniMax's own hosts, which sees.
 
     vLLM, SGLang and TensorRT-LLM say nothing; OpenRouter has `architecture.input_modalities`, others `modalities`
@@ -208,20 +210,18 @@ def _takes_images(entry: Mapping[str, Any], base: str) -> bool:
             )
         if any(str(word).lower() in ("image", "images", "vision") for word in words):
             return True
-    at_home = any(_is_at(base, domain) for domain in _OWN_HOSTS)
-    return not stated and at_home and "minimax-m3" in str(entry["id"]).lower()
+    return not stated and flavour == "minimax" and "minimax-m3" in str(entry["id"]).lower()
 
 
 async def _version(
     client: "openai.AsyncOpenAI", base: str, flavour: Flavour, api_key: str | None
 ) -> str | None:
     """The server's version; None where it does not say, which is no fault."""
-    path = _VERSION_PATHS.get(flavour)
-    if path is None:
-        return None
-    try:
-        answer = json.loads(await _get(client, base.removesuffix("/v1") + path, api_key))
-    except (ModelServerError, ValueError):
-        return None
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return str(version) if version else None
+    for path in _VERSION_PATHS.get(flavour, ()):
+        try:
+            answer = json.loads(await get(client, base.removesuffix("/v1") + path, api_key))
+        except (ModelServerError, ValueError):
+            continue
+        if isinstance(answer, dict) and answer.get("version"):
+            return str(answer["version"])
+    return None

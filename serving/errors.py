@@ -101,6 +101,8 @@ class DeadlineExceeded(ModelServerError):
 def _advice(status: int) -> str:
     if status in (401, 403):
         return "set M3AGENT_API_KEY to a key that this server accepts"
+    if status == 402:
+        return "the account behind the key has nothing left: top it up or use another key"
     if status == 404:
         return "check the address, it usually ends in /v1, and the model's name"
     if status == 429:

@@ -2,8 +2,10 @@
 
 import email.utils
 import ipaddress
+import os
 import re
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,24 +20,34 @@ from m3agent.serving.errors import (
 if TYPE_CHECKING:
     import openai
 
-# How servers word a prompt that is too long. vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax; see the tests.
+# How servers word a prompt that is too long: vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax; see the tests.
+_NUMBER = r"([0-9][0-9,]*)"
 _TOO_LONG = re.compile(
-    r"context[ _-]?(?:length|window)|maximum model length|max_(?:seq|model|input)_len|too long|input length",
+    r"context[ _-]?(?:length|window)|maximum model length|maximum allowed length"
+    r"|max_(?:seq|model|input)_len|too long|input length",
     re.IGNORECASE,
 )
 _LIMIT = re.compile(
-    r"(?:context length|context window|maximum model length)[^0-9.]{0,24}?([0-9][0-9,]*)(?![0-9,)])"
-    r"|max_(?:seq|model|input)_len\w*\W{0,4}([0-9][0-9,]*)",
+    rf"(?:context length|context window|maximum model length|maximum allowed length)[^0-9.]{{0,24}}?{_NUMBER}(?![0-9,)])"
+    rf"|max_(?:seq|model|input)_len\w*\W{{0,4}}{_NUMBER}",
     re.IGNORECASE,
 )
-_ASKED = re.compile(
-    r"requested (?:a total of )?([0-9][0-9,]*)|resulted in ([0-9][0-9,]*)|passed ([0-9][0-9,]*)"
-    r"|(?:input|prompt)\s+\((?:length )?([0-9][0-9,]*)|prompt length \(?([0-9][0-9,]*)"
-    r"|has ([0-9][0-9,]*) input tokens",
-    re.IGNORECASE,
+# The sum of prompt and answer where it is given, else the prompt.
+_ASKED = (
+    re.compile(rf"for a total of (?:at least )?{_NUMBER}|requested a total of {_NUMBER}", re.IGNORECASE),
+    re.compile(
+        rf"requested {_NUMBER} tokens|resulted in {_NUMBER}|passed {_NUMBER}"
+        rf"|(?:input|prompt)(?: length)?\s+\((?:length )?{_NUMBER}|prompt length \(?{_NUMBER}"
+        rf"|(?:has|contains)(?: at least)? {_NUMBER} input tokens",
+        re.IGNORECASE,
+    ),
 )
 # "(5000 > 4096 - 300)": vLLM's sum for a `max_tokens` that leaves no room, 300 tokens being the prompt.
 _ROOM = re.compile(r"\(([0-9]+) > [0-9]+ - ([0-9]+)\)")
+
+
+# Headers that every request has, so that leaving them out would break it.
+_OURS = frozenset({"accept", "authorization", "content-type", "user-agent"})
 
 
 def host_of(url: str) -> str:
@@ -55,13 +67,16 @@ def is_local(url: str) -> bool:
 def open_client(url: str, api_key: str | None, *, connect: float, read: float | None) -> "openai.AsyncOpenAI":
     """An OpenAI client for `url`: no retries of its own, limits in seconds, no proxy for this machine.
 
-    Without a key none is sent: the one in OPENAI_API_KEY is for OpenAI, not for any server we talk to.
+    Without a key none is sent: the one in OPENAI_API_KEY is for OpenAI, not for any server we talk to. Redirections
+    are not followed: the repository goes to the host that was named and to no other.
     """
     import httpx2
     import openai
 
     timeout = httpx2.Timeout(read, connect=connect, write=60.0, pool=None)
-    transport = openai.DefaultAsyncHttpxClient(timeout=timeout, trust_env=not is_local(url))
+    transport = openai.DefaultAsyncHttpxClient(
+        timeout=timeout, trust_env=not is_local(url), follow_redirects=False
+    )
     return openai.AsyncOpenAI(
         base_url=url, api_key=api_key or "none", max_retries=0, timeout=timeout, http_client=transport
     )
@@ -71,12 +86,12 @@ def request_headers(api_key: str | None) -> "dict[str, str | openai.Omit]":
     """Headers for each request: what the SDK would add from the environment is left out."""
     import openai
 
-    headers: dict[str, str | openai.Omit] = {
-        "OpenAI-Organization": openai.Omit(),
-        "OpenAI-Project": openai.Omit(),
-    }
-    if api_key is None:
-        headers["Authorization"] = openai.Omit()
+    # OPENAI_CUSTOM_HEADERS has a header a line, meant for OpenAI as the organisation and the project are.
+    lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()
+    names = {name.strip() for name, colon, _ in (line.partition(":") for line in lines) if colon}
+    names = {name for name in names if name.lower() not in _OURS} | {"OpenAI-Organization", "OpenAI-Project"}
+    headers: dict[str, str | openai.Omit] = dict.fromkeys(names, openai.Omit())
+    headers["Authorization"] = openai.Omit() if api_key is None else f"Bearer {api_key}"
     return headers
 
 
@@ -89,15 +104,28 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
     if isinstance(error, openai.APIConnectionError):
         return EndpointUnreachable(host, _connection_reason(error))
     if isinstance(error, openai.APIStatusError):
+        if target := error.response.headers.get("location") if 300 <= error.status_code < 400 else None:
+            elsewhere = f"if you trust {host_of(target)}, give an address there as the endpoint"
+            return EndpointRefused(
+                error.status_code, f"a redirection to {redact(target, api_key)}", host=host, advice=elsewhere
+            )
         text = redact(_server_words(error), api_key)
         wait = retry_after(error.response.headers.get("retry-after"))
         return refusal(error.status_code, text, host, wait)
-    # An error inside the stream. Its code is HTTP's for vLLM and SGLang, a word or absent elsewhere.
-    text = redact(error.message, api_key)
-    code = error.code or ""
+    return EndpointUnreachable(host, redact(error.message, api_key))
+
+
+def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
+    """Our error for one that a server reports within an answer that began well: its `error` object, or its words.
+
+    The code is HTTP's for vLLM, SGLang and OpenRouter, `http_code` for MiniMax, a word or absent elsewhere.
+    """
+    fields = error if isinstance(error, Mapping) else {"message": error}
+    text = redact(str(fields.get("message") or error), api_key)
+    code = str(fields.get("code") or fields.get("http_code") or "")
     if code.isdigit() and 400 <= int(code) < 500:
         return refusal(int(code), text, host)
-    if _TOO_LONG.search(text) and ("length" in code or code == "invalid_request_error"):
+    if _TOO_LONG.search(text) and ("length" in code or "invalid_request_error" in (code, fields.get("type"))):
         return refusal(400, text, host)
     return StreamCut(host, f"it reported {text}")
 
@@ -105,10 +133,7 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
 def refusal(status: int, text: str, host: str, wait: float | None = None) -> ModelServerError:
     """The error for a status and the server's words; one about the context's length is told apart."""
     if status in (400, 413, 422) and _TOO_LONG.search(text):
-        asked = _first_number(_ASKED, text)
-        if room := _ROOM.search(text):
-            asked = int(room[1]) + int(room[2])
-        return ContextTooLong(_first_number(_LIMIT, text), asked, host=host)
+        return ContextTooLong(_first_number(text, _LIMIT), _asked(text), host=host)
     if "<html" in text[:2000].lower():
         text = "a web page"
     return EndpointRefused(status, text, host=host, retry_after=wait)
@@ -130,9 +155,17 @@ def retry_after(value: str | None) -> float | None:
         return max(0.0, parsed.timestamp() - time.time()) if parsed else None
 
 
-def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return int(next(filter(None, found.groups())).replace(",", "")) if found else None
+def _asked(text: str) -> int | None:
+    """The tokens that were too many, as the server's words have them."""
+    room = _ROOM.search(text)
+    return int(room[1]) + int(room[2]) if room else _first_number(text, *_ASKED)
+
+
+def _first_number(text: str, *patterns: re.Pattern[str]) -> int | None:
+    for pattern in patterns:
+        if found := pattern.search(text):
+            return int(next(filter(None, found.groups())).replace(",", ""))
+    return None
 
 
 def _server_words(error: "openai.APIStatusError") -> str:

@@ -1,97 +1,119 @@
 """From the pieces of one streamed answer, in any server's dialect, to the message they make."""
 
+import html
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from m3agent.serving import wire
-from m3agent.serving.chat import AssistantMessage, Delta, FinishReason, ToolCall, Usage
+from m3agent.serving.answer.chunk import call_pieces, content_of, first_choice, kinds_of, reasoning_pieces
+from m3agent.serving.answer.restated import Mirrors, Snapshots
+from m3agent.serving.answer.server_calls import CallPieces, ServerCall
+from m3agent.serving.answer.usage import read_usage
+from m3agent.serving.chat import AssistantMessage, Delta, FinishReason, ReasoningField, ToolCall, Usage
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "content_filter",
     "sensitive": "content_filter",
 }
 # A server says these of an answer that it gave up on.
-BROKEN_REASONS = frozenset({"abort", "error", "cancelled"})
+BROKEN_REASONS = frozenset(
+    {"abort", "error", "cancelled", "timeout", "timeout_error", "insufficient_system_resource"}
+)
+_NAMELESS = "unnamed"  # stands for the name of a call that came without one
 
-
-@dataclass
-class _ServerCall:
-    """A call as the server parsed it, growing piece by piece."""
-
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
+_Entry: TypeAlias = ServerCall | wire.Call
 
 
 class Accumulator:
     """Adds up the chunks of one answer.
 
     Whatever the server left as text is read again by our own wire parser, its reasoning too: markup there
-    is a server's fault, not something to show. `turn` numbers this answer, for calls that come without an id.
+    is a server's fault, not something to show. What a server sends twice, under two names, with every chunk
+    or once more at the end, counts once. `turn` numbers this answer, for calls that come without an id.
     Without `calls_allowed` (`tool_choice: none`) calls are dropped.
     """
 
     def __init__(self, tools: wire.Tools, turn: int, *, calls_allowed: bool = True) -> None:
         self._turn = turn
         self._calls_allowed = calls_allowed
-        self._content = wire.StreamParser(tools)
+        # What is sent: fields of reasoning, and content.
+        self._fields: dict[
+            tuple[ReasoningField, object], Snapshots
+        ] = {}  # by name, and entry where it is a list
+        self._same_reasoning = Mirrors()
+        self._whole_content = Snapshots()
+        self._pieces = CallPieces()
+        self._came: set[str] = set()  # in pieces, of reasoning, content and calls
+        # What it says.
         self._thoughts = wire.StreamParser(tools, "enabled")
+        self._content = wire.StreamParser(tools)
+        self._same_thoughts = Mirrors()
         self._reasoning: list[str] = []
         self._text: list[str] = []
-        self._calls: list[_ServerCall | wire.Call] = []  # in the order they began
-        self._open: dict[int, _ServerCall] = {}
+        self._calls: list[tuple[str, _Entry]] = []  # with where each was found, in the order they began
         self._partial: wire.Call | None = None
         self.finish_reason: str | None = None
         self.usage = Usage()
 
     def add(self, chunk: Mapping[str, Any]) -> list[Delta]:
         """Take the next chunk (the JSON of one event) and say what it brought."""
-        if isinstance(usage := chunk.get("usage"), Mapping):
-            self.usage = _usage(usage)
-        choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(choice, Mapping):
+        if isinstance(usage := chunk.get("usage"), dict):
+            self.usage = read_usage(usage, self.usage)
+        choice = first_choice(chunk.get("choices"))
+        if choice is None:
             return []
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            self.finish_reason = reason
-        delta = choice.get("delta") or choice.get("message")
-        if not isinstance(delta, Mapping):
-            return []
-        if reasoning := _reasoning(delta):
-            self._content.reasoning_is_elsewhere()
-        deltas = self._take(self._thoughts.feed(reasoning))
-        deltas += self._take(self._content.feed(_plain_text(delta.get("content"))))
-        pieces = delta.get("tool_calls")
-        for piece in pieces if isinstance(pieces, list) else []:
-            if isinstance(piece, Mapping):
-                deltas += self._take_call(piece)
+            self._ends(reason.lower())
+        deltas: list[Delta] = []
+        if isinstance(delta := choice.get("delta"), dict):
+            deltas += self._take(delta)
+            self._came |= kinds_of(delta)
+        if isinstance(message := choice.get("message"), dict):
+            # A server that does not stream; or MiniMax, which repeats the streamed message at its end.
+            deltas += self._take(message, known=self._came)
         return deltas
+
+    @property
+    def reasoning_field(self) -> ReasoningField | None:
+        """The name under which the server sends reasoning; None while it has sent none."""
+        return next((name for name, _ in self._fields), None)
 
     def close(self) -> list[Delta]:
         """Say that the stream is over; what was held back to see how it goes on comes out."""
-        return self._take(self._thoughts.close()) + self._take(self._content.close())
+        deltas: list[Delta] = []
+        for (name, _), whole in self._fields.items():
+            deltas += self._take_reasoning(name, whole.close())
+        deltas += self._take_content(self._whole_content.close())
+        return (
+            deltas
+            + self._say("reasoning", self._thoughts.close())
+            + self._say("content", self._content.close())
+        )
 
     def finish(self, token_limit_reached: bool) -> tuple[AssistantMessage, FinishReason]:
         """The message and why it ended; call it after `close()`, when a finish reason came.
 
-        A call that the limit cut is left out. The last call that a server parsed counts as cut even if its
-        arguments are valid JSON: servers close them as well as they can. `token_limit_reached` unmasks an
-        answer that was cut and labelled `tool_calls` all the same.
+        A call that the limit (or a filter) cut is left out. The last call that a server parsed counts as cut
+        even if its arguments are valid JSON: servers close them as well as they can. `token_limit_reached`
+        unmasks an answer that was cut and labelled otherwise all the same.
         """
         reason = _FINISH_REASONS.get(self.finish_reason or "", "stop")
-        entries = self._without_doubles()
-        if entries and token_limit_reached and reason in ("stop", "tool_calls"):
+        if token_limit_reached and reason in ("stop", "tool_calls"):
             reason = "length"
-        if reason == "length" and entries and isinstance(entries[-1], _ServerCall):
+        entries = list(self._without_doubles())
+        cut = reason in ("length", "content_filter")
+        if cut and entries and isinstance(entries[-1][1], ServerCall):
             entries.pop()
-        calls = [self._call(entry, number) for number, entry in enumerate(entries)]
-        if reason != "length" and self._partial is not None and self._partial.name:
+        calls = [self._call(identity, entry, number) for number, (identity, entry) in enumerate(entries)]
+        if not cut and self._partial is not None and self._is_missing(self._partial.name, calls):
             calls.append(self._unclosed(self._partial, len(calls)))
         if not self._calls_allowed:
             calls = []
@@ -100,86 +122,120 @@ class Accumulator:
         message = AssistantMessage("".join(self._reasoning), "".join(self._text), _unique(calls, self._turn))
         return message, reason
 
-    def _take(self, events: Iterable[wire.WireEvent]) -> list[Delta]:
+    def _ends(self, reason: str) -> None:
+        """Note why the answer ended; that it was cut or given up is not undone by a later chunk."""
+        if self.finish_reason not in BROKEN_REASONS and (
+            reason in BROKEN_REASONS or _FINISH_REASONS.get(self.finish_reason or "") != "length"
+        ):
+            self.finish_reason = reason
+
+    def _take(self, part: Mapping[str, Any], known: Collection[str] = ()) -> list[Delta]:
+        """Take a delta; or a whole message, less the kinds of content that are known from deltas."""
+        deltas: list[Delta] = []
+        reasoning, content = list(reasoning_pieces(part)), content_of(part)
+        if reasoning and "reasoning" not in known:
+            self._content.reasoning_is_elsewhere()
+            for name, entry, piece in reasoning:
+                whole = self._fields.setdefault((name, entry), Snapshots(items=entry is not None))
+                deltas += self._take_reasoning(name, whole.add(piece))
+        if content and "content" not in known:
+            deltas += self._take_content(self._whole_content.add(content))
+        if "calls" not in known:
+            for call in call_pieces(part):
+                deltas += self._take_call(call)
+        return deltas
+
+    def _take_reasoning(self, name: str, text: str) -> list[Delta]:
+        return self._say("reasoning", self._thoughts.feed(self._same_reasoning.add(name, text)))
+
+    def _take_content(self, text: str) -> list[Delta]:
+        return self._say("content", self._content.feed(text))
+
+    def _say(self, channel: str, events: Iterable[wire.WireEvent]) -> list[Delta]:
         deltas: list[Delta] = []
         for event in events:
             match event:
                 case wire.ReasoningDelta(text):
-                    self._reasoning.append(text)
-                    deltas.append(Delta("reasoning", text))
+                    if new := self._same_thoughts.add(channel, text):
+                        self._reasoning.append(new)
+                        deltas.append(Delta("reasoning", new))
                 case wire.TextDelta(text):
                     self._text.append(text)
                     deltas.append(Delta("text", text))
                 case wire.TextWasReasoning():
-                    self._reasoning += self._text
+                    self._reasoning.append(self._same_thoughts.add(channel, "".join(self._text)))
                     self._text = []
                     deltas += [Delta("reset", ""), Delta("reasoning", "".join(self._reasoning))]
                 case wire.CallFinished(call):
-                    self._calls.append(call)
+                    self._calls.append((channel, call))
                     deltas.append(Delta("call", call.name))
                 case wire.CallPartial(call):
                     self._partial = call
         return deltas
 
     def _take_call(self, piece: Mapping[str, Any]) -> list[Delta]:
-        given = piece.get("function")
-        function: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        identity, name = str(piece.get("id") or ""), str(function.get("name") or "")
-        index = piece.get("index")
-        call = self._find(index if isinstance(index, int) else None, identity, name)
-        deltas = [Delta("call", name)] if name and not call.name else []
-        call.id = call.id or identity
-        call.name = call.name or name
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            call.arguments.append(arguments)
-        elif arguments is not None:  # some servers send the object itself
-            call.arguments.append(json.dumps(arguments, ensure_ascii=False))
-        return deltas
+        call, begins = self._pieces.take(piece)
+        if begins:
+            self._calls.append(("server", call))
+        if not call.name or call.shown:
+            return []
+        call.shown = True
+        return [Delta("call", call.name)]
 
-    def _find(self, index: int | None, identity: str, name: str) -> _ServerCall:
-        """The call a piece belongs to; servers that number badly still give a new call a new id."""
-        if index is None:
-            starts = bool(name) or not self._open
-            index = len(self._open) - (0 if starts else 1)
-        known = self._open.get(index)
-        if known is None or (name and identity and known.id and identity != known.id):
-            known = self._open[index] = _ServerCall()
-            self._calls.append(known)
-        return known
+    def _without_doubles(self) -> Iterator[tuple[str, _Entry]]:
+        """Each call once, with its id; of one that was parsed and leaked as well, the markup's words count."""
+        leaked = self._leaked()
+        parsed: dict[int, ServerCall] = {}  # by what was leaked of it
+        for _, entry in self._calls:
+            if leaked and isinstance(entry, ServerCall):
+                same = leaked.get(_likeness(entry.name, entry.arguments()[0]))
+                if same:
+                    parsed[id(same.pop(0))] = entry
+        known = {id(entry) for entry in parsed.values()}
+        alone = {id(call) for calls in leaked.values() for call in calls}
+        for _, entry in self._calls:
+            if isinstance(entry, wire.Call):
+                if id(entry) in parsed:
+                    yield parsed[id(entry)].id, entry
+                elif id(entry) in alone:
+                    yield "", entry
+            elif id(entry) not in known and (entry.name or entry.text.strip()):
+                yield entry.id, entry
 
-    def _without_doubles(self) -> list[_ServerCall | wire.Call]:
-        """The calls, less those in leaked markup that the server has parsed as well."""
-        parsed = [(c.name, _object(c)[0]) for c in self._calls if isinstance(c, _ServerCall)]
-        return [
-            entry
-            for entry in self._calls
-            if isinstance(entry, _ServerCall) or (entry.name, entry.arguments) not in parsed
-        ]
+    def _leaked(self) -> dict[str, list[wire.Call]]:
+        """The calls in markup, equal ones together.
 
-    def _call(self, entry: _ServerCall | wire.Call, number: int) -> ToolCall:
-        made_up = f"call_{self._turn}_{number}"
+        There are as many as the reasoning or the content has of them, for one may mirror the other.
+        """
+        most: dict[str, list[wire.Call]] = {}
+        for channel in ("reasoning", "content"):
+            found: dict[str, list[wire.Call]] = {}
+            for where, entry in self._calls:
+                if where == channel and isinstance(entry, wire.Call):
+                    found.setdefault(_likeness(entry.name, entry.arguments), []).append(entry)
+            for likeness, calls in found.items():
+                most[likeness] = max(most.get(likeness, []), calls, key=len)
+        return most
+
+    def _call(self, identity: str, entry: _Entry, number: int) -> ToolCall:
+        identity = identity or f"call_{self._turn}_{number}"
         if isinstance(entry, wire.Call):
             text = json.dumps(entry.arguments, ensure_ascii=False)
-            return ToolCall(made_up, entry.name, entry.arguments, text)
-        arguments, error = _object(entry)
-        return ToolCall(entry.id or made_up, entry.name, arguments, "".join(entry.arguments), error)
+            return ToolCall(identity, entry.name, entry.arguments, text)
+        if not entry.name:
+            error = "the call came without the name of a tool, so it was not run"
+            return ToolCall(identity, _NAMELESS, None, entry.text, error)
+        arguments, problem = entry.arguments()
+        return ToolCall(identity, entry.name, arguments, entry.text, problem)
+
+    def _is_missing(self, name: str, calls: list[ToolCall]) -> bool:
+        """Whether a call that was never closed in the markup is not there in a server's reading either."""
+        parsed = any(isinstance(entry, ServerCall) for _, entry in self._calls)
+        return bool(name) and not (parsed and name in {call.name for call in calls})
 
     def _unclosed(self, call: wire.Call, number: int) -> ToolCall:
         error = "the call was not closed with </invoke>, so it was not run"
         return ToolCall(f"call_{self._turn}_{number}", call.name, None, call.raw, error)
-
-
-def _object(call: _ServerCall) -> tuple[dict[str, Any] | None, str | None]:
-    """The arguments as an object, or None and why they are not one."""
-    text = "".join(call.arguments)
-    try:
-        value = json.loads(text, strict=False) if text.strip() else {}
-    except (ValueError, RecursionError) as error:
-        return None, f"the arguments are not valid JSON ({error})"
-    if not isinstance(value, dict):
-        return None, "the arguments are not a JSON object"
-    return value, None
 
 
 def _unique(calls: list[ToolCall], turn: int) -> tuple[ToolCall, ...]:
@@ -199,36 +255,20 @@ def _unique(calls: list[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     return tuple(result)
 
 
-def _reasoning(delta: Mapping[str, Any]) -> str:
-    """Reasoning under any of its names; a proxy may send two of them with the same text."""
-    for name in ("reasoning", "reasoning_content"):
-        if isinstance(text := delta.get(name), str) and text:
-            return text
-    details = delta.get("reasoning_details")
-    if not isinstance(details, list):
-        return ""
-    return "".join(str(part.get("text") or "") for part in details if isinstance(part, Mapping))
+def _likeness(name: str, arguments: Mapping[str, Any] | None) -> str:
+    """Equal for two readings of one call: readers differ in types, entities and white space at the ends."""
 
+    def plain(value: object) -> object:
+        match value:
+            case Mapping():
+                return {key: plain(inner) for key, inner in value.items()}
+            case list():
+                return [plain(inner) for inner in value]
+            case str():
+                return html.unescape(value).strip()
+        return json.dumps(value)
 
-def _plain_text(content: object) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
-    return content if isinstance(content, str) else ""
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    return Usage(
-        prompt=_count(usage.get("prompt_tokens")),
-        cached=_count(prompt.get("cached_tokens")) if isinstance(prompt, Mapping) else None,
-        completion=_count(usage.get("completion_tokens")),
-        reasoning=(
-            _count(completion.get("reasoning_tokens"))
-            if isinstance(completion, Mapping)
-            else _count(usage.get("reasoning_tokens"))
-        ),
-    )
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    try:
+        return json.dumps([name, plain(arguments)], sort_keys=True)
+    except RecursionError:  # too deep to compare
+        return f"{name} {id(arguments)}"

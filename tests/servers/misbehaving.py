@@ -44,8 +44,18 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """In a stream: nothing for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Stream:
-    """A streamed answer: each event is a JSON value, or text sent as it is; `[DONE]` unless `done` is False."""
+    """A streamed answer: each event is a JSON value, or text or bytes sent as they are.
+
+    `[DONE]` follows unless `done` is False.
+    """
 
     events: list[Any]
     done: bool = True
@@ -71,13 +81,16 @@ class _Server(uvicorn.Server):
 
 
 class MisbehavingServer:
-    """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever."""
+    """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever.
 
-    def __init__(self) -> None:
+    With `accepts` it refuses chat requests with a parameter that is not among these names.
+    """
+
+    def __init__(self, port: int = 0) -> None:
         self.reset()
         self._arrival = threading.Condition()
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=["GET", "POST"])])
-        config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=1)
         self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._ready = threading.Event()
@@ -92,6 +105,7 @@ class MisbehavingServer:
     def reset(self) -> None:
         """Forget the script and what was received."""
         self.answers: list[Any] = []
+        self.accepts: frozenset[str] | None = None
         self.pages: dict[str, Any] = {"/v1/models": VLLM_MODELS, "/version": {"version": "0.24.0"}}
         self.requests: list[Received] = []
 
@@ -130,6 +144,8 @@ class MisbehavingServer:
             self._arrival.notify_all()
         if path != "/v1/chat/completions":
             return await self._respond(request, self.pages.get(path, Reply(404, {"detail": "Not Found"})))
+        if self.accepts is not None and (unknown := sorted(received.json.keys() - self.accepts)):
+            return await self._respond(request, Reply(400, {"error": {"message": f"unknown: {unknown}"}}))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return await self._respond(request, answer)
 
@@ -146,13 +162,16 @@ class MisbehavingServer:
             return Response(answer.body, answer.status, answer.headers, media_type="text/html")
         return Response(json.dumps(answer.body), answer.status, answer.headers, media_type="application/json")
 
-    async def _stream(self, answer: Stream) -> AsyncIterator[str]:
+    async def _stream(self, answer: Stream) -> AsyncIterator[str | bytes]:
         for event in answer.events:
             if isinstance(event, Cut):
                 raise ConnectionAbortedError
             if isinstance(event, Stall):
                 await asyncio.Event().wait()
-            yield event if isinstance(event, str) else f"data: {json.dumps(event)}\n\n"
+            if isinstance(event, Pause):
+                await asyncio.sleep(event.seconds)
+                continue
+            yield event if isinstance(event, (str, bytes)) else f"data: {json.dumps(event)}\n\n"
         if answer.done:
             yield "data: [DONE]\n\n"
 

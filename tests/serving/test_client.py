@@ -3,16 +3,14 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from m3agent.serving import wire
-from m3agent.serving.chat import Delta, ToolCall, Turn, Usage
-from m3agent.serving.client import Client, RetryNote
-from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.chat import Delta, ToolCall, Usage
+from m3agent.serving.client import RetryNote
 from m3agent.serving.errors import (
     ContextTooLong,
     DeadlineExceeded,
@@ -37,67 +35,10 @@ from tests.servers.misbehaving import (
     leaked,
     usage,
 )
+from tests.serving.fold import TOOLS
+from tests.serving.talk import FINE, HELLO, answer, ask, calls, client, endpoint
 
 NS = "]<]minimax[>["
-STRING = {"type": "string"}
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "file_write",
-            "parameters": {"type": "object", "properties": {"path": STRING, "content": STRING}},
-        },
-    },
-    {
-        "type": "function",
-        "function": {
-            "name": "file_read",
-            "parameters": {"type": "object", "properties": {"path": STRING, "end": {"type": "integer"}}},
-        },
-    },
-]
-HELLO = [{"role": "user", "content": "hello"}]
-FINE = Stream([delta(content="fine"), finish("stop"), usage(5, 1)])
-
-
-def endpoint(url: str, **fields: Any) -> Endpoint:
-    values: dict[str, Any] = {
-        "model": MODEL,
-        "flavour": "vllm",
-        "version": "0.24.0",
-        "max_model_len": None,
-        "reasoning_field": "reasoning",
-        "local": True,
-    }
-    return Endpoint(url=url, **(values | fields))
-
-
-def client(server: MisbehavingServer, **options: Any) -> Client:
-    key = options.pop("api_key", None)
-    at = options.pop("endpoint", None) or endpoint(server.url)
-    return Client(at, api_key=key, **{"attempts": 1, "backoff": 0.01, "idle_timeout": 20, **options})
-
-
-async def ask(
-    made: Client, messages: Sequence[dict[str, Any]] = HELLO, **options: Any
-) -> tuple[list[Delta], Turn]:
-    """One answer: its deltas, and the Turn, which must be the last item and the only one."""
-    options.setdefault("tools", TOOLS)
-    items = [item async for item in made.complete(messages, **options)]
-    turn = items.pop()
-    assert isinstance(turn, Turn)
-    return [item for item in items if isinstance(item, Delta)], turn
-
-
-async def answer(server: MisbehavingServer, *answers: Any, **options: Any) -> Turn:
-    """The Turn for one request, with the server scripted to give `answers`."""
-    server.answers = [*answers]
-    async with client(server, attempts=len(answers)) as made:
-        return (await ask(made, **options))[1]
-
-
-def calls(turn: Turn) -> list[tuple[str, dict[str, Any] | None]]:
-    return [(made.name, made.arguments) for made in turn.message.calls]
 
 
 # What is sent
@@ -125,21 +66,24 @@ async def test_a_request(server: MisbehavingServer) -> None:
     assert 0 < turn.first_token_seconds <= turn.seconds < 20
 
 
-async def test_parameters_that_a_server_may_not_know_are_not_sent(server: MisbehavingServer) -> None:
+@pytest.mark.parametrize(
+    ("flavour", "field", "more"),
+    [
+        ("unknown", "reasoning_content", set[str]()),
+        ("openrouter", "reasoning", set[str]()),
+        ("minimax", "reasoning_details", {"reasoning_split", "thinking"}),
+        ("sglang", "reasoning_content", {"top_k", "chat_template_kwargs"}),
+    ],
+)
+async def test_parameters_that_a_server_may_not_know_are_not_sent(
+    server: MisbehavingServer, flavour: str, field: str, more: set[str]
+) -> None:
     server.answers = [FINE]
-    unknown = endpoint(server.url, flavour="unknown", reasoning_field="reasoning_details")
-    async with client(server, endpoint=unknown) as made:
+    there = endpoint(server.url, flavour=flavour, reasoning_field=field)
+    async with client(server, endpoint=there) as made:
         await ask(made, tools=[])
     sent = server.chats[0].json
-    assert sent.keys() == {
-        "messages",
-        "model",
-        "stream",
-        "stream_options",
-        "temperature",
-        "top_p",
-        "reasoning_split",
-    }
+    assert sent.keys() == {"messages", "model", "stream", "stream_options", "temperature", "top_p"} | more
 
 
 async def test_a_conversation_only_grows_and_equal_ones_have_equal_bytes(server: MisbehavingServer) -> None:
@@ -563,7 +507,7 @@ async def test_nothing_listens_there(server: MisbehavingServer) -> None:
 async def test_a_server_that_dies() -> None:
     with MisbehavingServer() as mortal:
         mortal.answers = [FINE]
-        made = client(mortal, attempts=2)
+        made = client(mortal, attempts=2, retry_seconds=0.1)
         await ask(made)
     async with made:
         with pytest.raises(ServerDied, match=r"127\.0\.0\.1"):
@@ -571,8 +515,10 @@ async def test_a_server_that_dies() -> None:
 
 
 async def test_a_dead_engine(server: MisbehavingServer) -> None:
-    with pytest.raises(ServerDied):
-        await answer(server, Reply(500, {"error": {"message": "EngineDeadError: the engine core is dead"}}))
+    server.answers = [Reply(500, {"error": {"message": "EngineDeadError: the engine core is dead"}})]
+    async with client(server, retry_seconds=0.1) as made:
+        with pytest.raises(ServerDied):
+            await ask(made)
 
 
 async def test_a_caller_may_stop_midway(server: MisbehavingServer) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.endpoint import Endpoint, _takes_images, probe
+from m3agent.serving.endpoint import Endpoint, _flavour, _takes_images, probe
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from m3agent.serving.prices import Prices
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
 
 
@@ -43,7 +44,7 @@ async def test_a_vllm_server(server: MisbehavingServer, suffix: str) -> None:
 )
 async def test_other_servers(server: MisbehavingServer, owner: str, flavour: str, field: str) -> None:
     server.pages["/v1/models"] = models(owner, "any")
-    server.pages["/get_server_info"] = {"version": "0.5.23"}
+    server.pages["/server_info" if owner == "sglang" else "/x"] = {"version": "0.5.23"}
     endpoint = await ask(server.url)
     assert (endpoint.flavour, endpoint.reasoning_field, endpoint.max_model_len) == (flavour, field, None)
     versions = {"sglang": "0.5.23", "trtllm": "0.24.0"}
@@ -87,8 +88,37 @@ async def test_whether_it_takes_images(
     ],
 )
 def test_hosts_that_say_nothing_of_images(base: str, model: str, images: bool) -> None:
-    assert _takes_images({"id": model}, base) is images
-    assert _takes_images({"id": model, "modalities": ["text"]}, base) is False
+    entry = {"id": model, "owned_by": "vllm"}
+    flavour = _flavour(base, entry)
+    assert _takes_images(entry, flavour) is images
+    assert _takes_images({**entry, "modalities": ["text"]}, flavour) is False
+
+
+@pytest.mark.parametrize(
+    ("base", "flavour"),
+    [
+        ("https://api.minimax.io/v1", "minimax"),
+        ("https://openrouter.ai/api/v1", "openrouter"),
+        ("https://notminimax.io/v1", "vllm"),
+        ("https://minimax.io.example/v1", "vllm"),
+        ("http://127.0.0.1:8000/v1", "vllm"),
+    ],
+)
+def test_a_hosted_api_is_known_by_its_host(base: str, flavour: str) -> None:
+    assert _flavour(base, {"id": "m", "owned_by": "vllm"}) == flavour
+
+
+async def test_an_older_sglang_says_its_version_elsewhere(server: MisbehavingServer) -> None:
+    server.pages["/v1/models"] = models("sglang", "any")
+    server.pages["/get_server_info"] = {"version": "0.5.1"}
+    assert (await ask(server.url)).version == "0.5.1"
+
+
+async def test_listed_prices(server: MisbehavingServer) -> None:
+    assert (await ask(server.url)).prices is None
+    pricing = {"prompt": "0.000001", "completion": "0.000002", "input_cache_read": "0.0000001"}
+    server.pages["/v1/models"] = models("x", "MiniMax-M3", pricing=pricing)
+    assert (await ask(server.url)).prices == Prices(1.0, 2.0, 0.1)
 
 
 async def test_an_api_without_v1(server: MisbehavingServer) -> None:
@@ -156,9 +186,11 @@ async def test_the_key_goes_only_where_it_was_given_for(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     monkeypatch.setenv("OPENAI_ORG_ID", "org")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: red\nauthorization: Bearer other\nnonsense")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     await ask(server.url)
     assert "authorization" not in server.requests[0].headers
-    assert "openai-organization" not in server.requests[0].headers
+    assert not {"openai-organization", "openai-project", "x-team"} & server.requests[0].headers.keys()
     await ask(server.url, api_key="mine")
     assert server.requests[-1].headers["authorization"] == "Bearer mine"

@@ -270,6 +270,7 @@ def test_a_batch_cut_by_time_loses_no_candidate(tmp_path: Path, monkeypatch: pyt
     assert cut.text(CALENDAR.path) == whole.text(CALENDAR.path)
 
 
+@pytest.mark.slow
 def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     """One whose packed text is longer than an answer may be."""
     filler = "".join(f"WORD_{zlib.crc32(b'%d' % n)} = {zlib.adler32(b'%d' % n) * n}\n" for n in range(4000))

@@ -1,0 +1,137 @@
+"""Tool calls as a server parsed them, put together from the pieces it streams."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+
+@dataclass
+class ServerCall:
+    """A call that grows piece by piece.
+
+    Some servers send a piece that begins again: all of the arguments so far, or `{}` until they come. So does a
+    nested object, in pieces, so which of the two it was is told by which of the two is JSON.
+    """
+
+    id: str = ""
+    name: str = ""
+    shown: bool = False
+    """Whether its name was shown to those who watch."""
+    _pieces: list[str] = field(default_factory=list)
+    _begun: int = 0  # the piece that began again last
+    _length: int = 0  # since then
+
+    def add(self, arguments: object) -> None:
+        """Take a piece of the arguments; some servers send the object itself."""
+        piece = "" if arguments is None else _text(arguments)
+        if not piece:
+            return
+        if len(piece) >= self._length and self._begins_again(piece):
+            self._begun, self._length = len(self._pieces), 0
+        self._pieces.append(piece)
+        self._length += len(piece)
+
+    @property
+    def text(self) -> str:
+        """The arguments as they were sent."""
+        return next((text for text in self._readings() if _object(text)[0] is not None), self._latest())
+
+    def arguments(self) -> tuple[dict[str, Any] | None, str | None]:
+        """The arguments as an object, or None and why they are not one."""
+        return _object(self.text)
+
+    def restates(self, piece: str) -> bool:
+        """Whether a piece repeats what there is of the arguments."""
+        return piece.startswith(self._latest())
+
+    def is_whole(self) -> bool:
+        """Whether the arguments are complete, and more than the `{}` that stands in until they come."""
+        if not self._pieces or not self._pieces[-1].rstrip().endswith("}"):  # cheap, for nearly all pieces
+            return False
+        return bool(self.arguments()[0])
+
+    def _readings(self) -> Iterator[str]:
+        if self._begun:
+            yield "".join(self._pieces)
+        yield self._latest()
+
+    def _latest(self) -> str:
+        return "".join(self._pieces[self._begun :])
+
+    def _begins_again(self, piece: str) -> bool:
+        known = self._latest().strip()
+        if known == "{}":
+            return piece.lstrip().startswith("{")
+        return known.startswith("{") and self.restates(piece)
+
+
+class CallPieces:
+    """Finds the call that each piece belongs to, with servers that number their calls badly or not at all."""
+
+    def __init__(self) -> None:
+        self._calls: list[ServerCall] = []
+        self._numbered: dict[int, ServerCall] = {}
+
+    def take(self, piece: Mapping[str, Any]) -> tuple[ServerCall, bool]:
+        """Add a piece to its call; returns the call, and whether this piece began it."""
+        given = piece.get("function")
+        function: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        identity, name = _word(piece.get("id")), _word(function.get("name"))
+        number = piece.get("index")
+        index = number if isinstance(number, int) else None
+        arguments = function.get("arguments")
+        call = self._known(index, identity, name)
+        begins = call is None or _is_another(call, identity, name, arguments)
+        if call is None or begins:
+            call = ServerCall(name=call.name if call is not None and not name else "")
+            self._calls.append(call)
+            if index is not None:
+                self._numbered[index] = call
+        call.id = call.id or identity
+        call.name = call.name or name
+        call.add(arguments)
+        return call, begins
+
+    def _known(self, index: int | None, identity: str, name: str) -> ServerCall | None:
+        if index is not None:
+            return self._numbered.get(index)
+        for call in reversed(self._calls):
+            if identity and call.id == identity:
+                return call
+        return None if identity or name or not self._calls else self._calls[-1]
+
+
+def _is_another(call: ServerCall, identity: str, name: str, arguments: object) -> bool:
+    """Whether a piece that claims a known call's number or id begins a call of its own."""
+    text = "" if arguments is None else _text(arguments)
+    opens = text.lstrip().startswith("{")
+    if name and call.name:
+        if text and not opens:
+            return False  # goes on with the arguments, under whatever name and id
+        if name != call.name or (identity and call.id and identity != call.id):
+            return True
+    return opens and call.is_whole() and not call.restates(text)
+
+
+def _object(text: str) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        value = json.loads(text, strict=False, parse_constant=_refuse) if text.strip() else {}
+    except (ValueError, RecursionError) as error:
+        return None, f"the arguments are not valid JSON ({error})"
+    if not isinstance(value, dict):
+        return None, "the arguments are not a JSON object"
+    return value, None
+
+
+def _text(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _refuse(constant: str) -> NoReturn:
+    # Python reads NaN and Infinity, but no other JSON parser takes them back in the history.
+    raise ValueError(f"{constant} is not JSON")
