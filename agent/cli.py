@@ -130,6 +130,13 @@ def fix(
     max_cost: Annotated[
         float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")
     ] = None,
+    server_price: Annotated[
+        str | None,
+        typer.Option(
+            help="What your own server costs: GPUs x dollars for a GPU-hour (8x2.50), or dollars an hour.",
+            metavar="[N x]D",
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the embedded engine's search.", metavar="N")
     ] = None,
@@ -172,6 +179,7 @@ def fix(
         "max_minutes": max_minutes,
         "max_tokens": max_tokens,
         "max_cost": max_cost,
+        "server_price": server_price,
         "seed": seed,
         "candidates": candidates,
         "yes": yes or None,

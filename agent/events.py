@@ -63,7 +63,8 @@ class ContextPacked(Event):
 
 @dataclass(frozen=True)
 class EndpointProbed(Event):
-    """What the server said of itself."""
+    """What the server said of itself, and what trying showed: prefix_caching, cached_tokens (whether usage counts them) and
+    tokenizer_seconds (for a million tokens) are null where it could not be found out."""
 
     type = "endpoint.probed"
     url: str
@@ -73,6 +74,9 @@ class EndpointProbed(Event):
     max_model_len: int | None
     reasoning_field: str
     images: bool
+    prefix_caching: bool | None
+    cached_tokens: bool | None
+    tokenizer_seconds: float | None
     seconds: float
 
 
@@ -215,7 +219,8 @@ class Verify(Event):
 
 @dataclass(frozen=True)
 class TurnFinished(Event):
-    """What a turn cost. Token counts are null where the server did not say; price in dollars, null when unknown."""
+    """What a turn cost. Token counts are null where the server did not say; cached_share is the part of the prompt (0 to
+    1) that its cache had; tokens_per_second from the first token on; price in dollars, null when unknown."""
 
     type = "turn.finished"
     turn: int
@@ -224,6 +229,8 @@ class TurnFinished(Event):
     cached_tokens: int | None
     completion_tokens: int | None
     reasoning_tokens: int | None
+    cached_share: float | None
+    tokens_per_second: float | None
     first_token_seconds: float | None
     seconds: float
     price: float | None
@@ -266,5 +273,8 @@ class SessionFinished(Event):
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
+    reasoning_tokens: int | None
+    cached_share: float | None
+    tokens_per_second: float | None
     price: float | None
     seconds: float

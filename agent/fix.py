@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from m3agent import __version__
 from m3agent.agent import events, prompt
+from m3agent.agent.accounting import prices_of
 from m3agent.agent.context.cache import folder_of
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
@@ -24,7 +25,7 @@ from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
 from m3agent.agent.hosts import announce
 from m3agent.agent.issue import Issue
-from m3agent.agent.limits import PRICES, Limits
+from m3agent.agent.limits import Limits
 from m3agent.agent.loop import Loop, Outcome
 from m3agent.agent.repository import Repository
 from m3agent.agent.servers import live_servers
@@ -43,6 +44,8 @@ from m3agent.serving.chat import Delta
 from m3agent.serving.client import Client, RetryNote
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
+from m3agent.serving.examine import Findings, examine
+from m3agent.serving.prices import Prices
 from m3agent.tools.registry import Toolset
 from m3agent.tools.test_runner import TestReport
 
@@ -150,12 +153,19 @@ async def _fix(
             progress.sandbox = sandbox
             return ready, await stack.enter_async_context(sandbox)
 
-        async def read_repository() -> tuple[Endpoint, Context]:
-            endpoint = await _probe(url, settings, session)
-            _check_host(endpoint, settings, state, say)
-            return endpoint, await _pack(request, endpoint, session, state)
+        async def read_repository() -> tuple[Endpoint, Prices | None, Context]:
+            endpoint = await probe(url, api_key=settings.key, model=settings.model)
+            prices = _check_host(endpoint, settings, state, say)
+            context, findings = await _gather(
+                _pack(request, endpoint, session, state), examine(endpoint, api_key=settings.key)
+            )
+            _log_endpoint(session, endpoint, findings, time.monotonic() - started)
+            for advice in findings.advice(endpoint, context.tokens):
+                say(advice)
+            return endpoint, prices, context
 
-        (endpoint, context), (spec, sandbox) = await _gather(read_repository(), start_sandbox())
+        started = time.monotonic()
+        (endpoint, prices, context), (spec, sandbox) = await _gather(read_repository(), start_sandbox())
         if request.issue.images and not endpoint.images:
             say(f"{endpoint.host} takes no images: the issue's {len(request.issue.images)} are left out")
         client = await stack.enter_async_context(
@@ -176,6 +186,7 @@ async def _fix(
                 instructions=settings.instructions,
                 hosts=parse_hosts(settings.allow_net or ""),
             ),
+            prices=prices,
             thinking=settings.thinking,
             on_delta=on_delta,
         )
@@ -263,9 +274,7 @@ def _session_started(
     )
 
 
-async def _probe(url: str, settings: Settings, session: Session) -> Endpoint:
-    started = time.monotonic()
-    endpoint = await probe(url, api_key=settings.key, model=settings.model)
+def _log_endpoint(session: Session, endpoint: Endpoint, findings: Findings, seconds: float) -> None:
     session.write(
         events.EndpointProbed(
             url=endpoint.url,
@@ -275,10 +284,12 @@ async def _probe(url: str, settings: Settings, session: Session) -> Endpoint:
             max_model_len=endpoint.max_model_len,
             reasoning_field=endpoint.reasoning_field,
             images=endpoint.images,
-            seconds=round(time.monotonic() - started, 3),
+            prefix_caching=findings.prefix_caching,
+            cached_tokens=findings.cached_tokens,
+            tokenizer_seconds=findings.tokenizer_seconds,
+            seconds=round(seconds, 3),
         )
     )
-    return endpoint
 
 
 async def _pack(request: FixRequest, endpoint: Endpoint, session: Session, state: Path) -> Context:
@@ -320,12 +331,19 @@ def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
     return room if settings.context_budget is None else min(room, settings.context_budget)
 
 
-def _check_host(endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]) -> None:
+def _check_host(
+    endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]
+) -> Prices | None:
     """Before anything goes to a host for the first time: say which; and refuse a price limit nobody can watch."""
-    if settings.max_cost is not None and endpoint.host.partition(":")[0] not in PRICES and not endpoint.local:
-        raise UsageError(f"--max-cost: the prices of {endpoint.host} are not known; use --max-tokens instead")
+    prices = prices_of(endpoint, settings.server_price)
+    if settings.max_cost is not None and prices is None:
+        raise UsageError(
+            f"--max-cost: the prices of {endpoint.host} are not known; give --server-price for a server of your own, "
+            "or use --max-tokens instead"
+        )
     if not settings.yes:
         announce(endpoint.url, state, say, "the repository and the issue go")
+    return prices
 
 
 def _retry_event(note: RetryNote) -> events.Retry:
@@ -451,7 +469,7 @@ class _End:
     ) -> FixResult:
         text = patch.text if patch is not None else b""
         path = self.session.write_file("patch.diff", text) if text else None
-        limits, loop = self.limits, self.progress.loop
+        used, loop = self.limits.used, self.progress.loop
         self.session.write(
             events.SessionFinished(
                 status=status,
@@ -462,10 +480,13 @@ class _End:
                 notes=notes,
                 turns=loop.turn if loop else 0,
                 calls=loop.calls if loop else 0,
-                prompt_tokens=limits.prompt_tokens,
-                cached_tokens=limits.cached_tokens,
-                completion_tokens=limits.completion_tokens,
-                price=limits.price,
+                prompt_tokens=used.prompt,
+                cached_tokens=used.cached,
+                completion_tokens=used.completion,
+                reasoning_tokens=used.reasoning,
+                cached_share=used.cached_share,
+                tokens_per_second=used.tokens_per_second,
+                price=used.price,
                 seconds=round(time.monotonic() - self.started, 3),
             )
         )

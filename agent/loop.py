@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from m3agent.agent import events, gate, prompt
+from m3agent.agent.accounting import cached_share, tokens_per_second
 from m3agent.agent.context.output import shown, writes_marker
-from m3agent.agent.limits import Limits, price_of
+from m3agent.agent.limits import Limits
 from m3agent.agent.session import Session
 from m3agent.agent.stall import StallDetector, Verdict
 from m3agent.sandbox.base import Sandbox
 from m3agent.serving.chat import Delta, ToolCall, Turn
 from m3agent.serving.client import Client
 from m3agent.serving.errors import DeadlineExceeded, ModelServerError
+from m3agent.serving.prices import Prices
 from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.registry import Toolset
 
@@ -57,6 +59,7 @@ class Loop:
     session: Session
     limits: Limits
     messages: list[dict[str, Any]]
+    prices: Prices | None = None
     thinking: Literal["enabled", "disabled", "adaptive"] = "adaptive"
     on_delta: Callable[[Delta], None] = lambda _: None
     calls: int = 0
@@ -137,8 +140,8 @@ class Loop:
                     self.on_delta(item)
         assert answer is not None, "a client's stream ends in a Turn"
         message, usage = answer.message, answer.usage
-        price = price_of(self.client.endpoint.url, usage)
-        self.limits.add(usage, price)
+        price = self.prices.of(usage, answer.seconds) if self.prices is not None else None
+        self.limits.used.add(answer, price)
         calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.calls]
         self.session.write(
             events.Message(turn=self.turn, reasoning=message.reasoning, text=message.text, calls=calls)
@@ -151,12 +154,14 @@ class Loop:
                 cached_tokens=usage.cached,
                 completion_tokens=usage.completion,
                 reasoning_tokens=usage.reasoning,
+                cached_share=cached_share(usage),
+                tokens_per_second=tokens_per_second(answer),
                 first_token_seconds=answer.first_token_seconds,
                 seconds=answer.seconds,
                 price=price,
             )
         )
-        self.messages.append(message.to_request(self.client.endpoint.reasoning_field))
+        self.messages.append(message.to_request(self.client.reasoning_field))
         return answer
 
     async def _carry_out(self, calls: tuple[ToolCall, ...]) -> Verdict | None:

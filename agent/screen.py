@@ -24,6 +24,7 @@ STATUS_STYLES = {
 }
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MOST_TOLD = 20  # different requests to the network that are shown
+LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # below this share of a prompt longer than this the cache is at fault
 SAID = 300  # characters of the model's own words shown after a turn
 
 
@@ -130,6 +131,16 @@ class Screen:
     def _on_stall(self, line: Line) -> None:
         self._print("stall", shown(f"{line['text']} ({line['action']})"), "yellow")
 
+    def _on_turn_finished(self, line: Line) -> None:
+        if used := _used(line):
+            self._print(f"turn {line['turn']}", used, "dim")
+        share, prompt = line["cached_share"], line["prompt_tokens"] or 0
+        if line["turn"] > 1 and share is not None and share < LOW_SHARE and prompt > LONG_PROMPT:
+            lost = (
+                f"the server's cache had {share:.0%} of a prompt that only grew: the rest is paid for again"
+            )
+            self._print("cache", lost, "yellow")
+
     def _on_gate(self, line: Line) -> None:
         if line["missing"]:
             self._print("gate", shown(line["missing"]), "yellow")
@@ -164,8 +175,27 @@ class Screen:
             f"{shown(line['reason'], 300)}  ({line['seconds']:.1f} s, {line['turns']} turns)",
             style,
         )
+        if used := _used(line):
+            self._print("used", used)
         if line["patch"]:
             self._print("patch", shown(line["patch"], 500))
+
+
+def _used(line: Line) -> str:
+    """Tokens, speed and price of a turn or of the session, as far as they are known; empty if no tokens are."""
+    prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
+    if prompt is None or completion is None:
+        return ""
+    share = "" if line["cached_share"] is None else f" ({line['cached_share']:.1%} cached)"
+    thought = f" ({reasoning:,} thinking)" if reasoning else ""
+    parts = [f"{prompt:,} tokens in{share}", f"{completion:,} out{thought}"]
+    if line["tokens_per_second"]:
+        parts.append(f"{line['tokens_per_second']:.0f}/s")
+    if (first := line.get("first_token_seconds")) is not None:
+        parts.append(f"first after {first:.1f} s")
+    if line["price"]:
+        parts.append(f"${line['price']:.4f}")
+    return ", ".join(parts)
 
 
 def _argument(arguments: dict[str, Any] | None) -> str:

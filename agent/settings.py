@@ -16,6 +16,7 @@ from m3agent.agent.errors import UsageError
 from m3agent.agent.folders import config_path, state_path
 from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.serving.http import is_local
+from m3agent.serving.prices import server_price
 
 REPOSITORY_MAY_SET = frozenset(
     {
@@ -79,6 +80,11 @@ def _check_memory(size: str) -> str:
     return size
 
 
+def _check_server_price(price: str) -> str:
+    server_price(price)
+    return price
+
+
 def _check_hosts(hosts: str) -> str:
     parse_hosts(hosts)
     return hosts
@@ -108,6 +114,7 @@ class Settings(BaseModel):
     max_minutes: Amount = 60.0
     max_tokens: Count | None = None
     max_cost: Amount | None = None
+    server_price: Annotated[str, AfterValidator(_check_server_price)] | None = None
     seed: Annotated[int, Field(ge=0)] | None = None
     candidates: Count | None = None
     memory: Annotated[str, AfterValidator(_check_memory)] = "4g"

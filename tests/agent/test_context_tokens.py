@@ -223,6 +223,7 @@ class TestExact:
             thread.join()
         assert counts == [wanted] * 80
 
+    @pytest.mark.slow
     def test_texts_that_repeat_one_thing_for_a_megabyte(self, tmp_path: Path, cache: Path) -> None:
         """In a process of its own: what the library has no room for ends the process."""
         program = (

@@ -420,7 +420,7 @@ def test_no_sandbox_is_exit_3(
         ({"/v1/models": "<html>hello</html>", "/models": "<html>hello</html>"}, "web page"),
         ({"/v1/models": Reply(401, {"error": {"message": "bad key"}})}, "401"),
         ({"/v1/models": {"data": []}}, "no models"),
-        ({"/v1/models": Silence()}, "did not answer"),
+        pytest.param({"/v1/models": Silence()}, "did not answer", marks=pytest.mark.slow),
     ],
 )
 def test_a_server_that_is_none_is_exit_4(
@@ -659,6 +659,7 @@ def test_the_embedded_engine_fixes_end_to_end(make_repo: MakeRepo, own_state: Pa
     assert of_type(own_state, "endpoint.probed")[0]["flavour"] == "embedded"
 
 
+@pytest.mark.slow
 def test_the_same_seed_and_candidates_give_the_same_patch_twice(make_repo: MakeRepo, own_state: Path) -> None:
     repo = str(make_repo(BUGGY))
     budget = ("--engine", "embedded", "--seed", "3", "--candidates", "300")

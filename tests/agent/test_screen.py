@@ -69,9 +69,19 @@ def ended(status: str = "verified", **changes: Any) -> events.SessionFinished:
     values: dict[str, Any] = {
         "status": status, "exit": 0, "reason": "1 test red before, green after", "patch": None, "paths": [],
         "notes": [], "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None, "completion_tokens": None,
-        "price": None, "seconds": 12.34, **changes,
+        "reasoning_tokens": None, "cached_share": None, "tokens_per_second": None, "price": None, "seconds": 12.34,
+        **changes,
     }  # fmt: skip
     return events.SessionFinished(**values)
+
+
+def turn_ended(**changes: Any) -> events.TurnFinished:
+    values: dict[str, Any] = {
+        "turn": 2, "finish": "stop", "prompt_tokens": 500_000, "cached_tokens": 499_000, "completion_tokens": 312,
+        "reasoning_tokens": 40, "cached_share": 0.998, "tokens_per_second": 61.2, "first_token_seconds": 0.44,
+        "seconds": 5.5, "price": None, **changes,
+    }  # fmt: skip
+    return events.TurnFinished(**values)
 
 
 def network(verdict: str, reason: str = "", host: str = "x.example") -> events.NetworkRequest:
@@ -147,6 +157,21 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
                 "patch    /s/patch.diff",
             ],
         ),
+        (
+            turn_ended(),
+            ["turn 2   500,000 tokens in (99.8% cached), 312 out (40 thinking), 61/s, first after 0.4 s"],
+        ),
+        (
+            turn_ended(cached_share=0.01, reasoning_tokens=None, tokens_per_second=None, price=0.3),
+            [
+                "turn 2   500,000 tokens in (1.0% cached), 312 out, first after 0.4 s, $0.3000",
+                "cache    the server's cache had 1% of a prompt that only grew: the rest is paid for again",
+            ],
+        ),
+        (
+            ended(prompt_tokens=3000, completion_tokens=70, tokens_per_second=10.4, price=0.02),
+            ["used     3,000 tokens in, 70 out, 10/s, $0.0200"],
+        ),
         (ended("interrupted"), ["interrupted 1 test red before, green after  (12.3 s, 4 turns)"]),
     ],
 )
@@ -174,6 +199,11 @@ def test_a_call_is_shown_with_the_argument_that_tells_most(show: Show) -> None:
         "turn 2   code_exec import os: exit code: 0  (1.2 s)",
         "turn 2   code_exec:   (1.2 s)",
     ]
+
+
+def test_a_cold_cache_is_no_fault_of_the_first_turn(show: Show) -> None:
+    assert "cache " not in show(turn_ended(turn=1, cached_share=0.0))
+    assert "cache " not in show(turn_ended(cached_share=0.0, prompt_tokens=900))
 
 
 def test_events_that_say_nothing_to_a_person(show: Show) -> None:

@@ -128,6 +128,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "tokenizer",
         "prefix",
         "instructions",
+        "server_price",
     }
 
 
