@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench-sandbox bench-context lint python clean
+.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
 in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -22,6 +22,9 @@ bench-sandbox: setup ## measure the sandbox against its peers (ARGS="--quick", "
 
 bench-context: setup ## measure packing a repository against its peers (REPO=path of a clone, ARGS="--rounds 9" and others)
 	@$(in_venv) python benchmarks/context.py $(REPO) $(ARGS)
+
+bench-client: setup ## measure what a turn costs on our side beside mini-swe-agent (ARGS="--turns 50" and others)
+	@$(in_venv) python benchmarks/client.py $(ARGS)
 
 lint: python ## check style and types
 	@$(in_venv) ruff check

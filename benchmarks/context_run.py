@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import git
-from benchmarks.context_peers import Absent
 from benchmarks.context_report import Sample
+from benchmarks.peers import Absent
 
 from m3agent.agent.context.selection.kinds import Kind, kind_of
 

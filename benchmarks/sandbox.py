@@ -24,7 +24,6 @@ import tarfile
 import tempfile
 import threading
 import time
-import venv
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,12 @@ from m3agent.tools.code_exec import run as code_exec
 # run as a file, it finds the folder's other modules
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.peers import Absent, python_with
 from benchmarks.sandbox_report import OURS, Row, Target, bars, table
 
 BWRAP, CLI, SDK, MINI, REX = "m3agent (bwrap)", "docker exec", "Docker SDK", "mini-swe-agent", "SWE-ReX"
 REX_EXECUTE = "SWE-ReX execute"
 PINNED = ("mini-swe-agent==2.4.6", "swe-rex==1.4.0")
-INSTALL_TIMEOUT = 900  # seconds
 LABEL = "m3agent.benchmark"
 DATA = b"x" * 4096
 FILE = "/tmp/bench.txt"
@@ -61,10 +60,6 @@ TARGETS = (
     Target("file_write, 4 KiB", SDK, 40, 50),
     Target("32 sandboxes at once", SDK, 15, 25),
 )
-
-
-class Absent(Exception):
-    """A contestant that cannot take part; the text says why."""
 
 
 # -- contestants ---------------------------------------------------------------------------------------------------
@@ -263,23 +258,7 @@ async def left_in(api: Any, container: str) -> int:
 
 def install_peers(folder: Path) -> Path:
     """A virtual environment with both peers in it; returns its python. Raises Absent."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    have = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=False).stdout
-    if not set(PINNED) <= set(have.split()):
-        print(f"installing {' and '.join(PINNED)} into {folder}", file=sys.stderr)
-        command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PINNED]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise Absent(f"not installed within {INSTALL_TIMEOUT} s") from None
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or ["pip said nothing"]
-            raise Absent(f"not installed: {said[-1][:120]}")
-    return python
+    return python_with(folder, PINNED)
 
 
 def peer_server(folder: Path) -> list[str]:

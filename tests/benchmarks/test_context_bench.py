@@ -9,10 +9,11 @@ import pytest
 from benchmarks import context_child
 from benchmarks.common import commit_all
 from benchmarks.context import COLD, EDITED, FIRST, TARGETS, WARM, Contestant, first_pack, measure
-from benchmarks.context_peers import REPOMIX, Absent, Packer, find_ours, install_repomix
+from benchmarks.context_peers import REPOMIX, Packer, find_ours, install_repomix
 from benchmarks.context_report import Result, Sample, Target, table, verdicts
 from benchmarks.context_run import Bench, Edits
 from benchmarks.context_tokenizer import make_tokenizer, merges
+from benchmarks.peers import Absent
 from benchmarks.prefix import Kept, Replay, common_prefix, replay, share
 from benchmarks.prefix import table as prefix_table
 from hypothesis import given

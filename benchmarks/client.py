@@ -1,0 +1,255 @@
+"""What a turn costs on our side: CPU of our client and of the whole loop beside mini-swe-agent's, in one run.
+
+    make bench-client [ARGS="--turns 50"]
+    python benchmarks/client.py [--turns 200] [--prefix 22000,4000000] [--deltas 150] [--pace MS] [--only KIND,...]
+                                [--peers-dir DIR] [--json FILE]
+
+A server that takes no time answers from a script, in a process of its own. Every contestant is a process too, holds one
+conversation for each prefix, and takes one turn in every round, in an order that changes, so that what else the machine
+does meets all alike: a turn adds reasoning, one call and its result of 2 kB. CPU is that of the contestant's process,
+kernel included; sandboxes and shells are processes of their own. Without `--pace` all tokens of an answer are there at
+once; with it each wakes the client by itself, as a model's do. What is reported is spelt out in
+`benchmarks/client_child.py`.
+
+mini-swe-agent is installed into a folder outside of the repository, and kept there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+# run as a file, it finds the folder's other modules
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.client_report import Result, Sample, Target, table, verdicts
+from benchmarks.peers import Absent, python_with
+
+NAMES = {
+    "socket": "bare socket",
+    "client": "m3agent, client",
+    "turn": "m3agent, whole turn",
+    "mini-query": "mini-swe-agent, query",
+    "mini-turn": "mini-swe-agent, whole turn",
+}
+PEERS = ("mini-query", "mini-turn")
+PINNED = "mini-swe-agent==2.4.6"
+ALSO = ("mcp",)
+"""What litellm, which mini-swe-agent asks its models through, imports for a request with tools but does not require."""
+TURN_TIMEOUT = 120  # seconds
+END_TIMEOUT = 30  # seconds for a contestant to take down what it started
+SMALL, LARGE = 22_000, 4_000_000
+OURS = NAMES["client"]
+TARGETS = (
+    Target("client, 4 MB: below 60 ms of CPU a turn", OURS, LARGE, "median", 60),
+    Target("client, 4 MB: nine turns of ten below 60 ms", OURS, LARGE, "p90", 60),
+    Target(
+        "client, 4 MB: flat, the last 20 turns below 1.25 times the first 20", OURS, LARGE, "growth", 1.25
+    ),
+    Target("client, 22 kB: below 10 ms of CPU a turn", OURS, SMALL, "median", 10),
+)
+
+
+@dataclass
+class Child:
+    """A contestant's process, with the prefix it holds."""
+
+    name: str
+    size: int
+    process: subprocess.Popen[str]
+
+    def turn(self) -> Sample:
+        """One more turn; raises Absent."""
+        assert self.process.stdin and self.process.stdout
+        try:
+            self.process.stdin.write("turn\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise Absent("it ended") from None
+        if not select.select([self.process.stdout], [], [], TURN_TIMEOUT)[0]:
+            raise Absent(f"no answer within {TURN_TIMEOUT} s")
+        line = self.process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended"}
+        if "error" in answer:
+            raise Absent(str(answer["error"])[:160])
+        return Sample(**answer)
+
+
+@contextlib.contextmanager
+def server(deltas: int, pace: float) -> Iterator[str]:
+    """The instant server's address."""
+    command = [sys.executable, str(Path(__file__).with_name("client_server.py"))]
+    process = subprocess.Popen(
+        [*command, "--deltas", str(deltas), "--pace", str(pace)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with ended(process):
+        assert process.stdout
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/v1"
+
+
+@contextlib.contextmanager
+def child(kind: str, python: str, url: str, size: int, folder: Path) -> Iterator[Child]:
+    """A contestant, waiting for its first turn."""
+    folder.mkdir()
+    script = Path(__file__).with_name("client_child.py")
+    with (folder / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            [python, str(script), kind, url, str(size), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    with ended(process):
+        yield Child(NAMES[kind], size, process)
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Closes a process's input in the end, which ends it."""
+    try:
+        yield
+    finally:
+        assert process.stdin and process.stdout
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def measure(children: Sequence[Child], turns: int) -> list[Result]:
+    """One turn of each in every round, after a first one that counts apart; one that fails is out, with its reason."""
+    first: dict[int, Sample] = {}
+    samples: dict[int, list[Sample]] = {place: [] for place in range(len(children))}
+    out: dict[int, str] = {}
+    for number in range(turns + 1):
+        for place in range(number, number + len(children)):
+            place %= len(children)
+            if place in out:
+                continue
+            try:
+                took = children[place].turn()
+            except Absent as error:
+                out[place] = str(error)
+                continue
+            if number:
+                samples[place].append(took)
+            else:
+                first[place] = took
+    return [
+        Result(one.name, one.size, out.get(place, samples[place]), first.get(place))
+        for place, one in enumerate(children)
+    ]
+
+
+def install_mini(folder: Path) -> str:
+    """A python with mini-swe-agent in it. Raises Absent."""
+    return str(python_with(folder / "mini-swe-agent", [PINNED], ALSO))
+
+
+def run(options: argparse.Namespace, scratch: Path) -> list[Result]:
+    """Every contestant asked for, with every prefix."""
+    pythons = dict.fromkeys(options.only, sys.executable)
+    missing: dict[str, str] = {}
+    if asked := [kind for kind in options.only if kind in PEERS]:
+        options.peers_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            pythons |= dict.fromkeys(asked, install_mini(options.peers_dir))
+        except Absent as error:
+            missing = dict.fromkeys(asked, str(error))
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(server(options.deltas, options.pace))
+        children = [
+            stack.enter_context(child(kind, pythons[kind], url, size, scratch / f"{kind}-{size}"))
+            for size in options.prefix
+            for kind in options.only
+            if kind not in missing
+        ]
+        results = measure(children, options.turns)
+    results += [Result(NAMES[kind], size, why) for kind, why in missing.items() for size in options.prefix]
+    order = [NAMES[kind] for kind in options.only]
+    return sorted(results, key=lambda one: (options.prefix.index(one.size), order.index(one.name)))
+
+
+def conditions(options: argparse.Namespace, load: tuple[float, float]) -> Mapping[str, object]:
+    """On what it was measured."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "openai": version("openai"),
+        "httpx2": version("httpx2"),
+        "peer": PINNED,
+        "turns": options.turns,
+        "deltas": options.deltas,
+        "pace_ms": options.pace,
+        "load": load,
+    }
+
+
+def main() -> int:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--turns", type=int, default=200, help="turns of each, after its first")
+    parser.add_argument("--prefix", default=f"{SMALL},{LARGE}", help="bytes, separated by commas")
+    parser.add_argument("--deltas", type=int, default=150, help="tokens of reasoning in each answer")
+    parser.add_argument("--pace", type=float, default=0, metavar="MS", help="milliseconds between two tokens")
+    parser.add_argument("--only", default=",".join(NAMES), help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--peers-dir", type=Path, default=cache / "m3agent-benchmarks", metavar="DIR")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    if unknown := set(options.only) - set(NAMES):
+        parser.error(f"--only: there is no {', '.join(sorted(unknown))}")
+    try:
+        options.prefix = [int(size) for size in options.prefix.split(",")]
+    except ValueError:
+        parser.error(
+            f"--prefix: '{options.prefix}' is not a list of numbers: write for instance 22000,4000000"
+        )
+    if options.turns < 1:
+        parser.error("--turns: there must be one at least")
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as scratch:
+        results = run(options, Path(scratch))
+    on = conditions(options, (round(before, 2), round(os.getloadavg()[0], 2)))
+    print(
+        f"{on['date']}: {on['cores']} cores, Linux {on['kernel']}, Python {on['python']}, openai {on['openai']}, "
+        f"httpx2 {on['httpx2']}; {PINNED}\n{options.turns} interleaved turns, {options.deltas} tokens each, "
+        f"{options.pace:g} ms apart; load {before:.2f} to {os.getloadavg()[0]:.2f}; milliseconds of CPU\n"
+    )
+    print(f"{table(results, OURS)}\n\n{verdicts(results, TARGETS)}")
+    if options.json:
+        found = [
+            {**asdict(r), "medians": {m: r.measured(m) for m in ("median", "p90", "growth")}} for r in results
+        ]
+        verdict = [{**asdict(t), "verdict": t.verdict(results)} for t in TARGETS]
+        options.json.write_text(
+            json.dumps({"conditions": on, "results": found, "targets": verdict}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,315 @@
+"""One contestant of the client benchmark, in a process and where needed a virtual environment of its own.
+
+    python benchmarks/client_child.py KIND URL PREFIX_BYTES FOLDER
+
+Answers each line of its standard input with one turn of its conversation, and says in a line of JSON what that took:
+`cpu` and `wall` in milliseconds, `peak` in bytes (the largest resident memory of this process so far); or `error`.
+What it runs to answer a call (a sandbox, a shell) are processes of their own and not counted. FOLDER is for its files.
+
+- socket: the same bytes as m3agent's client sends and gets, and nothing done with them
+- client: m3agent's client alone, from the messages to the answer among them
+- turn: m3agent's loop: request, event log, and the call carried out in a bubblewrap sandbox
+- mini-query: mini-swe-agent's `query()`, from the messages to the answer among them
+- mini-turn: what its `run()` does for a turn: `step()`, which carries out the call, and `save()`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+# run as a file, it finds the folder's other modules
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.client_server import FILE, LINES, MODEL, SHOWN
+
+SYSTEM = "You fix an issue in a software repository, with tools."
+LINE = "    value = {0:04d}  # what is in line {0:04d}\n"
+
+
+class Clock:
+    """Sums up the time spent within it, in seconds of this process's CPU (all threads, kernel included) and of wall."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.process_time(), time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu += time.process_time() - self._started[0]
+        self.wall += time.perf_counter() - self._started[1]
+
+
+class Contestant(Protocol):
+    """A conversation that has its prefix and no turn yet."""
+
+    async def turn(self, clock: Clock) -> None:
+        """One more turn; what counts happens within the clock."""
+        ...
+
+    async def close(self) -> None:
+        """Take down what was started."""
+        ...
+
+
+def prefix(size: int) -> str:
+    """So many bytes of Python."""
+    lines = (
+        f'def function_{number}(self, name: str) -> str:\n    return f"{{name}}: {number}"\n\n'
+        for number in range(size)
+    )
+    text: list[str] = []
+    total = 0
+    for line in lines:
+        if total >= size:
+            break
+        text.append(line)
+        total += len(line)
+    return "".join(text)[:size]
+
+
+def module() -> str:
+    """The file that calls read; fifty lines of it are about 2 kB."""
+    return "".join(LINE.format(number) for number in range(LINES))
+
+
+def first_messages(size: int) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prefix(size)}]
+
+
+def result(call_id: str) -> dict[str, Any]:
+    """What the call gives, for those that carry out none."""
+    return {"role": "tool", "tool_call_id": call_id, "content": "".join(LINE.format(n) for n in range(SHOWN))}
+
+
+# -- m3agent -------------------------------------------------------------------------------------------------------
+
+
+def endpoint(url: str) -> Any:
+    from m3agent.serving.endpoint import Endpoint
+
+    return Endpoint(
+        url=url,
+        model=MODEL,
+        flavour="vllm",
+        version=None,
+        max_model_len=1 << 20,
+        reasoning_field="reasoning",
+        local=True,
+    )
+
+
+class OurClient:
+    """The client, given its messages and taking the answer in; results of calls are put there unmeasured."""
+
+    def __init__(self, url: str, size: int, folder: Path) -> None:
+        from m3agent.serving.client import Client
+        from m3agent.tools.registry import Toolset
+
+        self.client = Client(endpoint(url), api_key=None)
+        self.tools = Toolset.schemas()
+        self.messages = first_messages(size)
+
+    async def turn(self, clock: Clock) -> None:
+        from m3agent.serving.chat import Turn
+
+        with clock:
+            items = [item async for item in self.client.complete(self.messages, self.tools)]
+            answer = items[-1]
+            assert isinstance(answer, Turn), answer
+            self.messages.append(answer.message.to_request("reasoning"))
+        self.messages.append(result(answer.message.calls[0].id))
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+class OurTurn:
+    """The loop with all that it has in a session, but a screen."""
+
+    def __init__(self, url: str, size: int, folder: Path) -> None:
+        from m3agent.agent.limits import Limits
+        from m3agent.agent.loop import Loop
+        from m3agent.agent.session import Session
+        from m3agent.sandbox.git import TreeStore
+        from m3agent.sandbox.open import SandboxSpec, new_sandbox
+        from m3agent.sandbox.workspace import Workspace
+        from m3agent.serving.client import Client
+        from m3agent.tools.registry import Toolset
+
+        tree = folder / "tree"
+        tree.mkdir()
+        (tree / FILE).write_text(module())
+        workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), tree, [FILE])
+        self.sandbox = new_sandbox("bwrap", SandboxSpec("bwrap"), workspace, lambda _: None)
+        self.client = Client(endpoint(url), api_key=None)
+        session = Session.create(folder / "state", [])
+        tools = Toolset(self.sandbox, session.folder / "calls")
+        limits = Limits(turns=1 << 30, minutes=1 << 20)
+        self.loop = Loop(self.client, self.sandbox, tools, session, limits, first_messages(size))
+        self.started = False
+
+    async def turn(self, clock: Clock) -> None:
+        if not self.started:
+            await self.sandbox.__aenter__()
+            self.started = True
+        with clock:  # as in Loop.run
+            answer = await self.loop._ask("auto")
+            stalled = await self.loop._carry_out(answer.message.calls)
+        assert stalled is None, stalled
+        content = self.loop.messages[-1]["content"]
+        assert "value = " in content, content
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.sandbox.close()
+
+
+class Socket:
+    """What no client gets below: the bytes of the request through a socket, and those of the answer back."""
+
+    def __init__(self, url: str, size: int, folder: Path) -> None:
+        from m3agent.serving.body import RequestBody
+        from m3agent.tools.registry import Toolset
+
+        address = urlsplit(url)
+        assert address.hostname and address.port
+        self.socket = socket.create_connection((address.hostname, address.port), timeout=10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.body = RequestBody()
+        self.parameters = {"model": MODEL, "stream": True, "tools": Toolset.schemas()}
+        self.messages = first_messages(size)
+
+    async def turn(self, clock: Clock) -> None:
+        request = self.body.encode(self.messages, self.parameters)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(request)
+        said = bytearray()
+        with clock:
+            self.socket.sendall(head)
+            self.socket.sendall(request)
+            while not said.endswith(b"\r\n0\r\n\r\n"):
+                more = self.socket.recv(1 << 16)
+                assert more, "the server hung up"
+                said += more
+        assert b" 200 OK" in said, said
+        # as long as what a client would add, without reading it
+        self.messages.append({"role": "assistant", "content": "", "reasoning": "token " * (len(said) // 200)})
+        self.messages.append(result("call_00000000"))
+
+    async def close(self) -> None:
+        self.socket.close()
+
+
+# -- mini-swe-agent ------------------------------------------------------------------------------------------------
+
+
+class Mini:
+    """mini-swe-agent with the model, the environment and the trajectory file that its command line gives it."""
+
+    def __init__(self, url: str, size: int, folder: Path) -> None:
+        os.environ |= {
+            "MSWEA_SILENT_STARTUP": "1",
+            "MSWEA_GLOBAL_CONFIG_DIR": str(folder),
+            "MSWEA_COST_TRACKING": "ignore_errors",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks a server for prices
+            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",  # what fails is to be told, not tried again for minutes
+            "NO_PROXY": "127.0.0.1",
+        }
+        from minisweagent.agents.default import DefaultAgent  # type: ignore[import-not-found]
+        from minisweagent.environments.local import LocalEnvironment  # type: ignore[import-not-found]
+        from minisweagent.models.litellm_model import LitellmModel  # type: ignore[import-not-found]
+
+        (folder / FILE).write_text(module())
+        self.trajectory = folder / "trajectory.json"
+        arguments = {"api_base": url, "api_key": "none", "drop_params": True}
+        model = LitellmModel(model_name=f"openai/{MODEL}", model_kwargs=arguments)
+        self.agent: Any = DefaultAgent(
+            model,
+            LocalEnvironment(cwd=str(folder)),
+            system_template=SYSTEM,
+            instance_template="{{task}}",
+            output_path=self.trajectory,
+        )
+        # as in DefaultAgent.run
+        self.agent.extra_template_vars = {"task": prefix(size)}
+        templates = {"system": self.agent.config.system_template, "user": self.agent.config.instance_template}
+        for role, template in templates.items():
+            content = self.agent._render_template(template)
+            self.agent.add_messages(model.format_message(role=role, content=content))
+
+    async def close(self) -> None:
+        self.trajectory.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        content = self.agent.messages[-1]["content"]
+        assert "value = " in content, content
+
+
+class MiniQuery(Mini):
+    """Its request alone."""
+
+    async def turn(self, clock: Clock) -> None:
+        with clock:
+            message = self.agent.query()
+        self.agent.execute_actions(message)
+        self.check()
+
+
+class MiniTurn(Mini):
+    """Its turn as its `run` makes it."""
+
+    async def turn(self, clock: Clock) -> None:
+        with clock:
+            self.agent.step()
+            self.agent.save(self.agent.config.output_path)
+        self.check()
+
+
+KINDS: dict[str, Callable[[str, int, Path], Contestant]] = {
+    "socket": Socket,
+    "client": OurClient,
+    "turn": OurTurn,
+    "mini-query": MiniQuery,
+    "mini-turn": MiniTurn,
+}
+
+
+def peak() -> int:
+    """The largest resident memory so far, in bytes. What getrusage tells may be that of the process it was started by."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM")
+
+
+def main() -> None:
+    kind, url, size, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # peers print to standard output
+    contestant = None
+    with asyncio.Runner() as runner:
+        for _ in sys.stdin:
+            clock = Clock()
+            try:
+                contestant = contestant or KINDS[kind](url, size, folder)
+                runner.run(contestant.turn(clock))
+            except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
+                answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}) + "\n")
+                break
+            took = {"cpu": 1000 * clock.cpu, "wall": 1000 * clock.wall, "peak": peak()}
+            answers.write(json.dumps(took) + "\n")
+        if contestant is not None:
+            runner.run(contestant.close())
+
+
+if __name__ == "__main__":
+    main()

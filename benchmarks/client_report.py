@@ -1,0 +1,120 @@
+"""The client benchmark's numbers as a table and a comparison with what was aimed at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Literal
+
+from benchmarks.sandbox_report import number
+
+MB = 1_000_000
+EDGE = 20
+"""Turns at the beginning and at the end that say whether the cost grows."""
+
+Measure = Literal["median", "p90", "growth"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One turn: milliseconds of CPU and wall time, and the process's peak memory so far in bytes."""
+
+    cpu: float
+    wall: float
+    peak: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """One contestant with one prefix (in bytes): its first turn and the others, or why there are none.
+
+    The first turn has what happens once: importing, connecting, encoding the prefix.
+    """
+
+    name: str
+    size: int
+    samples: Sequence[Sample] | str
+    first: Sample | None = None
+
+    def cpu(self) -> list[float]:
+        return [] if isinstance(self.samples, str) else [sample.cpu for sample in self.samples]
+
+    def measured(self, measure: Measure) -> float | None:
+        """Milliseconds of CPU a turn; `growth` is the last turns' median over that of the first (of 40 turns or more)."""
+        cpu = self.cpu()
+        if measure == "median":
+            return median(cpu) if cpu else None
+        if measure == "p90":
+            return quantiles(cpu, n=10, method="inclusive")[-1] if len(cpu) > 1 else None
+        return median(cpu[-EDGE:]) / median(cpu[:EDGE]) if len(cpu) >= 2 * EDGE else None
+
+    def ratio(self, other: Result) -> float | None:
+        """How many times as much CPU as the other one: the median over the turns that both had in the same round."""
+        pairs = [(a, b) for a, b in zip(self.cpu(), other.cpu(), strict=False) if b]
+        return median(a / b for a, b in pairs) if pairs else None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A contestant's `measure` with a prefix of `size` bytes is to be below `most`."""
+
+    text: str
+    name: str
+    size: int
+    measure: Measure
+    most: float
+
+    def verdict(self, results: Sequence[Result]) -> tuple[float | None, str]:
+        """What was measured, if it was, and what that means."""
+        found = (result for result in results if (result.name, result.size) == (self.name, self.size))
+        value = next((result.measured(self.measure) for result in found), None)
+        if value is None:
+            return None, "not measured"
+        return value, "met" if value < self.most else "MISSED"
+
+
+def in_bytes(size: int) -> str:
+    """A size in the unit that suits it."""
+    return f"{size / MB:g} MB" if size >= MB else f"{size / 1000:g} kB"
+
+
+def table(results: Sequence[Result], base: str) -> str:
+    """All of it as Markdown, milliseconds of CPU a turn but for the wall time."""
+    lines = [
+        f"| prefix | | median | p90 | first {EDGE} | last {EDGE} | the very first | wall, median | peak, MB | ÷ {base} |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    bases = {result.size: result for result in results if result.name == base}
+    for result in results:
+        start = f"| {in_bytes(result.size)} | {result.name} |"
+        if isinstance(result.samples, str) or not result.samples or result.first is None:
+            lines.append(f"{start} {result.samples or 'not measured'} | | | | | | | |")
+            continue
+        cpu, against = result.cpu(), bases.get(result.size)
+        ratio = None if against is None or against is result else result.ratio(against)
+        cells = [
+            _cell(result.measured("median")),
+            _cell(result.measured("p90")),
+            _cell(median(cpu[:EDGE])),
+            _cell(median(cpu[-EDGE:])),
+            _cell(result.first.cpu),
+            _cell(median(sample.wall for sample in result.samples)),
+            _cell(max(sample.peak for sample in result.samples) / MB),
+            _cell(ratio),
+        ]
+        lines.append(f"{start} {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def verdicts(results: Sequence[Result], targets: Sequence[Target]) -> str:
+    """Each target with what was measured, as Markdown."""
+    lines = ["| wanted | measured | |", "|---|---:|---|"]
+    for target in targets:
+        value, word = target.verdict(results)
+        lines.append(f"| {target.text} | {_cell(value)} | {word} |")
+    return "\n".join(lines)

@@ -1,0 +1,147 @@
+"""The benchmarks for a machine with a GPU, against a server that obeys their grammar as the engine does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.gpu.proxy import ScriptingProxy, expression
+
+from m3agent.serving.wire import Call, write
+from tests.servers.loopback import LoopbackServer, QuietHandler
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
+
+
+class GrammarServer(LoopbackServer):
+    """Says what the regular expression in a request matches, all of it as content, in pieces of seven characters.
+
+    Prompts are cached as a whole. The rest is what an examination and the benchmarks ask of vLLM.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.begun: set[str] = set()
+        server = self
+
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:
+                self._send(
+                    {
+                        "data": [{"id": "m3", "owned_by": "vllm", "max_model_len": 1048576}],
+                        "version": "0.24.0",
+                    }
+                )
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                request = json.loads(body)
+                if self.path == "/tokenize":
+                    self._send({"count": len(request["prompt"]) // 4})
+                elif self.path == "/v1/chat/completions":
+                    beginning = str(
+                        request["messages"][-1 if len(request["messages"]) == 1 else 1]["content"]
+                    )
+                    known = beginning in server.begun
+                    server.begun.add(beginning)
+                    server.asked.append(body)
+                    self._stream(request, len(body) // 4, known)
+                else:
+                    self.send_error(404)
+
+            def _send(self, answer: dict[str, Any]) -> None:
+                data = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def _stream(self, request: dict[str, Any], prompt: int, known: bool) -> None:
+                text = said(request.get("structured_outputs", {}).get("regex", "nonsense"))
+                pieces = [text[at : at + 7] for at in range(0, len(text), 7)]
+                events: list[dict[str, Any]] = [
+                    {"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
+                    for piece in pieces
+                ]
+                events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+                details = {"cached_tokens": prompt if known else 0}
+                usage = {"prompt_tokens": prompt, "completion_tokens": 7, "prompt_tokens_details": details}
+                events.append({"choices": [], "usage": usage})
+                data = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Content-Length", str(len(data.encode())))
+                self.end_headers()
+                self.wfile.write(data.encode())
+
+        super().__init__(Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}/v1"
+
+
+def said(pattern: str) -> str:
+    """The one text that an expression made by `expression` matches."""
+    return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), pattern)
+
+
+def run(script: str, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FOLDER / script), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a.b*c", "x\n\ty\\n", "]<]minimax[>[<tool_call>", "(a|b)+?{2}^$ & é # - ~", write("r", "t", [])],
+)
+def test_an_expression_matches_its_text_alone(text: str) -> None:
+    assert re.fullmatch(expression(text), text)
+    assert said(expression(text)) == text
+    assert not re.fullmatch(expression(text), text + "x")
+
+
+def test_the_proxy_adds_the_line_and_nothing_else() -> None:
+    lines = [write("one", "", [Call("f", {"x": "é\n"})]), write("two", "end", [])]
+    with GrammarServer() as server, ScriptingProxy(server.url, lines) as proxy:
+        for assistants in (0, 1, 5):
+            messages = [
+                {"role": "user", "content": "ü"},
+                *[{"role": "assistant", "content": ""}] * assistants,
+            ]
+            body = json.dumps({"messages": messages, "model": "m3"}, ensure_ascii=False).encode()
+            request = urllib.request.Request(f"{proxy.url}/chat/completions", body, method="POST")
+            with urllib.request.urlopen(request) as answer:
+                assert answer.headers["Content-Type"] == "text/event-stream"
+                assert answer.read() == proxy.answers[-1]
+            assert server.asked[-1].startswith(body[:-1] + b",")
+            told = json.loads(server.asked[-1])["structured_outputs"]["regex"]
+            assert said(told) == lines[min(assistants, 1)]
+        assert len(proxy.requests) == 3
+
+
+@pytest.mark.slow
+def test_a_scripted_fix(tmp_path: Path) -> None:
+    with GrammarServer() as server:
+        done = run("fix.py", "--url", server.url, "--json", str(tmp_path / "fix.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "call markup in content" in done.stdout
+    assert json.loads((tmp_path / "fix.json").read_text())["faults"] == []
+
+
+@pytest.mark.slow
+def test_cached_turns(tmp_path: Path) -> None:
+    with GrammarServer() as server:
+        args = ("--url", server.url, "--tokens", "20000", "--turns", "3", "--json", str(tmp_path / "c.json"))
+        done = run("cached_turns.py", *args)
+    assert "cached share 1.0000 at least" in done.stdout, done.stdout + done.stderr
+    [found] = json.loads((tmp_path / "c.json").read_text())
+    assert {name: len(each) for name, each in found["seconds"].items()} == dict.fromkeys(
+        ("m3agent", "bare", "openai sdk"), 3
+    )
