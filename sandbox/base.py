@@ -371,6 +371,7 @@ class Sandbox:
                     streams[header["fd"]].add(payload)
                     if file is not None:
                         file.write(payload)
+                        file.flush()  # it may be read while the command runs
                     if sink is not None:
                         sink(header["fd"], payload)
                 elif header["ev"] == "exit":

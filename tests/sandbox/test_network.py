@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.sandbox.base import ExecResult, Sandbox
 from m3agent.sandbox.network import Network
@@ -335,6 +337,7 @@ async def test_abrupt_ends_on_either_side(sandbox_of: SandboxOf) -> None:
             await sandbox.ping()
 
 
+@pytest.mark.slow
 async def test_a_storm_of_broken_connections_leaves_every_place_free(sandbox_of: SandboxOf) -> None:
     storm = (
         "import socket, struct\n"

@@ -152,6 +152,7 @@ def without_addresses(text: bytes) -> bytes:
     return re.sub(rb"0x[0-9a-f]+|pid=\d+|\[\d{2,}\]", b"0x", text)
 
 
+@pytest.mark.slow
 async def test_no_program_can_tell(sandbox_of: SandboxOf) -> None:
     files = {"queue_of_ours.py": "NAME = 'ours'\n", "src/pkg/__init__.py": "", "package/__init__.py": ""}
     async with sandbox_of(files) as sandbox:
