@@ -10,7 +10,7 @@ from typing import Literal
 from benchmarks.sandbox_report import number
 
 MB = 1_000_000
-EDGE = 20
+EDGE = 50
 """Turns at the beginning and at the end that say whether the cost grows."""
 
 Measure = Literal["median", "p90", "growth"]
@@ -41,7 +41,7 @@ class Result:
         return [] if isinstance(self.samples, str) else [sample.cpu for sample in self.samples]
 
     def measured(self, measure: Measure) -> float | None:
-        """Milliseconds of CPU a turn; `growth` is the last turns' median over that of the first (of 40 turns or more)."""
+        """Milliseconds of CPU a turn; `growth` is the last turns' median over that of the first (of 100 turns or more)."""
         cpu = self.cpu()
         if measure == "median":
             return median(cpu) if cpu else None

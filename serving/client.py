@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -40,6 +40,8 @@ _CONNECT_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 30.0
 # Once a finish reason came only the usage is awaited, which is not worth a long silence.
 _USAGE_SECONDS = 30.0
+# A stream's end follows its last event at once; where it does not, a new connection costs less than waiting.
+_END_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,8 @@ class Client:
                 events = reader.close() if piece is None else reader.feed(piece)
                 for event in events:
                     if event.startswith(b"[DONE]"):
+                        if piece is not None:
+                            await _read_to_end(pieces, watch)
                         return
                     yield event
                 if piece is None:
@@ -320,6 +324,15 @@ class Client:
             if watch.over:
                 raise DeadlineExceeded(self.endpoint.host) from None
             raise StreamCut(self.endpoint.host, f"nothing came for {patience or left:g} s") from None
+
+
+async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> None:
+    """Read what little there is behind the last event, so that the connection serves the next turn as well."""
+    import httpx2
+
+    with suppress(TimeoutError, httpx2.HTTPError):
+        while await watch.wait(anext(pieces, None), _END_SECONDS) is not None:
+            pass
 
 
 def _failure(state: "RetryCallState") -> ModelServerError:

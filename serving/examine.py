@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 import sysconfig
 import time
@@ -124,12 +125,17 @@ class _Questions:
             self.prefix_caching = now > hits
 
     async def about_the_tokenizer(self) -> None:
-        """Time a long text against a short one."""
+        """Time a long text against a short one; the better of two times, as the first may start things up."""
         text = (await asyncio.to_thread(_sample))[: min(_SAMPLE_CHARACTERS, self._most_characters)]
-        short = await self._tokenize("x")
-        long = await self._tokenize(text) if short else None
-        if short and long and long[0] > short[0]:
-            self.tokenizer_seconds = max(0.0, long[1] - short[1]) / (long[0] - short[0]) * 1e6
+        for _ in range(2):
+            short = await self._tokenize("x")
+            long = await self._tokenize(text) if short else None
+            if not short or not long or long[0] <= short[0]:
+                return
+            seconds = max(0.0, long[1] - short[1]) / (long[0] - short[0]) * 1e6
+            self.tokenizer_seconds = min(
+                seconds, math.inf if self.tokenizer_seconds is None else self.tokenizer_seconds
+            )
 
     async def _complete(self, prompt: str) -> tuple[int | None, int | None] | None:
         """Cached tokens and prompt tokens by the server's usage, None each where it does not say; None if it failed."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from m3agent.serving import wire
-from m3agent.serving.answer.chunk import call_pieces, content_of, first_choice, kinds_of, reasoning_pieces
+from m3agent.serving.answer.chunk import call_pieces, content_of, first_choice, reasoning_pieces
 from m3agent.serving.answer.restated import Mirrors, Snapshots
 from m3agent.serving.answer.server_calls import CallPieces, ServerCall
 from m3agent.serving.answer.usage import read_usage
@@ -74,11 +74,10 @@ class Accumulator:
             self._ends(reason.lower())
         deltas: list[Delta] = []
         if isinstance(delta := choice.get("delta"), dict):
-            deltas += self._take(delta)
-            self._came |= kinds_of(delta)
+            deltas += self._take(delta, self._came)
         if isinstance(message := choice.get("message"), dict):
             # A server that does not stream; or MiniMax, which repeats the streamed message at its end.
-            deltas += self._take(message, known=self._came)
+            deltas += self._take(message, set(), known=frozenset(self._came))
         return deltas
 
     @property
@@ -129,19 +128,23 @@ class Accumulator:
         ):
             self.finish_reason = reason
 
-    def _take(self, part: Mapping[str, Any], known: Collection[str] = ()) -> list[Delta]:
-        """Take a delta; or a whole message, less the kinds of content that are known from deltas."""
+    def _take(self, part: Mapping[str, Any], came: set[str], known: Collection[str] = ()) -> list[Delta]:
+        """Take a delta, and note in `came` what it brings; or a whole message, less what is `known` from deltas."""
         deltas: list[Delta] = []
-        reasoning, content = list(reasoning_pieces(part)), content_of(part)
-        if reasoning and "reasoning" not in known:
-            self._content.reasoning_is_elsewhere()
-            for name, entry, piece in reasoning:
-                whole = self._fields.setdefault((name, entry), Snapshots(items=entry is not None))
+        if "reasoning" not in known:
+            for name, entry, piece in reasoning_pieces(part):
+                came.add("reasoning")
+                self._content.reasoning_is_elsewhere()
+                whole = self._fields.get((name, entry))
+                if whole is None:
+                    whole = self._fields[name, entry] = Snapshots(items=entry is not None)
                 deltas += self._take_reasoning(name, whole.add(piece))
-        if content and "content" not in known:
+        if "content" not in known and (content := content_of(part)):
+            came.add("content")
             deltas += self._take_content(self._whole_content.add(content))
         if "calls" not in known:
             for call in call_pieces(part):
+                came.add("calls")
                 deltas += self._take_call(call)
         return deltas
 

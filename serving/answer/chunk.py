@@ -9,16 +9,6 @@ _TEXT_FIELDS: tuple[ReasoningField, ...] = ("reasoning", "reasoning_content")
 _DETAILS: ReasoningField = "reasoning_details"
 
 
-def kinds_of(part: Mapping[str, Any]) -> set[str]:
-    """Which of `reasoning`, `content` and `calls` a delta brings."""
-    brings = {
-        "reasoning": any(True for _ in reasoning_pieces(part)),
-        "content": bool(content_of(part)),
-        "calls": any(True for _ in call_pieces(part)),
-    }
-    return {kind for kind, there in brings.items() if there}
-
-
 def content_of(part: Mapping[str, Any]) -> str:
     """The text of a delta or message; a refusal is what the model says, too."""
     return _plain_text(part.get("content")) or _plain_text(part.get("refusal"))
@@ -47,9 +37,11 @@ def reasoning_pieces(part: Mapping[str, Any]) -> Iterator[tuple[ReasoningField, 
 
 
 def _plain_text(content: object) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
 
 
 def call_pieces(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -81,6 +81,9 @@ class Mirrors:
         if field in self._apart:
             return self._append(piece)
         start = self._read.get(field, 0)
+        if start == self._length:  # the field that leads, nearly always
+            self._read[field] = start + len(piece)
+            return self._append(piece)
         known = self._between(start, start + len(piece))
         if piece.startswith(known):
             self._read[field] = start + len(piece)

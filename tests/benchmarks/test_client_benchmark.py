@@ -36,9 +36,9 @@ def test_turns_are_compared_within_their_round() -> None:
 
 
 def test_growth_is_of_the_last_turns_over_the_first() -> None:
-    assert result(OURS, *[2.0] * 20, *[9.0] * 10, *[3.0] * 20).measured("growth") == 1.5
+    assert result(OURS, *[2.0] * 50, *[9.0] * 10, *[3.0] * 50).measured("growth") == 1.5
     assert (
-        result(OURS, *[2.0] * 39).measured("growth") is None
+        result(OURS, *[2.0] * 99).measured("growth") is None
     )  # the turns at both ends would be the same ones
 
 

@@ -68,6 +68,8 @@ class Received:
     path: str
     headers: dict[str, str]
     body: bytes
+    port: int = 0
+    """Of the client: one for each connection."""
 
     @property
     def json(self) -> Any:
@@ -138,7 +140,9 @@ class MisbehavingServer:
 
     async def _handle(self, request: Request) -> Response:
         path = request.url.path
-        received = Received(path, dict(request.headers), await request.body())
+        received = Received(
+            path, dict(request.headers), await request.body(), request.client.port if request.client else 0
+        )
         with self._arrival:
             self.requests.append(received)
             self._arrival.notify_all()

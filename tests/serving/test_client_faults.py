@@ -120,6 +120,14 @@ async def test_a_server_that_is_started_again_is_waited_for() -> None:
     assert len(notes) >= 7
 
 
+async def test_turns_share_a_connection(server: MisbehavingServer) -> None:
+    server.answers = [FINE]
+    async with Client(endpoint(server.url), api_key=None) as client:
+        for _ in range(4):
+            await ask(client)
+    assert len({request.port for request in server.chats}) == 1
+
+
 async def test_a_server_that_stays_away_is_given_up() -> None:
     with MisbehavingServer() as mortal:
         mortal.answers = [FINE]
