@@ -120,7 +120,8 @@ class Client:
     ) -> AsyncGenerator[Delta | Turn, None]:
         """Ask for the next message: deltas as they come, then exactly one Turn.
 
-        `messages` and `tools` are OpenAI's. `deadline` is an instant of `time.monotonic()`. With `tool_choice` "none" calls the model makes all the same are dropped.
+        `messages` and `tools` are OpenAI's. `deadline` is an instant of `time.monotonic()`. With `tool_choice`
+        "none" calls the model makes all the same are dropped.
 
         If an answer breaks off midway its deltas are void: a Delta `reset` says so before the next attempt.
         Nothing is retried once a Turn was handed out, so a call that ran is never asked for twice.
@@ -166,7 +167,9 @@ class Client:
 
         def wait(state: "RetryCallState") -> float:
             asked = _failure(state).retry_after
-            return backoff(state) if asked is None else asked
+            if asked is None or state.attempt_number >= self._attempts:
+                return max(backoff(state), asked or 0.0)
+            return asked
 
         def stop(state: "RetryCallState") -> bool:
             nonlocal failed_first
@@ -259,11 +262,12 @@ class Client:
                     whole = await self._within(watch, response.aread(), self._idle_timeout)
                     yield _whole_answer(whole, kind, host, self._api_key)
                     return
-                async for event in self._events(response, watch, answer):
-                    chunk = json.loads(event.decode())
-                    if isinstance(chunk, dict):
-                        _raise_if_error(chunk, host, self._api_key)
-                        yield chunk
+                async with aclosing(self._events(response, watch, answer)) as events:
+                    async for event in events:
+                        chunk = json.loads(event.decode())
+                        if isinstance(chunk, dict):
+                            _raise_if_error(chunk, host, self._api_key)
+                            yield chunk
             except (httpx2.HTTPError, StreamCut, EndpointRefused, ValueError, RecursionError) as error:
                 if answer.finish_reason is not None:
                     return  # the message was whole, only the usage is lost

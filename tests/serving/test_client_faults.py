@@ -120,6 +120,22 @@ async def test_a_server_that_is_started_again_is_waited_for() -> None:
     assert len(notes) >= 7
 
 
+async def test_a_server_that_says_to_come_back_at_once_is_not_stormed(server: MisbehavingServer) -> None:
+    busy = Reply(503, {"error": {"message": "loading"}}, {"retry-after": "0"})
+    server.answers = [FINE, busy]
+    notes: list[RetryNote] = []
+    client = Client(
+        endpoint(server.url), api_key=None, attempts=3, backoff=0.1, retry_seconds=1, on_retry=notes.append
+    )
+    async with client:
+        await ask(client)
+        with pytest.raises(EndpointRefused, match="503"):
+            await ask(client)
+    assert len(notes) < 12
+    assert [note.wait_seconds for note in notes[:2]] == [0, 0]
+    assert all(note.wait_seconds >= 0.1 for note in notes[2:])
+
+
 async def test_turns_share_a_connection(server: MisbehavingServer) -> None:
     server.answers = [FINE]
     async with Client(endpoint(server.url), api_key=None) as client:
