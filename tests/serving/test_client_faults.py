@@ -170,6 +170,15 @@ async def test_an_unknown_server_gets_reasoning_back_as_it_sends_it(
         assert client.reasoning_field == "reasoning"
 
 
+async def test_a_server_that_sends_details_and_text_takes_details(server: MisbehavingServer) -> None:
+    both = delta(reasoning_content="why", reasoning_details=[{"type": "reasoning.text", "text": "why"}])
+    server.answers = [Stream([both, finish("stop")])]
+    unknown = replace(endpoint(server.url), flavour="unknown", reasoning_field="reasoning_content")
+    async with Client(unknown, api_key=None) as client:
+        assert (await ask(client))[1].message.reasoning == "why"
+        assert client.reasoning_field == "reasoning_details"
+
+
 def hosted(code: int, words: str) -> dict[str, Any]:
     return {"choices": None, "base_resp": {"status_code": code, "status_msg": words}}
 
