@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status as Spinner
 from rich.text import Text
 
-from m3agent.agent.session import Line
+from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
 
 STATUS_STYLES = {

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import os
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from m3agent.agent.errors import EnvironmentFault
-from m3agent.agent.events import VERSION, CallFinished, CallStarted, Event, SessionFinished, SessionStarted
+from m3agent.agent.append_only import AppendOnlyFile, drop_torn_line, fault
+from m3agent.agent.errors import UsageError
+from m3agent.agent.events import (
+    VERSION,
+    CallFinished,
+    CallStarted,
+    Event,
+    SessionFinished,
+    SessionResumed,
+    SessionStarted,
+)
+from m3agent.agent.session_log import LOG, Line, read_log
 
-Line = dict[str, Any]
-"""One event as it stands in the log: the event's fields after v, seq, ts, session and type."""
-
-SYNCED = (SessionStarted, CallStarted, CallFinished, SessionFinished)
+SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
 """Events that are on the disk before anything else happens."""
 
 
 class Session:
-    """One attempt at one issue: `events.jsonl`, `calls/`, `trees.git/` and `patch.diff` in a folder of its own (0700).
+    """One attempt at one issue: `events.jsonl`, `messages.jsonl`, `calls/`, `trees.git/` and `patch.diff` in a folder of
+    its own (0700).
 
-    Each sink gets every line that is written, after it was.
+    Each sink gets every line that is written, after it was. One process at a time has a session open.
     """
 
     def __init__(self, folder: Path, sinks: list[Callable[[Line], None]]) -> None:
@@ -33,10 +38,7 @@ class Session:
         self.id = folder.name
         self._sinks = sinks
         self._seq = 0
-        try:
-            self._log = (folder / "events.jsonl").open("ab", buffering=0)
-        except OSError as error:
-            raise fault(error, folder) from None
+        self._log = AppendOnlyFile(folder / LOG)
 
     @classmethod
     def create(cls, state: Path, sinks: list[Callable[[Line], None]]) -> Session:
@@ -54,6 +56,26 @@ class Session:
             raise fault(error, folder) from None
         return cls(folder, sinks)
 
+    @classmethod
+    def open(cls, folder: Path, sinks: list[Callable[[Line], None]]) -> tuple[Session, list[Line]]:
+        """A session to go on with, and the lines of its log so far; what is left of a torn last one is dropped.
+
+        Raises:
+            UsageError: there is no session, another process has it, or its log is damaged or of another version.
+        """
+        path = folder / LOG
+        if not path.is_file():
+            raise UsageError(f"there is no session in {folder}")
+        session = cls(folder, sinks)  # which locks it: nobody is writing that last line
+        try:
+            drop_torn_line(path)
+            lines = list(read_log(path).events)
+        except BaseException:
+            session.close()
+            raise
+        session._seq = lines[-1]["seq"] if lines else 0
+        return session, lines
+
     def write(self, event: Event) -> None:
         """Append an event; synced to the disk for those that resume depends on.
 
@@ -63,16 +85,8 @@ class Session:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: Line = {"v": VERSION, "seq": self._seq + 1, "ts": now, "session": self.id, "type": event.type}
         line |= dataclasses.asdict(event)
-        raw = memoryview(json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
-        before = os.fstat(self._log.fileno()).st_size
-        try:
-            while raw:
-                raw = raw[self._log.write(raw) or 0 :]
-            if isinstance(event, SYNCED):
-                os.fsync(self._log.fileno())
-        except OSError as error:
-            self._log.truncate(before)  # half a line would spoil the one that may yet follow it
-            raise fault(error, self.folder) from None
+        raw = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode()
+        self._log.append(raw, sync=isinstance(event, SYNCED))
         self._seq += 1
         for sink in self._sinks:
             sink(line)
@@ -92,12 +106,3 @@ class Session:
     def close(self) -> None:
         """Close the log."""
         self._log.close()
-
-
-def fault(error: OSError, folder: Path) -> EnvironmentFault:
-    """A failed write in the session's folder, as the sentence for the user."""
-    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-    what = "the disk is full" if full else (error.strerror or str(error)).lower()
-    return EnvironmentFault(
-        f"cannot write the session in {folder}: {what}; make room, or set M3AGENT_STATE to another folder"
-    )

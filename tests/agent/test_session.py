@@ -11,7 +11,8 @@ import pytest
 
 from m3agent.agent import events
 from m3agent.agent.errors import EnvironmentFault
-from m3agent.agent.session import Line, Session
+from m3agent.agent.session import Session
+from m3agent.agent.session_log import Line
 from tests.tools.small_disk import fill, small_disk
 
 

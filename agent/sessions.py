@@ -1,0 +1,165 @@
+"""The sessions below the state folder: which there are, what came of them, and which one a name means."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.session_log import LOG, Line, number, read_ends, read_log, text, whole
+
+NOT_FINISHED = "not finished"
+"""Status of a session whose log has no end: it is running, or it was killed; the log cannot tell which."""
+DAMAGED = "damaged"
+"""Status of a session whose log cannot be read."""
+LAST = "last"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One session at a glance. What is unknown is None, or empty for texts; bytes: what its folder takes on the disk.
+
+    status: as in docs/events.md, or NOT_FINISHED or DAMAGED; problem: why it is damaged.
+    """
+
+    id: str
+    folder: str
+    started: str
+    status: str
+    reason: str
+    exit: int | None
+    issue: str
+    source: str
+    repository: str
+    commit: str
+    engine: str
+    turns: int | None
+    calls: int | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    price: float | None
+    seconds: float | None
+    patch: str | None
+    bytes: int
+    problem: str | None
+
+
+def list_sessions(state: Path) -> list[Summary]:
+    """All sessions below the state folder, newest first. A damaged one does not hide the others."""
+    return [summary_of(folder) for folder in _folders(state)]
+
+
+def find_session(state: Path, name: str) -> Path:
+    """The folder of the session that `name` means: its id, a beginning that only one has, or "last" for the newest.
+
+    Raises:
+        UsageError: no session or several are meant.
+    """
+    folders = _folders(state)
+    if not folders:
+        raise UsageError(f"there are no sessions in {state / 'sessions'}: `m3agent fix` makes them")
+    if name == LAST:
+        return folders[0]
+    exact = [folder for folder in folders if folder.name == name]
+    found = exact or [folder for folder in folders if name and folder.name.startswith(name)]
+    if not found:
+        raise UsageError(f"there is no session '{name}': `m3agent sessions list` shows them")
+    if len(found) > 1:
+        raise UsageError(
+            f"'{name}' is the beginning of {len(found)} sessions, {found[0].name} and {found[1].name} among them: "
+            "give more of it"
+        )
+    return found[0]
+
+
+def summary_of(folder: Path) -> Summary:
+    """What came of one session."""
+    log = folder / LOG
+    events: Iterable[Line]
+    try:
+        ends = read_ends(log)
+        events = (
+            ends if ends is not None and ends[1].get("type") == "session.finished" else read_log(log).events
+        )
+    except (OSError, UsageError) as error:
+        why = f"{log}: {(error.strerror or str(error)).lower()}" if isinstance(error, OSError) else str(error)
+        return _summary(folder, (), why)
+    return _summary(folder, events, None)
+
+
+def _summary(folder: Path, events: Iterable[Line], problem: str | None) -> Summary:
+    first: Line = {}
+    last: Line = {}
+    turns = calls = 0
+    for line in events:
+        match line.get("type"):
+            case "session.started":
+                first = first or line
+            case "session.finished":
+                last = line
+            case "session.resumed":
+                last = {}  # what ended it before was not its end
+            case "turn.started":
+                turns, last = turns + 1, {}
+            case "call.started":
+                calls += 1
+            case _:
+                pass
+    status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
+    price, seconds = number(last, "price"), number(last, "seconds")
+    patch = folder / "patch.diff"
+    return Summary(
+        id=folder.name,
+        folder=str(folder),
+        started=text(first, "ts"),
+        status=status,
+        reason=text(last, "reason"),
+        exit=whole(last, "exit"),
+        issue=text(first, "issue", "title"),
+        source=text(first, "issue", "source"),
+        repository=text(first, "repository", "root"),
+        commit=text(first, "repository", "head"),
+        engine=text(first, "endpoint", "description"),
+        turns=whole(last, "turns") if last else turns,
+        calls=whole(last, "calls") if last else calls,
+        prompt_tokens=whole(last, "prompt_tokens"),
+        cached_tokens=whole(last, "cached_tokens"),
+        completion_tokens=whole(last, "completion_tokens"),
+        price=None if price is None else float(price),
+        seconds=None if seconds is None else float(seconds),
+        patch=str(patch) if patch.is_file() else None,
+        bytes=_disk_use(folder),
+        problem=problem,
+    )
+
+
+def _folders(state: Path) -> list[Path]:
+    """Newest first: ids begin with the time."""
+    try:
+        with os.scandir(state / "sessions") as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UsageError(
+            f"{state / 'sessions'} cannot be read: {(error.strerror or str(error)).lower()}"
+        ) from None
+    return [state / "sessions" / name for name in sorted(names, reverse=True)]
+
+
+def _disk_use(folder: Path) -> int:
+    """Bytes of disk blocks below the folder; what vanishes meanwhile or is not ours to read counts nothing."""
+    total = 0
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            try:
+                found = os.lstat(os.path.join(root, name))  # noqa: PTH118  # a session may hold thousands
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                total += found.st_blocks * 512
+    return total
