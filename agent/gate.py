@@ -7,8 +7,18 @@ import re
 MOST_ASKED = 2
 """Times the model is told what is missing; then what it has is taken as it is."""
 
+SAID = 200
+"""Characters of its own words that the model is shown again."""
+
 NO_CHANGE = "No change:"
 NOT_TESTED = "Not tested:"
+ANNOUNCED = re.compile(
+    r"(?:(?:now|next|then|first|so|ok|okay|good|great|right)\b[,:]?\s+)*"
+    r"(?:let me(?! know)|let's|let us|(?:i'll|i will|i'm going to|i am going to|i still need to|i need to|i should)"
+    r"(?! (?:note|mention|add|leave|stop)\b))\b",
+    re.IGNORECASE,
+)
+"""How the last sentence of an answer begins that breaks off before what it speaks of: M3 at times ends its turn there."""
 STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*\S", re.MULTILINE | re.IGNORECASE)
 
 
@@ -27,5 +37,11 @@ def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:
         return (
             "No test has run since your last change. Run the tests that show the issue is fixed, or, if that cannot "
             f"be done here, answer with one line that starts with '{NOT_TESTED}' and says why."
+        )
+    last = re.split(r"(?<=[.!?])\s+|\n+", text.strip())[-1].lstrip("-*#> ")
+    if not stated and ANNOUNCED.match(last):
+        return (
+            f"Your answer ends with a step that it announces and does not take: '{last[:SAID]}' If it is still to be done, do "
+            "it now, with a tool; if all is done, say so in a few sentences without announcing anything."
         )
     return ""

@@ -8,6 +8,7 @@ import pytest
 
 from m3agent.agent.gate import missing
 
+STEP = "Your answer ends with a step that it announces and does not take"
 CHANGE = "No file of the repository has changed."
 TEST = "No test has run since your last change."
 
@@ -17,6 +18,15 @@ TEST = "No test has run since your last change."
     [
         ("Done.", True, True, ""),
         ("", True, True, ""),
+        ("Fixed. Now let me update the tests:", True, True, STEP),
+        ("I see it.\n\nNext, I'll run the whole suite.", True, True, STEP),
+        ("- Then I am going to edit `a.py`", True, True, STEP),
+        ("OK. I still need to handle the empty list", True, True, STEP),
+        ("Fixed and tested. Let me know if you need more.", True, True, ""),
+        ("I will describe it: the bound was off by one. All tests pass.", True, True, ""),
+        ("All pass. I should note that the old name stays.", True, True, ""),
+        ("The letter was wrong; let it be.", True, True, ""),
+        ("Let me see.\nNot tested: there is no compiler.", True, False, ""),
         ("Done.", True, False, TEST),
         ("Done.", False, False, CHANGE),
         ("Done.", False, True, CHANGE),
@@ -52,7 +62,9 @@ def test_what_the_model_is_told_to_write_is_accepted() -> None:
         assert missing(text=f"{line} because", changed=changed, tested_since_change=False) == ""
 
 
-@pytest.mark.parametrize("piece", ["\n", "-", " ", "- \n", "|---|\n", "No change: \n", "no "])
+@pytest.mark.parametrize(
+    "piece", ["\n", "-", " ", "- \n", "|---|\n", "No change: \n", "no ", ". ", "now ", "I'll "]
+)
 def test_a_text_that_goes_round_in_circles_takes_no_time(piece: str) -> None:
     started = time.monotonic()
     missing(text=piece * 200_000, changed=False, tested_since_change=False)
