@@ -83,8 +83,10 @@ class Accumulator:
     @property
     def reasoning_field(self) -> ReasoningField | None:
         """The name under which the server sends reasoning, details before text; None while it has sent none."""
-        names = [name for name, _ in self._fields]
-        return "reasoning_details" if "reasoning_details" in names else names[0] if names else None
+        names: list[ReasoningField] = [name for name, _ in self._fields]
+        if "reasoning_details" in names:
+            return "reasoning_details"
+        return names[0] if names else None
 
     def close(self) -> list[Delta]:
         """Say that the stream is over; what was held back to see how it goes on comes out."""
