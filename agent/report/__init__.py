@@ -1,0 +1,1 @@
+"""`m3agent report`: sessions as one HTML page that needs nothing else, made from their logs."""

@@ -1,0 +1,149 @@
+"""The page: sessions' reports through the template, with what the template may call."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from m3agent import __version__
+from m3agent.agent.errors import Status
+from m3agent.agent.report import text
+from m3agent.agent.report.model import SessionReport
+from m3agent.agent.report.plot import legend, plot
+from m3agent.agent.session_log import LOG
+from m3agent.agent.sessions import NOT_FINISHED
+
+_HERE = Path(__file__).parent
+_LINK = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/#?=&%+-]*")
+
+TONES: dict[str, str] = {
+    Status.VERIFIED: "good",
+    Status.UNVERIFIED: "warn",
+    Status.EMPTY: "warn",
+    Status.LIMIT: "warn",
+    Status.STALLED: "warn",
+    Status.INTERRUPTED: "warn",
+    NOT_FINISHED: "warn",
+}
+"""Colour of a status; the others are failures."""
+
+ORDER = (
+    Status.ERROR,
+    Status.FAILED,
+    Status.STALLED,
+    Status.LIMIT,
+    Status.INTERRUPTED,
+    NOT_FINISHED,
+    Status.EMPTY,
+    Status.UNVERIFIED,
+    Status.VERIFIED,
+)
+"""Order of several sessions: what needs a look comes first."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Characters shown of each text; of a longer one its beginning and end, and where the whole is."""
+
+    words: int = 12_000
+    arguments: int = 8_000
+    result: int = 12_000
+    patch_line: int = 2_000
+
+
+MOST_TESTS = 200
+"""Test ids, or changed paths, listed in one place."""
+
+
+SHORT = 100
+"""Characters up to which an argument without line ends shares a line with others."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The plot of a session with its legend."""
+
+    svg: Markup
+    legend: list[tuple[str, str]]
+
+
+def render(reports: Sequence[SessionReport]) -> str:
+    """One page of HTML, always valid UTF-8 when encoded. Several sessions are sorted, failures first."""
+    several = len(reports) > 1
+    ordered = sorted(reports, key=lambda report: report.id, reverse=True)
+    ordered.sort(key=lambda report: ORDER.index(report.status) if report.status in ORDER else 0)
+    anchored = [(report, f"s{index}-" if several else "") for index, report in enumerate(ordered, 1)]
+    return _template().render(
+        reports=anchored,
+        title=f"{len(reports)} sessions"
+        if several
+        else f"{reports[0].status}: {reports[0].title or reports[0].id}",
+    )
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+    )
+    shown_as = {
+        "count": text.count,
+        "share": text.share,
+        "speed": text.speed,
+        "price": text.price,
+        "duration": text.duration,
+        "size": text.size,
+    }
+    environment.filters |= shown_as
+    environment.filters |= {
+        "shown_as": lambda value, kind: shown_as[kind](value),
+        "visible": text.visible,
+        "plain": text.plain,
+        "excerpt": text.excerpt,
+        "one_line": text.one_line,
+        "moment": text.moment,
+        "tone": lambda status: TONES.get(status, "bad"),
+        "by_length": _by_length,
+        "safe_link": _safe_link,
+        "drawing": _drawing,
+    }
+    environment.globals |= {
+        "css": Markup((_HERE / "style.css").read_text()),  # noqa: S704  # a file of this package
+        "version": __version__,
+        "limits": Limits(),
+        "most_tests": MOST_TESTS,
+        "log_name": LOG,
+    }
+    return environment.get_template("page.html.jinja")
+
+
+def _drawing(report: SessionReport, prefix: str) -> Drawing:
+    tokens = [dataclasses.replace(turn.tokens, anchor=prefix + turn.anchor) for turn in report.turns]
+    return Drawing(plot(tokens), legend(tokens))
+
+
+def _by_length(arguments: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """A call's arguments as texts (JSON where they are none): short ones, which share a line, and long ones."""
+    parts: dict[str, list[tuple[str, str]]] = {"short": [], "long": []}
+    for name, value in arguments.items():
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        parts["long" if len(shown) > SHORT or "\n" in shown else "short"].append((name, shown))
+    return parts
+
+
+def _safe_link(source: str) -> str:
+    """The address if it is a plain https one that may stand in a link, else nothing."""
+    return source if _LINK.fullmatch(source) and len(source) < 500 else ""

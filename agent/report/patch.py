@@ -1,0 +1,76 @@
+"""A patch as git writes it, line by line and by file, for colouring."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["added", "removed", "context", "hunk", "header", "meta"]
+"""header: what only names the file or its blobs; meta: what else git says of it (its mode, that it is binary)."""
+
+_HEADERS = ("diff --git ", "index ", "--- ", "+++ ")
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+
+
+@dataclass(frozen=True)
+class PatchLine:
+    """One line. number: of the line in the new file, or in the old one for a removed line; None outside hunks."""
+
+    kind: Kind
+    text: str
+    number: int | None = None
+
+
+@dataclass
+class FilePatch:
+    """What a patch does to one file. path: of the new file, or of the old one where it is deleted."""
+
+    path: str
+    lines: list[PatchLine] = field(default_factory=list)
+    added: int = 0
+    removed: int = 0
+
+
+def parse_patch(text: str) -> list[FilePatch]:
+    """A patch by file. Never fails: what is no patch comes back as context lines of one nameless file.
+
+    Which lines belong to a hunk is counted, since a removed line may look like a header.
+    """
+    files: list[FilePatch] = []
+    old = new = old_left = new_left = 0
+    for line in text.removesuffix("\n").split("\n") if text else ():
+        in_hunk = old_left > 0 or new_left > 0
+        if not files or (not in_hunk and line.startswith("diff --git ")):
+            files.append(FilePatch(_path_of(line)))
+        file = files[-1]
+        sign = line[:1]
+        if in_hunk and sign == "+":
+            file.lines.append(PatchLine("added", line, new))
+            file.added, new, new_left = file.added + 1, new + 1, new_left - 1
+        elif in_hunk and sign == "-":
+            file.lines.append(PatchLine("removed", line, old))
+            file.removed, old, old_left = file.removed + 1, old + 1, old_left - 1
+        elif in_hunk and sign in (" ", ""):
+            file.lines.append(PatchLine("context", line, new))
+            old, new, old_left, new_left = old + 1, new + 1, old_left - 1, new_left - 1
+        elif hunk := _HUNK.match(line):
+            old, new = int(hunk[1]), int(hunk[3])
+            old_left, new_left = int(hunk[2] or 1), int(hunk[4] or 1)
+            file.lines.append(PatchLine("hunk", line))
+        else:
+            if line.startswith(("--- a/", "+++ b/", "rename to ")):
+                file.path = (
+                    line.removeprefix("rename to ").removeprefix("--- a/").removeprefix("+++ b/").rstrip("\t")
+                )
+            file.lines.append(PatchLine("header" if line.startswith(_HEADERS) else "meta", line))
+    return files
+
+
+def _path_of(line: str) -> str:
+    """The path in `diff --git a/PATH b/PATH`, where both are the same; empty where the line does not tell."""
+    names = line.removeprefix("diff --git ")
+    half = len(names) // 2
+    left, right = names[:half].strip('"'), names[half + 1 :].strip('"')
+    same = names.startswith(("a/", '"a/')) and left[2:] == right[2:]
+    return right.removeprefix("b/") if same and names != line else ""

@@ -1,0 +1,144 @@
+"""Tokens per turn as inline SVG: prompts above, split by what the server's cache had, completions below.
+
+Two panels with an axis each, since a prompt is often a thousand times its answer. Colours come from the page's CSS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from m3agent.agent.report.text import short_count
+
+WIDTH, HEIGHT = 760, 350
+LEFT, RIGHT = 62, 14
+PROMPTS = (40, 194)  # top and bottom of the upper panel
+COMPLETIONS = (242, 312)
+WIDEST_BAR = 30
+MOST_LABELS = 16  # turns named below the axis
+_LABEL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+@dataclass(frozen=True)
+class TurnTokens:
+    """What one turn used; None is unknown. anchor: id of the turn's place on the page; mark: something to look at."""
+
+    label: str
+    anchor: str
+    prompt: int | None
+    cached: int | None
+    completion: int | None
+    mark: str = ""
+
+
+def plot(turns: Sequence[TurnTokens]) -> Markup:
+    """The plot; empty where no turn knows any count."""
+    if all(turn.prompt is None and turn.completion is None for turn in turns):
+        return Markup("")
+    slot = (WIDTH - LEFT - RIGHT) / len(turns)
+    width = max(1.0, min(WIDEST_BAR, slot * 0.72))
+    prompts = _Axis(max(turn.prompt or 0 for turn in turns), *PROMPTS)
+    completions = _Axis(max(turn.completion or 0 for turn in turns), *COMPLETIONS)
+    parts = [
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Tokens of each turn">',
+        *prompts.drawn("prompt tokens"),
+        *completions.drawn("completion tokens"),
+    ]
+    every = next(
+        step for step in _LABEL_STEPS if len(turns) / step <= MOST_LABELS or step == _LABEL_STEPS[-1]
+    )
+    for index, turn in enumerate(turns):
+        middle = LEFT + slot * (index + 0.5)
+        parts += [f'<a href="#{escape(turn.anchor)}"><title>{escape(_told(turn))}</title>']
+        x, height = LEFT + slot * index, COMPLETIONS[1] - PROMPTS[0]
+        parts += [f'<rect class="hit" x="{x:.1f}" y="{PROMPTS[0]}" width="{slot:.1f}" height="{height}"/>']
+        cached = min(turn.cached or 0, turn.prompt or 0)
+        fresh = "unknown" if turn.cached is None else "fresh"
+        parts += prompts.bar("cached", middle, width, 0, cached)
+        parts += prompts.bar(fresh, middle, width, cached, turn.prompt or 0)
+        parts += completions.bar("completion", middle, width, 0, turn.completion or 0)
+        if turn.mark:
+            y = PROMPTS[0] - 5
+            parts += [f'<path class="mark" d="M{middle:.1f} {y}l-4.5 -8h9z"/>']
+        if index == 0 or (index + 1) % every == 0:
+            parts += [
+                f'<text x="{middle:.1f}" y="{COMPLETIONS[1] + 16}" text-anchor="middle">{escape(turn.label)}</text>'
+            ]
+        parts += ["</a>"]
+    parts += [
+        f'<text class="name" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">turn</text>',
+        "</svg>",
+    ]
+    return Markup("".join(parts))  # noqa: S704  # numbers, and texts escaped above
+
+
+def legend(turns: Sequence[TurnTokens]) -> list[tuple[str, str]]:
+    """What there is to see in the plot, as (CSS class, meaning)."""
+    entries = (
+        ("cached", "prompt, from the server's cache", any(turn.cached for turn in turns)),
+        ("fresh", "prompt, computed", any(turn.cached is not None and turn.prompt for turn in turns)),
+        (
+            "unknown",
+            "prompt, cached part unknown",
+            any(turn.cached is None and turn.prompt for turn in turns),
+        ),
+        ("completion", "completion (thinking included)", any(turn.completion for turn in turns)),
+        ("mark", "stall, retry, or sent back by the gate", any(turn.mark for turn in turns)),
+    )
+    return [(name, meaning) for name, meaning, there in entries if there]
+
+
+class _Axis:
+    """A panel's vertical axis, from 0 to a round number."""
+
+    def __init__(self, largest: int, top: int, bottom: int) -> None:
+        self.top, self.bottom = top, bottom
+        self.step = _round_step(largest / (4 if bottom - top > 100 else 3))
+        self.end = self.step * max(1, math.ceil(largest / self.step))
+
+    def y(self, value: float) -> float:
+        return self.bottom - (self.bottom - self.top) * value / self.end
+
+    def bar(self, name: str, middle: float, width: float, low: int, high: int) -> list[str]:
+        """A bar from one value to another; at least half a unit high, so that little is not nothing."""
+        if high <= low:
+            return []
+        height = max(0.5, self.y(low) - self.y(high))
+        y = self.y(low) - height
+        return [
+            f'<rect class="{name}" x="{middle - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+        ]
+
+    def drawn(self, title: str) -> list[str]:
+        parts = [f'<text class="name" x="{LEFT}" y="{self.top - 24}">{title}</text>']
+        for tick in range(round(self.end / self.step) + 1):
+            y = self.y(tick * self.step)
+            kind = "axis" if tick == 0 else "grid"
+            parts += [
+                f'<path class="{kind}" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>',
+                f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short_count(tick * self.step)}</text>',
+            ]
+        return parts
+
+
+def _round_step(at_least: float) -> float:
+    """The next of 1, 2 or 5 times a power of ten, and 1 at least: there are no parts of a token."""
+    if at_least <= 1:
+        return 1
+    power = 10.0 ** math.floor(math.log10(at_least))
+    return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= at_least)
+
+
+def _told(turn: TurnTokens) -> str:
+    """What pointing at a turn tells."""
+    known = [
+        f"{value:,} {name}"
+        for value, name in ((turn.prompt, "prompt"), (turn.cached, "cached"), (turn.completion, "completion"))
+        if value is not None
+    ]
+    return f"turn {turn.label}: {', '.join(known) or 'tokens unknown'}" + (
+        f"; {turn.mark}" if turn.mark else ""
+    )

@@ -1,0 +1,138 @@
+"""Texts and numbers as the page shows them. What a model or a repository wrote is shown, never obeyed.
+
+The template escapes by itself; `visible` is for texts of others, in which characters that would not be seen, or would
+change the order of what is seen, get a visible stand-in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from markupsafe import Markup, escape
+
+UNKNOWN = "–"  # noqa: RUF001  # an en dash is what a table shows for "unknown"
+
+INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\ud800-\udfff"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Control characters but tab and newline, those that change direction, those of no width, fillers, lone surrogates,
+and tags. Trojan Source (CVE-2021-42574) and "ASCII smuggling" live on these."""
+
+_C0_NAMES = (
+    "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI "
+    "DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
+)
+_C0 = _C0_NAMES.split()  # by ISO 646; the pictures that Unicode has for them are in few fonts
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A text, cut in its middle where it is longer than its limit. omitted: characters left out."""
+
+    head: str
+    tail: str
+    omitted: int
+
+
+def excerpt(text: str, limit: int) -> Excerpt:
+    """At most `limit` characters of a text: two thirds from its beginning, the rest from its end."""
+    if len(text) <= limit:
+        return Excerpt(text, "", 0)
+    head = limit * 2 // 3
+    tail = limit - head
+    return Excerpt(text[:head], text[len(text) - tail :], len(text) - limit)
+
+
+def visible(text: object) -> Markup:
+    """A text as HTML: markup escaped, and what would be invisible shown by name."""
+    return Markup(INVISIBLE.sub(_named, str(escape(str(text)))))  # noqa: S704  # escaped in this very line
+
+
+def plain(text: object) -> str:
+    """The same without markup, for places that take none (the title, labels)."""
+    return INVISIBLE.sub("\ufffd", str(text))
+
+
+def one_line(text: str, limit: int) -> str:
+    """A text's words on one line, cut at its end."""
+    line = " ".join(text[: limit * 8].split())  # eight times is room enough for what is dropped
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _named(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    name = _C0[code] if code < len(_C0) else f"U+{code:04X}"
+    return f'<b class="odd">{name}</b>'
+
+
+def count(value: float | None) -> str:
+    """`13,654`."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def short_count(value: float) -> str:
+    """`950`, `13k`, `1.5M`, for the ticks of an axis."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:g}"
+
+
+def share(value: float | None) -> str:
+    """`99.8%`."""
+    return UNKNOWN if value is None else f"{value:.1%}"
+
+
+def speed(value: float | None) -> str:
+    """Tokens a second."""
+    return UNKNOWN if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def price(value: float | None) -> str:
+    """`$1.25`, and more digits where it is less than a cent."""
+    if value is None:
+        return UNKNOWN
+    return "$0" if value == 0 else f"${value:,.2f}" if value >= 1 else f"${value:.4f}"
+
+
+def duration(value: float | None) -> str:
+    """`0.5 s`, `3 min 12 s`, `2 h 5 min`."""
+    if value is None:
+        return UNKNOWN
+    if value < 10:
+        return f"{value:.1f} s" if value >= 0.1 else f"{value * 1000:.0f} ms"
+    seconds = round(value)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def size(value: float | None) -> str:
+    """`107 kB`."""
+    if value is None:
+        return UNKNOWN
+    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= unit_bytes:
+            units = value / unit_bytes
+            return f"{units:,.0f} {unit}" if units >= 99.95 else f"{units:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def moment(stamp: str) -> str:
+    """A log's time as `2026-01-31 12:00:00 UTC`; as it stands where it is no time."""
+    parsed = instant(stamp)
+    return stamp if parsed is None else f"{parsed:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def instant(stamp: str) -> datetime | None:
+    """A log's time; None where it is none or has no zone."""
+    try:
+        parsed = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo is not None else None

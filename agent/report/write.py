@@ -1,0 +1,54 @@
+"""Writing the file that -o names: whole or not at all, and over nothing but an earlier file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from m3agent.agent.errors import EnvironmentFault, UsageError
+
+
+def write_page(path: Path, page: bytes) -> None:
+    """Write the page in a new file beside `path` and put that in its place; readable by its owner only.
+
+    Raises:
+        UsageError: there is something else than a regular file, or the folder is not there.
+        EnvironmentFault: it cannot be written.
+    """
+    check_target(path)
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    except OSError as error:
+        raise _fault(error, path) from None
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(page)
+        Path(name).replace(path)
+    except OSError as error:
+        raise _fault(error, path) from None
+    finally:
+        with contextlib.suppress(OSError):  # there only where it could not be put in place
+            Path(name).unlink()
+
+
+def check_target(path: Path) -> None:
+    """Raise UsageError where the page could never be written, before any work is done for it."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise UsageError(f"-o {path}: there is no folder {path.parent}") from None
+        return
+    except OSError as error:
+        raise UsageError(f"-o {path}: {(error.strerror or str(error)).lower()}") from None
+    if not stat.S_ISREG(mode):
+        kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a symbolic link"))
+        kind = next((name for test, name in kinds if test(mode)), "no regular file")
+        raise UsageError(f"-o {path}: this is {kind}, and only a regular file is written over: name another")
+
+
+def _fault(error: OSError, path: Path) -> EnvironmentFault:
+    return EnvironmentFault(f"{path} cannot be written: {(error.strerror or str(error)).lower()}")
