@@ -1,0 +1,242 @@
+"""Notices a run that no longer gets anywhere. Pure: fed with what happened, asked for a verdict.
+
+A loop is known by the calls and results that make it up. A changed result is never part of a loop, and clears what was
+held against its call. Each loop is met in steps: a word, a forced move, the end; one that was left and comes back goes on
+where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from m3agent.agent.stall.chant import Chant
+from m3agent.agent.stall.history import History, Step
+from m3agent.agent.stall.seen import Action, Seen, Verdict
+from m3agent.agent.stall.thresholds import Thresholds
+
+ADVICE = {
+    "tell": "Going on like this will not change it: use what the results above say and do something different.",
+    "force": "This was said before and goes on. The next call has to be a different move: look at the state of the tests "
+    "and the diff, name the assumption that may be wrong, and check that first.",
+}
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A rule that is at its limit. members: the identities of what makes up the loop."""
+
+    rule: str
+    count: int
+    members: tuple[str, ...]
+    patience: int
+    text: str
+
+
+@dataclass
+class Loop:
+    """One loop of the run: the steps taken against it, and the turns that it went on for since the last."""
+
+    level: int = 0
+    hits: int = 0
+    turn: int = 0
+
+
+class StallDetector:
+    """One run's. `answered` comes after each answer of the model, before `see` for each of its calls."""
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self.thresholds = thresholds or Thresholds()
+        self._turn = 0
+        self._told = 0
+        self._history = History(self.thresholds)
+        self._loops: dict[str, Loop] = {}
+        self._chant = Chant(self.thresholds)
+        self._empty = 0
+        self._cut_off = 0
+        self._failing: frozenset[str] | None = None
+        self._unmoved = 0
+        self._edited = False
+
+    def see(self, call: Seen) -> Verdict | None:
+        """Feed one finished call."""
+        if call.infrastructure:
+            return None
+        step, replaced = self._history.add(call, self._turn)
+        if replaced is not None:
+            self._loops.pop(replaced, None)
+        tested = self._tested(call, changed=step is not None and step.changed)
+        if step is None or call.running or self._turn < self.thresholds.first_turn:
+            return None
+        return self._judge([*self._hits(step), *tested])
+
+    def answered(self, *, reasoning: str, text: str, calls: int, finish: str) -> Verdict | None:
+        """Feed one answer: its texts, the number of its calls, and why it ended."""
+        self._turn += 1
+        self._chant.reset()
+        limits = self.thresholds
+        cut_off = finish == "length"
+        empty = not calls and not text.strip() and not cut_off
+        self._cut_off = self._cut_off + 1 if cut_off else 0
+        self._empty = self._empty + 1 if empty else 0
+        if self._turn < limits.first_turn:
+            return None
+        hits: list[Hit] = []
+        if limits.cut_off and self._cut_off >= limits.cut_off:
+            what = f"the answer was cut off at the length limit {self._cut_off} times in a row"
+            hits.append(Hit("cut-off", self._cut_off, ("cut-off",), limits.patience, what))
+        if limits.empty and self._empty >= limits.empty:
+            kind = "held nothing but reasoning" if reasoning.strip() else "was empty"
+            what = f"the answer {kind}, without a call or text, {self._empty} times in a row"
+            hits.append(Hit("empty-answer", self._empty, ("empty-answer",), limits.patience, what))
+        return self._judge(hits)
+
+    def hear(self, text: str) -> Verdict | None:
+        """Feed a piece of the stream, reasoning or text. A verdict means: abort this generation."""
+        found = self._chant.hear(text)
+        if not found:
+            return None
+        self._chant.reset()
+        # the answer that is coming in belongs to the turn after the last one answered
+        if self._turn + 1 < self.thresholds.first_turn_chant:
+            return None
+        what = f"the answer said the same over and over ({found} times) and was stopped"
+        return self._judge([Hit("chant", found, ("chant",), 1, what)], each=True)
+
+    # -- the rules ---------------------------------------------------------------------------------------------------
+
+    def _hits(self, step: Step) -> Iterator[Hit]:
+        limits, history = self.thresholds, self._history
+        steps = list(history.steps)
+        yield from self._same(step, steps)
+        yield from self._cycle(steps)
+        if limits.returns and step.changed and history.returns >= limits.returns:
+            what = f"the work tree went back to an earlier state {history.returns} times, with nothing new between"
+            yield Hit("returns", history.returns, (f"tree {step.tree}", "returns"), limits.patience, what)
+        yield from self._same_error(step, steps)
+        if limits.nothing_new and not history.opening and history.since_fresh >= limits.nothing_new:
+            what = f"the last {history.since_fresh} calls showed nothing that had not been seen before"
+            members = tuple(each.key for each in steps[-history.since_fresh :])
+            yield Hit("nothing-new", history.since_fresh, members, limits.soft_patience, what)
+        if (
+            limits.rereads
+            and not history.opening
+            and step.read
+            and not step.unread
+            and history.rereads >= limits.rereads
+        ):
+            what = f"{history.rereads} reads showed only lines that had been read before and have not changed"
+            members = tuple(each.key for each in steps if each.read and not each.unread)
+            yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)
+
+    def _same(self, step: Step, steps: list[Step]) -> Iterator[Hit]:
+        limits = self.thresholds
+        since = step.number - limits.window
+        count = sum(number > since for number in step.times)
+        row = 0
+        for before in reversed(steps):
+            if before.key != step.key:
+                break
+            row += before.number in step.times
+        if (limits.in_a_row and min(row, len(step.times)) >= limits.in_a_row) or (
+            limits.in_window and count >= limits.in_window
+        ):
+            between = " in a row" if row == count else f" in the last {limits.window} calls"
+            what = (
+                f"{step.name} was called {count} times{between} with the same arguments and the same result"
+            )
+            # an error that outlives edits may be a hard one: it is told of as soon, but the end comes later
+            tried = step.failed and any(
+                step.times[-2] < each.number < step.number and each.changed for each in steps
+            )
+            patience = limits.soft_patience if tried else limits.patience
+            yield Hit("same-call-same-result", count, (step.key,), patience, what)
+
+    def _cycle(self, steps: list[Step]) -> Iterator[Hit]:
+        limits = self.thresholds
+        if not limits.rounds:
+            return
+        for length in range(2, limits.longest_cycle + 1):
+            last = steps[-length * limits.rounds :]
+            if len(last) < length * limits.rounds:
+                return
+            marks = [(step.key, step.tree) for step in last]
+            calls = {step.call for step in last[:length]}
+            turns = {step.turn for step in last}
+            # one call that answers this and that in turn is something that changes, not a loop
+            if (
+                len(calls) > 1
+                and len({mark[0] for mark in marks[:length]}) == len(calls)
+                and len(turns) >= limits.rounds
+                and all(mark == marks[at % length] for at, mark in enumerate(marks))
+            ):
+                names = ", ".join(step.name for step in last[:length])
+                what = (
+                    f"the same {length} calls ({names}) gave the same results {limits.rounds} times in turn"
+                )
+                members = tuple(step.key for step in last[:length])
+                yield Hit("cycle", limits.rounds, members, limits.patience, what)
+                return
+
+    def _same_error(self, step: Step, steps: list[Step]) -> Iterator[Hit]:
+        limits = self.thresholds
+        if not limits.same_error or not step.error:
+            return
+        like = [
+            each for each in steps if each.error == step.error and each.number > step.number - limits.window
+        ]
+        turns = len({each.turn for each in like})
+        if turns >= limits.same_error:
+            first = step.error.split("\n", 1)[0][:200]
+            what = f"{turns} of the last {limits.window} calls failed with the same error, whatever their arguments: {first}"
+            members = (f"error {step.error}", *(each.key for each in like))
+            yield Hit("same-error", turns, members, limits.soft_patience, what)
+
+    def _tested(self, call: Seen, *, changed: bool) -> Iterable[Hit]:
+        """Count the rounds of edit and test that left the failures as they were."""
+        limits = self.thresholds
+        self._edited = self._edited or changed
+        if call.failing is None:
+            return ()
+        if not call.failing or call.failing != self._failing:
+            self._unmoved = 0
+        elif self._edited:
+            self._unmoved += 1
+        edited, self._edited = self._edited, False
+        self._failing = call.failing
+        if not edited or not limits.unmoved or self._unmoved < limits.unmoved:
+            return ()
+        what = f"after {self._unmoved} rounds of edits the same tests fail as before"
+        key = f"failing {sorted(call.failing)}"
+        return (Hit("unmoved-failures", self._unmoved, (key,), limits.soft_patience, what),)
+
+    # -- what follows ------------------------------------------------------------------------------------------------
+
+    def _judge(self, hits: Iterable[Hit], *, each: bool = False) -> Verdict | None:
+        """The verdict on these hits: one loop seen from several sides, so the first rule names it.
+
+        It speaks once a turn, as the model made all of a turn's calls without knowing it; with `each` every time.
+        """
+        found = list(hits)
+        if not found:
+            return None
+        first = found[0]
+        members = [key for hit in found for key in hit.members]
+        known = [self._loops[key] for key in members if key in self._loops]
+        loop = max(known, key=lambda loop: loop.level, default=None) or Loop()
+        for key in members:
+            self._loops[key] = loop
+        if loop.turn == self._turn and not each:
+            return None
+        loop.turn = self._turn
+        loop.hits += 1
+        if loop.level and loop.hits < first.patience:
+            return None
+        if not loop.level and self._told >= self.thresholds.tells:
+            loop.level = 1
+        action: Action = "tell" if loop.level == 0 else "force" if loop.level == 1 else "stop"
+        self._told += action == "tell"
+        loop.level += 1
+        loop.hits = 0
+        text = first.text if action == "stop" else f"{first.text}. {ADVICE[action]}"
+        return Verdict(action, first.rule, first.count, text)

@@ -1,0 +1,161 @@
+"""The calls so far, as the rules see them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+
+from m3agent.agent.stall.normal import OMITTED, call_key, error_class, hashed, normal, says_failed
+from m3agent.agent.stall.seen import Seen
+from m3agent.agent.stall.thresholds import Thresholds
+
+READS = frozenset({"file_read"})
+EDITS = frozenset({"file_edit", "file_write"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the history.
+
+    call, result: their identities. error: class of its error, empty for a success. changed: the work tree is another
+    than before. fresh: it showed a result, or led to a state of the tree, that had not been seen. unread: lines that had
+    not been read, for reads. times: numbers of the calls like it up to it, since its result was last another.
+    """
+
+    number: int
+    turn: int
+    name: str
+    call: str
+    result: str
+    error: str
+    failed: bool
+    tree: str
+    changed: bool
+    fresh: bool
+    read: bool
+    unread: int
+    times: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """Identity of call and result."""
+        return f"{self.call} {self.result}"
+
+
+def failed(seen: Seen) -> bool:
+    """Whether a call failed: by its mark, its exit code or its tests; by its words only where nothing else tells.
+
+    What a file holds says nothing about the call that read it.
+    """
+    if seen.is_error or seen.exit_code or seen.failing:
+        return True
+    known = seen.exit_code is not None or seen.failing is not None or seen.name in READS | EDITS
+    return not known and says_failed(seen.content)
+
+
+class History:
+    """Turns what is seen into steps, and keeps as many of them as the rules look back on."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._longest = max(thresholds.window, thresholds.longest_cycle * thresholds.rounds)
+        self.steps: deque[Step] = deque(maxlen=self._longest)
+        self.tree = ""
+        self.since_fresh = 0
+        """Calls since something new was seen."""
+        self.rereads = 0
+        self.returns = 0
+        """Changes back to an earlier state since the last new state."""
+        self.opening = True
+        self._number = 0
+        self._results: set[str] = set()
+        self._trees: set[str] = set()
+        self._lines: set[int] = set()
+        self._last: dict[str, Step] = {}
+        self._opening = thresholds.opening
+        self._fold_digits = thresholds.fold_digits
+
+    def add(self, seen: Seen, turn: int) -> tuple[Step | None, str | None]:
+        """The call as a step, and the earlier key of the same call if its result was another.
+
+        No step for what the same turn has had already: all calls of a turn are made without knowing what the first gives.
+        """
+        bad = failed(seen)
+        call = call_key(seen.name, seen.arguments)
+        text = normal(seen.content, fold_digits=bad and self._fold_digits)
+        # the digest decides only where the middle of the text was left out
+        result = hashed(text + seen.digest if OMITTED.search(seen.content) else text)
+        before = self._last.get(call)
+        replaced = before.key if before is not None and before.result != result else None
+        if before is not None and before.turn == turn and not replaced:
+            if seen.tree:
+                self.tree = seen.tree
+                self._trees.add(seen.tree)
+            return None, None
+        self._number += 1
+        edited = seen.name in EDITS and not bad
+        changed = seen.tree != self.tree if seen.tree and self.tree else edited
+        new_state = changed and (seen.tree not in self._trees if seen.tree else result not in self._results)
+        unread = self._unread(seen) if seen.name in READS and not bad else 0
+        # what still holds of another work tree is a check, not a repetition, and what leads to a new one got somewhere
+        check = seen.failing is not None or not (bad or seen.name in EDITS)
+        checked = before is not None and check and (new_state or self.changed_since(before.number))
+        if before is None or replaced or checked or seen.running:
+            times: tuple[int, ...] = (self._number,)
+        else:
+            times = (*before.times, self._number)[-self._longest :]
+        error = error_class(text) if bad and seen.failing is None else ""
+        # "exit code: 0" is not news, but that this command gives no more may be
+        terse = "\n" not in text and not error
+        fresh = new_state or unread > 0 or result not in self._results or (terse and before is None)
+        step = Step(
+            number=self._number,
+            turn=turn,
+            name=seen.name,
+            call=call,
+            result=result,
+            error=error,
+            failed=bad,
+            tree=seen.tree,
+            changed=changed,
+            fresh=fresh,
+            read=seen.name in READS,
+            unread=unread,
+            times=times,
+        )
+        self._count(step, seen)
+        self._results.add(result)
+        self._last[call] = step
+        self.steps.append(step)
+        return step, replaced
+
+    def changed_since(self, number: int) -> bool:
+        """Whether a call after this one changed the work tree."""
+        return any(step.changed for step in self.steps if step.number > number)
+
+    def _count(self, step: Step, seen: Seen) -> None:
+        if seen.tree:
+            if step.changed:
+                self.returns = self.returns + 1 if seen.tree in self._trees else 0
+            self._trees.add(seen.tree)
+            self.tree = seen.tree
+        self.since_fresh = 0 if step.fresh or seen.running else self.since_fresh + 1
+        if step.unread or step.changed:
+            self.rereads = 0
+        elif step.read and not step.failed:
+            self.rereads += 1
+        reading = step.read or (bool(seen.tree) and not step.changed and not step.failed)
+        self.opening = self.opening and reading and self._number <= self._opening
+
+    def _unread(self, seen: Seen) -> int:
+        """Lines of a file that had not been read: by path, number and text, so that a changed line counts."""
+        path = (seen.arguments or {}).get("path")
+        new = 0
+        for line in seen.content.split("\n"):
+            # eight bytes each: a session reads some 100,000 lines
+            key = int.from_bytes(
+                hashlib.blake2b(f"{path}\0{line}".encode("utf-8", "replace"), digest_size=8).digest()
+            )
+            new += key not in self._lines
+            self._lines.add(key)
+        return new

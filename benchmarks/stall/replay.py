@@ -1,0 +1,136 @@
+"""Replay our stall detector and the peers' rules on recorded runs, and hold them against the labels.
+
+    python benchmarks/stall/replay.py RUNS/evaluation/java/verified
+
+`data.py` says how to get the runs. The model of a recorded run does not hear what a detector says, so a row counts on how
+many runs a detector would have spoken (ours: also on how many it would have ended the run), not what would have come of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# run as a file, it finds the folder's other modules
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks.stall.data import Run, Window, read_labels, read_runs, read_windows
+from benchmarks.stall.moves import moves
+from benchmarks.stall.peers import PEERS, Detector, Move
+
+from m3agent.agent.stall import QUIET, Seen, StallDetector, Thresholds
+
+NEAR = 2
+"""Steps before or after a labelled onset within which an alarm counts as on time."""
+Recorded = Sequence[tuple[Move, Seen]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One detector on all runs: for each run the steps on which it fires."""
+
+    name: str
+    alarms: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Against one pass of labels. found: stalls met in their window, not before `NEAR` steps ahead of the onset.
+
+    on_time: those of them whose first alarm is within `NEAR` steps. delays: steps from onset to alarm. false: windows
+    without a stall in which it fires, of `clear` such windows.
+    """
+
+    found: int
+    on_time: int
+    stalls: int
+    delays: Sequence[int]
+    false: int
+    clear: int
+
+
+def peer_alarms(recorded: Recorded, make: Callable[[], Detector]) -> list[int]:
+    """The steps on which a peer's rules fire."""
+    detector = make()
+    return [at for at, (move, _) in enumerate(recorded) if detector.fires(move)]
+
+
+def our_alarms(recorded: Recorded, thresholds: Thresholds, *, ends: bool = False) -> list[int]:
+    """The steps on which ours speaks, or with `ends` on which it would have ended the run."""
+    detector = StallDetector(thresholds)
+    alarms = []
+    for at, (move, seen) in enumerate(recorded):
+        verdicts = [
+            detector.hear(move.thought),
+            detector.answered(reasoning="", text=move.thought, calls=1, finish="tool_calls"),
+            detector.see(seen),
+        ]
+        if any(verdict is not None and (not ends or verdict.action == "stop") for verdict in verdicts):
+            alarms.append(at)
+    return alarms
+
+
+def score(names: Sequence[str], row: Row, windows: Sequence[Window], labels: Sequence[int | None]) -> Score:
+    """Hold the alarms inside each labelled window against its label."""
+    by_run = dict(zip(names, row.alarms, strict=True))
+    on_time = false = 0
+    delays = []
+    for window, onset in zip(windows, labels, strict=True):
+        inside = [at for at in by_run[window.run] if window.first <= at < window.first + window.steps]
+        if onset is None:
+            false += bool(inside)
+        elif later := [at for at in inside if at >= onset - NEAR]:
+            delays.append(later[0] - onset)
+            on_time += abs(inside[0] - onset) <= NEAR
+    stalls = sum(onset is not None for onset in labels)
+    return Score(len(delays), on_time, stalls, delays, false, len(labels) - stalls)
+
+
+def table(runs: Sequence[Run], lengths: Sequence[int], rows: Sequence[Row]) -> str:
+    """Two tables in Markdown: by outcome of the runs, and against the two passes of labels."""
+    outcomes = ("other", "unresolved", "resolved")
+    totals = [sum(run.outcome == outcome for run in runs) for outcome in outcomes]
+    heads = " | ".join(f"{outcome} ({total})" for outcome, total in zip(outcomes, totals, strict=True))
+    lines = [f"| Detector | {heads} | steps after the first alarm |", "|-|-|-|-|-|"]
+    for row in rows:
+        hit = [
+            sum(bool(at) for run, at in zip(runs, row.alarms, strict=True) if run.outcome == outcome)
+            for outcome in outcomes
+        ]
+        saved = sum(length - at[0] - 1 for length, at in zip(lengths, row.alarms, strict=True) if at)
+        lines.append(f"| {row.name} | {' | '.join(map(str, hit))} | {saved:,} |")
+    lines += ["", f"| Detector | found | within ±{NEAR} | median delay | false alarms |", "|-|-|-|-|-|"]
+    windows, names = read_windows(), [run.name for run in runs]
+    for row in rows:
+        both = [score(names, row, windows, read_labels(number)) for number in (1, 2)]
+        cells = (
+            " / ".join(f"{each.found} of {each.stalls}" for each in both),
+            " / ".join(str(each.on_time) for each in both),
+            " / ".join(f"{statistics.median(each.delays):g}" if each.delays else "-" for each in both),
+            " / ".join(f"{each.false} of {each.clear}" for each in both),
+        )
+        lines.append(f"| {row.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the runs, replay everything, print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path, help="evaluation/java/verified of the clone")
+    runs = list(read_runs(parser.parse_args().runs))
+    recorded = [list(moves(run.steps)) for run in runs]
+    rows = [Row(name, [peer_alarms(each, make) for each in recorded]) for name, make in PEERS.items()]
+    for name, thresholds in (("m3agent, default", Thresholds()), ("m3agent, quiet", QUIET)):
+        rows.append(Row(name, [our_alarms(each, thresholds) for each in recorded]))
+        rows.append(Row(f"{name}, ends", [our_alarms(each, thresholds, ends=True) for each in recorded]))
+    print(table(runs, [len(each) for each in recorded], rows))
+
+
+if __name__ == "__main__":
+    main()
