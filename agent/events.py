@@ -38,6 +38,18 @@ class SessionStarted(Event):
 
 
 @dataclass(frozen=True)
+class SessionResumed(Event):
+    """A session that ended before its time goes on, in another process. messages: how many the conversation has; tree: the
+    state that the work tree was put back to; interrupted: ids of the calls that had begun and are not run again."""
+
+    type = "session.resumed"
+    m3agent: str
+    messages: int
+    tree: str
+    interrupted: list[str]
+
+
+@dataclass(frozen=True)
 class EnvironmentReady(Event):
     """The sandboxes of this session start from the repository's own environment. seconds: to find or build it."""
 
@@ -182,13 +194,13 @@ class TestFinished(Event):
 
 @dataclass(frozen=True)
 class Stall(Event):
-    """The loop repeats itself. action: told (inside the tool result) or stopped."""
+    """The run no longer gets anywhere. action: told (a word), forced (a different move asked for) or stopped."""
 
     type = "stall"
     turn: int
     rule: str
     count: int
-    action: Literal["told", "stopped"]
+    action: Literal["told", "forced", "stopped"]
     text: str
 
 

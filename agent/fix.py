@@ -20,23 +20,27 @@ from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
 from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+from m3agent.agent.conversation import Conversation
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
 from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
 from m3agent.agent.hosts import announce
+from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.issue import Issue
 from m3agent.agent.limits import Limits
 from m3agent.agent.loop import Loop, Outcome
 from m3agent.agent.repository import Repository
+from m3agent.agent.resume import Outstanding, ResumePoint
 from m3agent.agent.servers import live_servers
 from m3agent.agent.session import Session
 from m3agent.agent.settings import Settings
 from m3agent.agent.verify import Verification, verify
-from m3agent.agent.workspaces import workspace_of
+from m3agent.agent.workspaces import TREES, workspace_of
 from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.proxy import NetworkRequest
 from m3agent.sandbox.workspace import Patch, Workspace
@@ -58,13 +62,15 @@ ANSWER_ROOM = 32_768
 
 @dataclass(frozen=True)
 class FixRequest:
-    """What to fix, where, and what to do with the patch. branch: name of a new one, or None."""
+    """What to fix, where, and what to do with the patch. branch: name of a new one, or None. resume: where a session that
+    ended before its time goes on; None for a new one."""
 
     issue: Issue
     repository: Repository
     settings: Settings
     apply: bool = False
     branch: str | None = None
+    resume: ResumePoint | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,9 @@ async def fix(
     started = time.monotonic()
     settings = request.settings
     limits = Limits(settings.max_turns, settings.max_minutes, settings.max_tokens, settings.max_cost)
+    if request.resume is not None:
+        limits.started -= request.resume.seconds
+        limits.used = request.resume.used
     progress = Progress()
     end = _End(session, limits, progress, started)
     try:
@@ -129,7 +138,10 @@ async def _fix(
     say: Callable[[str], None],
     on_delta: Callable[[Delta], None],
 ) -> FixResult:
-    settings, repository = request.settings, request.repository
+    settings, repository, point = request.settings, request.repository, request.resume
+    messages: Conversation | None = None
+    outstanding: list[Outstanding] = []
+    dirty = 0
     if request.branch is not None:
         check_branch(repository, request.branch)
     if request.apply and repository.bare:
@@ -139,9 +151,19 @@ async def _fix(
         (await asyncio.to_thread(connect)).close()
     async with contextlib.AsyncExitStack() as stack:
         url, described = await _find_endpoint(settings, state, stack)
-        workspace = progress.workspace = await asyncio.to_thread(workspace_of, repository, session.folder)
-        dirty = await asyncio.to_thread(repository.dirty_paths)
-        session.write(_session_started(request, backend, url, described, workspace.base, len(dirty)))
+        if point is None:
+            workspace = await asyncio.to_thread(workspace_of, repository, session.folder)
+            dirty = len(await asyncio.to_thread(repository.dirty_paths))
+            session.write(_session_started(request, backend, url, described, workspace.base, dirty))
+        else:
+            workspace = await asyncio.to_thread(_workspace_again, session.folder, point)
+            messages = stack.enter_context(contextlib.closing(Conversation.read(session.folder)))
+            outstanding = point.outstanding(messages)
+            session.write(_session_resumed(point, messages, outstanding))
+        progress.workspace = workspace
+        if repository.root is not None:
+            for other in await asyncio.to_thread(at_work_on, state, str(repository.root), session.id):
+                say(f"session {other} works on this repository as well: their patches may not fit together")
 
         async def start_sandbox() -> tuple[SandboxSpec, Sandbox]:
             started = time.monotonic()
@@ -153,44 +175,41 @@ async def _fix(
             progress.sandbox = sandbox
             return ready, await stack.enter_async_context(sandbox)
 
-        async def read_repository() -> tuple[Endpoint, Prices | None, Context]:
+        async def read_repository() -> tuple[Endpoint, Prices | None, Context | None]:
             endpoint = await probe(url, api_key=settings.key, model=settings.model)
             prices = _check_host(endpoint, settings, state, say)
             context, findings = await _gather(
                 _pack(request, endpoint, session, state), examine(endpoint, api_key=settings.key)
             )
             _log_endpoint(session, endpoint, findings, time.monotonic() - started)
-            for advice in findings.advice(endpoint, context.tokens):
+            for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
                 say(advice)
             return endpoint, prices, context
 
         started = time.monotonic()
         (endpoint, prices, context), (spec, sandbox) = await _gather(read_repository(), start_sandbox())
-        if request.issue.images and not endpoint.images:
-            say(f"{endpoint.host} takes no images: the issue's {len(request.issue.images)} are left out")
         client = await stack.enter_async_context(
             Client(endpoint, api_key=settings.key, on_retry=lambda note: session.write(_retry_event(note)))
         )
+        if context is not None:
+            first = _first_messages(request, context, endpoint, dirty, say)
+            messages = stack.enter_context(contextlib.closing(Conversation.begin(session.folder, first)))
+        assert messages is not None, "a session that goes on has them, any other has a context"
         loop = progress.loop = Loop(
             client=client,
             sandbox=sandbox,
             tools=Toolset(sandbox, session.folder / "calls"),
             session=session,
             limits=limits,
-            messages=prompt.first_messages(
-                context,
-                request.issue,
-                repository.head,
-                len(dirty),
-                images=endpoint.images,
-                instructions=settings.instructions,
-                hosts=parse_hosts(settings.allow_net or ""),
-            ),
+            messages=messages,
             prices=prices,
             thinking=settings.thinking,
             on_delta=on_delta,
         )
-        outcome = await loop.run()
+        if point is not None:
+            await sandbox.rollback(point.tree)
+            loop.go_on_from(point)
+        outcome = await loop.run(outstanding)
         patch = await sandbox.patch()
     evidence = None
     if not patch.empty:
@@ -200,6 +219,8 @@ async def _fix(
 
         evidence = await verify(workspace, patch, fresh, session.folder / "calls")
         _log_verification(session, evidence)
+    if lost := await asyncio.to_thread(trim, state):
+        say(f"{len(lost)} old sessions lost their trees and messages, for sessions took too much of the disk")
     return end.finished(outcome, patch, evidence, request)
 
 
@@ -251,6 +272,7 @@ def _session_started(
         m3agent=__version__,
         repository={
             "root": str(repository.root) if repository.root else None,
+            "git_dir": str(repository.git_dir),
             "head": repository.head,
             "branch": repository.branch,
             "bare": repository.bare,
@@ -292,8 +314,44 @@ def _log_endpoint(session: Session, endpoint: Endpoint, findings: Findings, seco
     )
 
 
-async def _pack(request: FixRequest, endpoint: Endpoint, session: Session, state: Path) -> Context:
-    """The repository as text, in what the model's window leaves for it."""
+def _workspace_again(folder: Path, point: ResumePoint) -> Workspace:
+    """The trees of a session that goes on. Raises UsageError where they are gone."""
+    if not (folder / TREES).is_dir():
+        raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
+    return Workspace(TreeStore(folder / TREES), point.started["tree"])
+
+
+def _session_resumed(
+    point: ResumePoint, messages: Conversation, outstanding: list[Outstanding]
+) -> events.SessionResumed:
+    return events.SessionResumed(
+        m3agent=__version__,
+        messages=len(messages),
+        tree=point.tree,
+        interrupted=[each.call.id for each in outstanding if each.begun is not None and each.ended is None],
+    )
+
+
+def _first_messages(
+    request: FixRequest, context: Context, endpoint: Endpoint, dirty: int, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    if request.issue.images and not endpoint.images:
+        say(f"{endpoint.host} takes no images: the issue's {len(request.issue.images)} are left out")
+    return prompt.first_messages(
+        context,
+        request.issue,
+        request.repository.head,
+        dirty,
+        images=endpoint.images,
+        instructions=request.settings.instructions,
+        hosts=parse_hosts(request.settings.allow_net or ""),
+    )
+
+
+async def _pack(request: FixRequest, endpoint: Endpoint, session: Session, state: Path) -> Context | None:
+    """The repository as text, in what the model's window leaves for it; None where the conversation has it already."""
+    if request.resume is not None:
+        return None
     settings, checkout = request.settings, request.repository.checkout
     started = time.monotonic()
 

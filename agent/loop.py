@@ -11,16 +11,17 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from m3agent.agent import events, gate, prompt
-from m3agent.agent.accounting import cached_share, tokens_per_second
+from m3agent.agent import events, gate, prompt, turn_events
 from m3agent.agent.context.output import shown, writes_marker
+from m3agent.agent.conversation import Conversation
 from m3agent.agent.limits import Limits
+from m3agent.agent.resume import Outstanding, ResumePoint
 from m3agent.agent.session import Session
-from m3agent.agent.stall import StallDetector, Verdict
+from m3agent.agent.stall import StallDetector, Verdict, as_seen
 from m3agent.sandbox.base import Sandbox
 from m3agent.serving.chat import Delta, ToolCall, Turn
 from m3agent.serving.client import Client
@@ -29,12 +30,11 @@ from m3agent.serving.prices import Prices
 from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.registry import Toolset
 
-MOST_CUT_OFF = 3
-"""Answers in a row that may be cut off at the length limit before that counts as a stall."""
 SUMMARY_TOKENS = 2000
 SUMMARY_SECONDS = 120.0
 READ_ONLY = frozenset({"file_read"})
 """Tools that cannot change the work tree: no checkpoint is taken after them."""
+SAID = frozenset({"reasoning", "text"})
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ class Outcome:
     text: str
 
 
+class Chanting(Exception):
+    """An answer on its way says the same over and over, and was not waited for."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.text)
+        self.verdict = verdict
+
+
 @dataclass
 class Loop:
     """One session's conversation with a model."""
@@ -58,25 +66,37 @@ class Loop:
     tools: Toolset
     session: Session
     limits: Limits
-    messages: list[dict[str, Any]]
+    messages: Conversation
     prices: Prices | None = None
     thinking: Literal["enabled", "disabled", "adaptive"] = "adaptive"
     on_delta: Callable[[Delta], None] = lambda _: None
     calls: int = 0
     turn: int = 0
     stall: StallDetector = field(default_factory=StallDetector)
+    asked: int = 0
+    """Times that the gate has told the model what is missing."""
     tested_tree: str | None = None
     """The state of the work tree that the last test run saw."""
+    tests: Mapping[str, Any] | None = None
+    """What the last run of `test_runner` gave: the lists passed, failed, errored, skipped of ids."""
     _digest: Any = field(default_factory=hashlib.sha256)
     _digested: int = 0
 
-    async def run(self) -> Outcome:
-        """Turns until an outcome.
+    def go_on_from(self, point: ResumePoint) -> None:
+        """Take up what an earlier process of this session had come to."""
+        self.turn, self.calls, self.asked = point.turn, point.calls, point.asked
+        self.tested_tree, self.tests, self.stall = point.tested_tree, point.tests, point.stall
+
+    async def run(self, outstanding: Sequence[Outstanding] = ()) -> Outcome:
+        """Turns until an outcome; first, in a resumed session, the calls that the model has no results of.
 
         Raises:
             SandboxError, ModelServerError, M3AgentError: what ends a session early; the caller reports it.
         """
-        asked = cut_off = 0
+        if stop := await self._carry_out(outstanding):
+            return Outcome("stalled", stop.text, "")
+        if self.messages[-1]["role"] == "assistant":
+            self._tell(prompt.RESUMED)
         while True:
             if limit := self.limits.reached():
                 return await self._at_limit(limit)
@@ -84,30 +104,40 @@ class Loop:
                 answer = await self._ask("auto")
             except DeadlineExceeded:
                 return await self._at_limit(f"{self.limits.minutes:g} minutes")
+            except Chanting as chanting:
+                note = await self._heed(chanting.verdict)
+                if chanting.verdict.action == "stop":
+                    return Outcome("stalled", chanting.verdict.text, "")
+                self._tell(note)
+                continue
             message = answer.message
+            verdict = self.stall.answered(
+                reasoning=message.reasoning,
+                text=message.text,
+                calls=len(message.calls),
+                finish=answer.finish,
+            )
+            note = await self._heed(verdict)
+            stop = verdict if verdict is not None and verdict.action == "stop" else None
             if message.calls:
-                cut_off = 0
-                if verdict := await self._carry_out(message.calls):
-                    return Outcome("stalled", verdict.text, message.text)
+                stop = await self._carry_out([Outstanding(call) for call in message.calls], note) or stop
+            if stop is not None:
+                return Outcome("stalled", stop.text, message.text)
+            if message.calls:
                 continue
             if answer.finish == "length":
-                cut_off += 1
-                if cut_off >= MOST_CUT_OFF:
-                    return Outcome(
-                        "stalled", f"the answer was cut off {cut_off} times in a row", message.text
-                    )
-                self._tell(prompt.CUT_OFF)
+                self._tell(prompt.CUT_OFF, note)
                 continue
             tree = await self.sandbox.checkpoint()
             changed = tree != self.sandbox.workspace.base
             missing = gate.missing(
                 text=message.text, changed=changed, tested_since_change=self.tested_tree == tree
             )
-            self.session.write(events.Gate(turn=self.turn, missing=missing, asked=asked))
-            if not missing or asked >= gate.MOST_ASKED:
+            self.session.write(events.Gate(turn=self.turn, missing=missing, asked=self.asked))
+            if not missing or self.asked >= gate.MOST_ASKED:
                 return Outcome("done", "the model says it is done", message.text)
-            asked += 1
-            self._tell(missing)
+            self.asked += 1
+            self._tell(missing, note)
 
     async def _ask(
         self,
@@ -115,7 +145,11 @@ class Loop:
         max_tokens: int | None = None,
         deadline: float | None = None,
     ) -> Turn:
-        """One request; its answer is in the history and the log when this returns."""
+        """One request; its answer is in the history and the log when this returns.
+
+        Raises:
+            Chanting: it was going round in circles; the history is as before.
+        """
         self.turn += 1
         for new in self.messages[self._digested :]:
             self._digest.update(json.dumps(new).encode())
@@ -136,57 +170,53 @@ class Loop:
             async for item in stream:
                 if isinstance(item, Turn):
                     answer = item
-                else:
-                    self.on_delta(item)
+                    continue
+                self.on_delta(item)
+                if item.kind in SAID and (verdict := self.stall.hear(item.text)):
+                    self.on_delta(Delta("reset", ""))
+                    raise Chanting(verdict)
         assert answer is not None, "a client's stream ends in a Turn"
-        message, usage = answer.message, answer.usage
-        price = self.prices.of(usage, answer.seconds) if self.prices is not None else None
+        price = self.prices.of(answer.usage, answer.seconds) if self.prices is not None else None
         self.limits.used.add(answer, price)
-        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.calls]
-        self.session.write(
-            events.Message(turn=self.turn, reasoning=message.reasoning, text=message.text, calls=calls)
-        )
-        self.session.write(
-            events.TurnFinished(
-                turn=self.turn,
-                finish=answer.finish,
-                prompt_tokens=usage.prompt,
-                cached_tokens=usage.cached,
-                completion_tokens=usage.completion,
-                reasoning_tokens=usage.reasoning,
-                cached_share=cached_share(usage),
-                tokens_per_second=tokens_per_second(answer),
-                first_token_seconds=answer.first_token_seconds,
-                seconds=answer.seconds,
-                price=price,
-            )
-        )
-        self.messages.append(message.to_request(self.client.reasoning_field))
+        self.session.write(turn_events.message(self.turn, answer))
+        self.session.write(turn_events.turn_finished(self.turn, answer, price))
+        self.messages.append(answer.message.to_request(self.client.reasoning_field))
         return answer
 
-    async def _carry_out(self, calls: tuple[ToolCall, ...]) -> Verdict | None:
-        """Run a turn's calls in order; returns the verdict that stops the loop, if one does."""
+    async def _carry_out(self, calls: Sequence[Outstanding], note: str = "") -> Verdict | None:
+        """Run a turn's calls in order; returns the verdict that stops the loop, if one does.
+
+        Notes stand inside a result, never in a new user message: templates may drop earlier reasoning then.
+        """
         stop: Verdict | None = None
-        for call in calls:
-            result = await self._call(call)
-            content = shown(result.content)
-            verdict = self.stall.see(call.name, call.arguments, result.digest or result.content)
-            if verdict is not None:
-                action: Literal["told", "stopped"] = "stopped" if verdict.action == "stop" else "told"
+        notes = [note]
+        for outstanding in calls:
+            call, result = outstanding.call, outstanding.result
+            if result is None:
+                result = await self._call(call)
+                verdict = self.stall.see(as_seen(call, result, self.sandbox.tree))
+                notes.append(await self._heed(verdict))
+                stop = verdict if verdict is not None and verdict.action == "stop" else stop
+            elif outstanding.begun is not None and outstanding.ended is None:
+                number, tree = outstanding.begun["call"], self.sandbox.tree
                 self.session.write(
-                    events.Stall(
-                        turn=self.turn,
-                        rule=verdict.rule,
-                        count=verdict.count,
-                        action=action,
-                        text=verdict.text,
-                    )
+                    turn_events.call_finished(self.turn, number, call, result, "interrupted", 0.0, tree)
                 )
-                # inside the result, never as a new user message: templates may drop earlier reasoning then
-                content += f"\n\n[note: {verdict.text}]" if verdict.action == "tell" else ""
-                stop = verdict if verdict.action == "stop" else stop
+            content = shown(result.content) + "".join(f"\n\n[note: {note}]" for note in filter(None, notes))
             self.messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+            notes = []
         return stop
+
+    async def _heed(self, verdict: Verdict | None) -> str:
+        """Log what the stall detector found; the words that tell the model of it, empty where it is told no more."""
+        if verdict is None:
+            return ""
+        text = verdict.text
+        if verdict.action == "force":
+            diff = (await self.sandbox.patch()).text.decode(errors="replace")
+            text += f"\n\n{prompt.where_it_stands(self.tests, shown(diff))}"
+        self.session.write(turn_events.stall(self.turn, verdict, text))
+        return "" if verdict.action == "stop" else text
 
     async def _call(self, call: ToolCall) -> ToolResult:
         """One call: logged before and after its side effect, also when it is interrupted."""
@@ -198,6 +228,13 @@ class Loop:
             )
         )
         started = time.monotonic()
+
+        def finish(result: ToolResult, status: turn_events.CallStatus, tree: str) -> None:
+            seconds = time.monotonic() - started
+            self.session.write(
+                turn_events.call_finished(self.turn, number, call, result, status, seconds, tree)
+            )
+
         try:
             if problem := writes_marker(call.name, call.arguments):
                 result = refusal(problem)
@@ -205,20 +242,16 @@ class Loop:
                 result = await self.tools.call(call.name, call.arguments, number, call.error)
             after = before if call.name in READ_ONLY else await self.sandbox.checkpoint()
         except asyncio.CancelledError:
-            interrupted = ToolResult("interrupted", is_error=True)
-            self._finish(call, number, interrupted, "interrupted", started, before)
+            finish(ToolResult("interrupted", is_error=True), "interrupted", before)
             raise
         refused = result.is_error and result.content.startswith("error: ")
-        self._finish(call, number, result, "refused" if refused else "done", started, after)
+        finish(result, "refused" if refused else "done", after)
         if after != before:
             changes = self.sandbox.workspace.store.changed_paths(before, after)
             self.session.write(events.FileChanged(turn=self.turn, call=number, changes=changes, tree=after))
         if "passed" in result.data:
-            self.tested_tree = after
-            sets = {
-                name: result.data[name] for name in ("passed", "failed", "errored", "skipped", "complete")
-            }
-            self.session.write(events.TestFinished(where="session", call=number, tree=after, **sets))
+            self.tested_tree, self.tests = after, result.data
+            self.session.write(turn_events.tests_finished(number, result, after))
         elif call.name == "code_exec" and not refused:
             # a model may well run its tests by hand; what it runs sees the tree as it is now
             self.tested_tree = (
@@ -226,43 +259,15 @@ class Loop:
             )
         return result
 
-    def _finish(
-        self,
-        call: ToolCall,
-        number: int,
-        result: ToolResult,
-        status: Literal["done", "refused", "interrupted"],
-        started: float,
-        tree: str,
-    ) -> None:
-        self.session.write(
-            events.CallFinished(
-                turn=self.turn,
-                call=number,
-                id=call.id,
-                name=call.name,
-                status=status,
-                content=result.content,
-                is_error=result.is_error,
-                exit_code=result.exit_code,
-                digest=result.digest,
-                truncated=result.truncated,
-                full_path=result.full_path,
-                data=result.data,
-                seconds=round(time.monotonic() - started, 4),
-                tree=tree,
-            )
-        )
-
     async def _at_limit(self, limit: str) -> Outcome:
         """One last request without tools (they stay in the prompt, so that its prefix does) for a summary."""
         self._tell(prompt.LIMIT_REACHED.format(limit=limit))
         reason = f"the limit of {limit} was reached"
         try:
             answer = await self._ask("none", SUMMARY_TOKENS, time.monotonic() + SUMMARY_SECONDS)
-        except ModelServerError:
+        except (ModelServerError, Chanting):
             return Outcome("limit", reason, "")  # the work counts, not the summary of it
         return Outcome("limit", reason, answer.message.text)
 
-    def _tell(self, text: str) -> None:
-        self.messages.append({"role": "user", "content": text})
+    def _tell(self, *texts: str) -> None:
+        self.messages.append({"role": "user", "content": "\n\n".join(filter(None, texts))})

@@ -7,7 +7,7 @@ counts) stands behind the files, so that a server's prefix cache keeps what is e
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3agent.agent.context.instructions import instruction_files
@@ -17,6 +17,7 @@ from m3agent.agent.context.text import NOTATION, harmless
 from m3agent.agent.gate import NO_CHANGE, NOT_TESTED
 from m3agent.agent.issue import Issue
 from m3agent.sandbox.allow_list import AllowedHost
+from m3agent.tools.base import cut
 
 SYSTEM = f"""\
 You are a helpful assistant. Your name is MiniMax-M3 and is built by MiniMax.
@@ -45,6 +46,13 @@ LIMIT_REACHED = (
     "The limit of {limit} is reached and no more tools can be called. Say in a few sentences what you found, what you "
     "changed, and what is still to be done."
 )
+RESUMED = (
+    "The session was interrupted and goes on now, with the work tree as you left it. Go on where you stopped."
+)
+MOST_NAMED = 20
+"""Failing tests that a forced move names."""
+MOST_DIFF = 4000
+"""Characters of the diff shown with it."""
 CUT_OFF = "Your last answer was cut off at the length limit. Go on in smaller steps; write long files in several edits."
 
 
@@ -101,3 +109,17 @@ def first_messages(
 
 def _count(issue: Issue) -> str:
     return "1 image" if len(issue.images) == 1 else f"{len(issue.images)} images"
+
+
+def where_it_stands(tests: Mapping[str, Sequence[str]] | None, diff: str) -> str:
+    """For a model that goes round in circles: what the last test run gave, and what it changed so far."""
+    if tests is None:
+        state = "No tests have run so far."
+    else:
+        counts = ", ".join(f"{len(tests[name])} {name}" for name in ("passed", "failed", "errored"))
+        red = [*tests["failed"], *tests["errored"]]
+        state = f"The last test run: {counts}." + "".join(f"\n- {ident}" for ident in red[:MOST_NAMED])
+        state += f"\n- and {len(red) - MOST_NAMED} more" if len(red) > MOST_NAMED else ""
+    return f"{state}\n\n" + (
+        f"Your change so far:\n{cut(diff, MOST_DIFF)}" if diff else "Nothing has changed so far."
+    )

@@ -14,12 +14,15 @@ from m3agent.agent.repository import Repository
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.workspace import Workspace
 
+TREES = "trees.git"
+"""In a session's folder: the states of its work tree."""
+
 
 def workspace_of(repository: Repository, folder: Path) -> Workspace:
     """The tree to start from: the work tree's files as they are now, or HEAD's where there is none."""
     objects = Path(repository.git("rev-parse", "--git-path", "objects").decode().strip())
     where = repository.root or repository.git_dir
-    store = TreeStore(folder / "trees.git", (where / objects).resolve())
+    store = TreeStore(folder / TREES, (where / objects).resolve())
     if repository.root is not None:
         return Workspace.from_folder(store, repository.root, repository.list_files())
     wanted = set(repository.list_files())

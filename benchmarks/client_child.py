@@ -137,6 +137,7 @@ class OurTurn:
     """The loop with all that it has in a session, but a screen."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
+        from m3agent.agent.conversation import Conversation
         from m3agent.agent.limits import Limits
         from m3agent.agent.loop import Loop
         from m3agent.agent.session import Session
@@ -155,16 +156,19 @@ class OurTurn:
         session = Session.create(folder / "state", [])
         tools = Toolset(self.sandbox, session.folder / "calls")
         limits = Limits(turns=1 << 30, minutes=1 << 20)
-        self.loop = Loop(self.client, self.sandbox, tools, session, limits, first_messages(size))
+        messages = Conversation.begin(session.folder, first_messages(size))
+        self.loop = Loop(self.client, self.sandbox, tools, session, limits, messages)
         self.started = False
 
     async def turn(self, clock: Clock) -> None:
         if not self.started:
             await self.sandbox.__aenter__()
             self.started = True
+        from m3agent.agent.resume import Outstanding
+
         with clock:  # as in Loop.run
             answer = await self.loop._ask("auto")
-            stalled = await self.loop._carry_out(answer.message.calls)
+            stalled = await self.loop._carry_out([Outstanding(call) for call in answer.message.calls])
         assert stalled is None, stalled
         content = self.loop.messages[-1]["content"]
         assert "value = " in content, content

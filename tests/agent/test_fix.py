@@ -212,18 +212,65 @@ def test_uncommitted_changes_are_worked_on_and_never_overwritten(
     assert b"# mine" in model.chats[0].body, "the model sees the files as they are"
 
 
-def test_same_call_same_result_is_told_then_stopped(
+def test_same_call_same_result_is_told_then_forced_then_stopped(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [FIX, calls("code_exec", code="print(1)")]
+    model.answers = [TEST, FIX, calls("code_exec", code="print(1)")]
+    done = fix(make_repo(BUGGY), model.url)
+    assert done.returncode == 0, "the current diff is handed over, and it is right"
+    assert "+    return a + b" in done.stdout
+    assert [s["action"] for s in of_type(own_state, "stall")] == ["told", "forced", "stopped"]
+    told, forced = (json.loads(chat.body)["messages"][-1] for chat in model.chats[-2:])
+    assert told["role"] == forced["role"] == "tool"
+    assert "do something different" in told["content"]
+    assert "The last test run: 1 passed, 1 failed, 0 errored.\n- test_calc.py::test_add" in forced["content"]
+    assert "+    return a + b" in forced["content"]
+
+
+def test_an_answer_that_goes_round_in_circles_is_not_waited_for(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    again = "Wait, the sign may be wrong, so look at it again. Or else it is the sum after all, is it? "
+    chant = Stream(
+        [chunk({"reasoning": again}) for _ in range(200)]
+        + [chunk({"content": "Done."}), chunk({}, "stop"), USAGE]
+    )
+    model.answers = [chant, FIX, TEST, DONE]
+    assert fix(make_repo(BUGGY), model.url).returncode == 0
+    assert [(s["rule"], s["action"]) for s in of_type(own_state, "stall")] == [("chant", "told")]
+    first, second = (json.loads(chat.body)["messages"] for chat in model.chats[:2])
+    assert second[:-1] == first, "what was broken off is not in the history"
+    assert "said the same over and over" in second[-1]["content"]
+
+
+def test_an_answer_that_never_leaves_its_circle_ends_the_session(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [
+        FIX,
+        Stream([chunk({"content": "the same line once more, the very same line\n"}) for _ in range(999)]),
+    ]
     done = fix(make_repo({"calc.py": BUGGY["calc.py"]}), model.url)
     assert done.returncode == 6
-    assert "+    return a + b" in done.stdout, "the current diff is handed over"
-    assert [s["action"] for s in of_type(own_state, "stall")] == ["told", "told", "stopped"]
-    told = json.loads(model.chats[-1].body)["messages"][-1]
-    assert told["role"] == "tool"
-    assert "do something different" in told["content"]
-    assert events(own_state)[-1]["status"] == "stalled"
+    assert "+    return a + b" in done.stdout
+    assert [s["action"] for s in of_type(own_state, "stall")] == ["told", "forced", "stopped"]
+    assert "said the same over and over" in events(own_state)[-1]["reason"]
+
+
+def test_answers_cut_off_again_and_again_end_the_session(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, *(says(f"Part {number} of it", finish="length") for number in range(9))]
+    done = fix(make_repo({"calc.py": BUGGY["calc.py"]}), model.url)
+    assert done.returncode == 6
+    assert [(s["rule"], s["action"]) for s in of_type(own_state, "stall")] == [
+        ("cut-off", "told"),
+        ("cut-off", "forced"),
+        ("cut-off", "stopped"),
+    ]
+    last = json.loads(model.chats[-1].body)["messages"][-1]["content"]
+    assert last.startswith("Your last answer was cut off"), last
+    assert "cut off at the length limit" in events(own_state)[-1]["reason"]
 
 
 def test_a_limit_ends_with_a_summary_without_tools(

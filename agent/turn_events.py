@@ -1,0 +1,78 @@
+"""Answers, calls and verdicts as the lines of the log that tell of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from m3agent.agent import events
+from m3agent.agent.accounting import cached_share, tokens_per_second
+from m3agent.agent.stall import Verdict
+from m3agent.serving.chat import ToolCall, Turn
+from m3agent.tools.base import ToolResult
+
+TESTS = ("passed", "failed", "errored", "skipped", "complete")
+CallStatus = Literal["done", "refused", "interrupted"]
+ACTIONS: dict[str, Literal["told", "forced", "stopped"]] = {
+    "tell": "told",
+    "force": "forced",
+    "stop": "stopped",
+}
+
+
+def message(turn: int, answer: Turn) -> events.Message:
+    """What the model said in a turn."""
+    said = answer.message
+    calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in said.calls]
+    return events.Message(turn=turn, reasoning=said.reasoning, text=said.text, calls=calls)
+
+
+def turn_finished(turn: int, answer: Turn, price: float | None) -> events.TurnFinished:
+    """How a turn ended, and what it used; price in dollars, where it is known."""
+    usage = answer.usage
+    return events.TurnFinished(
+        turn=turn,
+        finish=answer.finish,
+        prompt_tokens=usage.prompt,
+        cached_tokens=usage.cached,
+        completion_tokens=usage.completion,
+        reasoning_tokens=usage.reasoning,
+        cached_share=cached_share(usage),
+        tokens_per_second=tokens_per_second(answer),
+        first_token_seconds=answer.first_token_seconds,
+        seconds=answer.seconds,
+        price=price,
+    )
+
+
+def call_finished(
+    turn: int, number: int, call: ToolCall, result: ToolResult, status: CallStatus, seconds: float, tree: str
+) -> events.CallFinished:
+    """A call's result as it came, and the work tree after it."""
+    return events.CallFinished(
+        turn=turn,
+        call=number,
+        id=call.id,
+        name=call.name,
+        status=status,
+        content=result.content,
+        is_error=result.is_error,
+        exit_code=result.exit_code,
+        digest=result.digest,
+        truncated=result.truncated,
+        full_path=result.full_path,
+        data=result.data,
+        seconds=round(seconds, 4),
+        tree=tree,
+    )
+
+
+def tests_finished(number: int, result: ToolResult, tree: str) -> events.TestFinished:
+    """A test run of the session's; only for a result that has the outcome of tests."""
+    sets: dict[str, Any] = {name: result.data[name] for name in TESTS}
+    return events.TestFinished(where="session", call=number, tree=tree, **sets)
+
+
+def stall(turn: int, verdict: Verdict, text: str) -> events.Stall:
+    """What the stall detector found, and what was done about it; text is what the model was told, or why it ended."""
+    action = ACTIONS[verdict.action]
+    return events.Stall(turn=turn, rule=verdict.rule, count=verdict.count, action=action, text=text)

@@ -1,0 +1,239 @@
+"""Fixes that were killed, interrupted or stopped, and go on: nothing lost, nothing run twice, the history the same bytes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.test_fix import (
+    BUGGY,
+    DONE,
+    FIX,
+    TEST,
+    MakeRepo,
+    calls,
+    command,
+    events,
+    fix,
+    of_type,
+    one_sentence,
+    run,
+    start,
+    wait_until_gone,
+)
+from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
+
+LONG = calls("code_exec", code="open('half.txt', 'w').write('x')\nimport time\ntime.sleep(600)", timeout=600)
+
+
+@pytest.fixture
+def model(server: MisbehavingServer) -> MisbehavingServer:
+    return server
+
+
+def resume(*more: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run("sessions", "resume", "last", *more, env=env)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    wait_until_gone(process.pid)
+
+
+def history_of(model: MisbehavingServer) -> list[bytes]:
+    return [request.body for request in model.chats]
+
+
+def checked(model: MisbehavingServer, home: Path) -> list[dict[str, Any]]:
+    """The log, which is in order, of a session that ended verified; its requests are one conversation."""
+    log = events(home)
+    assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+    assert log[-1]["status"] == "verified"
+    assert history_faults(history_of(model)) == []
+    ended = [event["call"] for event in log if event["type"] == "call.finished"]
+    begun = [event["call"] for event in log if event["type"] == "call.started"]
+    assert begun == sorted(set(begun))
+    assert sorted(ended) == begun
+    return log
+
+
+def test_killed_while_the_model_thinks(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    model.answers = [TEST, FIX, Silence()]
+    process = start(make_repo(BUGGY), model.url, best_backend)
+    model.wait_for_chats(3)
+    kill(process)
+    model.answers = [TEST, DONE]
+    done = resume()
+    assert done.returncode == 0, done.stderr
+    assert "+    return a + b" in done.stdout
+    log = checked(model, own_state)
+    sent = history_of(model)
+    assert sent[3] == sent[2], "the request that got no answer is sent again, byte for byte"
+    [resumed] = [event for event in log if event["type"] == "session.resumed"]
+    assert resumed["interrupted"] == []
+    assert [event["name"] for event in log if event["type"] == "call.started"] == [
+        "test_runner",
+        "file_edit",
+        "test_runner",
+    ]
+    assert log[-1]["turns"] == 5
+    assert log[-1]["prompt_tokens"] == 400, "what the first process used counts"
+
+
+def test_killed_in_a_call(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    model.answers = [FIX, LONG, Silence()]
+    process = start(make_repo(BUGGY), model.url, best_backend)
+    model.wait_for_chats(2)
+    deadline = time.monotonic() + 60
+    while len(of_type(own_state, "call.started")) < 2:
+        assert time.monotonic() < deadline, "the second call never began"
+        time.sleep(0.01)
+    kill(process)
+    model.answers = [TEST, DONE]
+    done = resume()
+    assert done.returncode == 0, done.stderr
+    assert "half.txt" not in done.stdout, "the work tree is put back to before the call"
+    log = checked(model, own_state)
+    [resumed] = [event for event in log if event["type"] == "session.resumed"]
+    assert len(resumed["interrupted"]) == 1
+    codes = [e for e in log if e["type"] == "call.started" and e["name"] == "code_exec"]
+    assert len(codes) == 1, "it is never run again"
+    last = json.loads(history_of(model)[2])["messages"][-1]
+    assert last["role"] == "tool"
+    assert last["content"].startswith("interrupted")
+
+
+def test_killed_between_a_result_and_its_telling(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    """As a kill would leave it that comes after the log's line and before the conversation's."""
+    model.answers = [TEST, FIX, Silence()]
+    process = start(make_repo(BUGGY), model.url, best_backend)
+    model.wait_for_chats(3)
+    kill(process)
+    [path] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
+    whole = path.read_bytes().splitlines(keepends=True)
+    before = history_of(model)[2]
+    path.write_bytes(b"".join(whole[:-1]) + whole[-1][:20])
+    log = path.with_name("events.jsonl")
+    log.write_bytes(log.read_bytes() + b'{"v": 1, "seq"')
+    model.answers = [TEST, DONE]
+    done = resume()
+    assert done.returncode == 0, done.stderr
+    checked(model, own_state)
+    assert history_of(model)[3] == before
+    assert path.read_bytes().startswith(b"".join(whole))
+
+
+def test_interrupted_by_the_user(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    model.answers = [FIX, Silence()]
+    process = start(make_repo(BUGGY), model.url, best_backend)
+    model.wait_for_chats(2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    model.answers = [TEST, DONE]
+    done = resume("--json")
+    assert done.returncode == 0, done.stderr
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert printed == checked(model, own_state)[-len(printed) :]
+    assert printed[0]["type"] == "session.resumed"
+
+
+def test_a_limit_is_raised(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+    model.answers = [FIX, DONE]
+    stopped = fix(make_repo(BUGGY), model.url, "--max-turns", "1")
+    assert stopped.returncode == 0, "the patch verifies, although the loop was stopped"
+    again = resume()
+    assert again.returncode == 2
+    assert "verified" in one_sentence(again)
+    model.answers = [TEST, DONE]
+    second = make_repo({**BUGGY, "more.py": "x = 1\n"}, "second")
+    stopped = fix(second, model.url, "--max-turns", "1")
+    assert stopped.returncode == 6, stopped.stderr
+    model.answers = [FIX, TEST, DONE]
+    done = resume("--max-turns", "9")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_cannot_be_resumed(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    assert resume().returncode == 2
+    model.answers = [Silence()]
+    process = start(make_repo(BUGGY), model.url, best_backend)
+    model.wait_for_chats(1)
+    busy = resume()
+    assert busy.returncode == 2
+    assert "another process" in one_sentence(busy)
+    kill(process)
+    [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
+    raw = log.read_text()
+    for damaged, word in (
+        (raw.replace('{"v":1', '{"v":9', 1), "version 9"),
+        ("nonsense\n" + raw, "line 1"),
+        (raw.splitlines(keepends=True)[1], "anew"),
+    ):
+        log.write_text(damaged)
+        refused = resume()
+        assert refused.returncode == 2, refused.stderr
+        assert word in one_sentence(refused)
+    log.write_text(raw)
+    messages = log.with_name("messages.jsonl")
+    kept = messages.read_bytes()
+    for content, word in ((b"", "first request"), (b"{]\n", "damaged")):
+        messages.write_bytes(content)
+        refused = resume()
+        assert refused.returncode == 2, refused.stderr
+        assert word in one_sentence(refused)
+    messages.write_bytes(kept)
+    model.answers = [FIX, TEST, DONE]
+    assert resume().returncode == 0
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    """A fix is killed again and again, a little later each time, until it is through."""
+    answers = [TEST, FIX, TEST, DONE]
+    model.answers = [Silence()]
+    process = start(make_repo(BUGGY), model.url, best_backend)
+    model.wait_for_chats(1)
+    kill(process)
+    [told] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
+    kills, said_last = 0, b""
+    for attempt in range(60):
+        whole = told.read_bytes().rpartition(b"\n")[0].splitlines()
+        said = sum(json.loads(line)["role"] == "assistant" for line in whole)
+        model.answers = [*answers[said:], DONE]
+        process = subprocess.Popen(
+            command("sessions", "resume", "last"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            _, said_last = process.communicate(timeout=0.8 + 0.1 * attempt)
+            break
+        except subprocess.TimeoutExpired:
+            kill(process)
+            kills += 1
+    # It may have been killed between its last line and its end.
+    assert process.returncode == 0 or b"the session is over (verified)" in said_last, said_last
+    assert kills >= 3
+    log = checked(model, own_state)
+    assert len([event for event in log if event["type"] == "session.resumed"]) >= 3
