@@ -14,7 +14,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AllowNet, Repo, SandboxKind, end, faults, print_bytes, run
+from m3agent.agent.console import (
+    AllowNet,
+    Apply,
+    AsJson,
+    Branch,
+    MaxCost,
+    MaxTokens,
+    Repo,
+    SandboxKind,
+    check_one_way,
+    end,
+    faults,
+    print_bytes,
+    run,
+)
+from m3agent.agent.export_command import export
+from m3agent.agent.report_commands import report, sessions_app
+from m3agent.agent.resume_command import resume
 from m3agent.agent.sandbox_commands import sandbox_app
 
 if TYPE_CHECKING:
@@ -36,6 +53,10 @@ app = typer.Typer(
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(sandbox_app, name="sandbox")
+sessions_app.command("resume")(resume)
+sessions_app.command("export")(export)
+app.add_typer(sessions_app, name="sessions")
+app.command("report")(report)
 
 
 class Thinking(StrEnum):
@@ -58,7 +79,6 @@ Tokenizer = Annotated[
     str | None,
     typer.Option(help="The model's tokenizer.json or its folder, or 'server'.", metavar="PATH|server"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
 def _version(value: bool) -> None:
@@ -124,12 +144,8 @@ def fix(
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Most requests to the model.", metavar="N")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Most wall time.", metavar="M")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens the model may write.", metavar="N")
-    ] = None,
-    max_cost: Annotated[
-        float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")
-    ] = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
     server_price: Annotated[
         str | None,
         typer.Option(
@@ -148,10 +164,8 @@ def fix(
             metavar="N",
         ),
     ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")] = False,
-    branch: Annotated[
-        str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")
-    ] = None,
+    apply: Apply = False,
+    branch: Branch = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not warn before a repository first goes to a host.")
     ] = False,
@@ -186,10 +200,7 @@ def fix(
         "github_api": github_api,
     }
     with faults():
-        from m3agent.agent.errors import UsageError
-
-        if apply and branch is not None:
-            raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
+        check_one_way(apply, branch)
         code, patch = run(_fix(issue, attach or [], repo, flags, apply, branch, as_json))
         if patch and not as_json:
             print_bytes(patch)
@@ -214,7 +225,8 @@ async def _fix(
     from m3agent.agent.images import fitting
     from m3agent.agent.repository import open_repository
     from m3agent.agent.screen import Screen
-    from m3agent.agent.session import Line, Session
+    from m3agent.agent.session import Session
+    from m3agent.agent.session_log import Line
     from m3agent.agent.settings import load_settings, state_dir
     from m3agent.serving.background import in_background
 

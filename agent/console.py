@@ -23,9 +23,22 @@ class SandboxKind(StrEnum):
 
 
 Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens the model may write.", metavar="N")]
+MaxCost = Annotated[float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")]
+Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")]
+Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
 AllowNet = Annotated[
     str | None, typer.Option(help="Hosts that commands may reach, through a proxy.", metavar="HOST,...")
 ]
+
+
+def check_one_way(apply: bool, branch: str | None) -> None:
+    """Raise UsageError where a patch is to be handed over in two ways."""
+    from m3agent.agent.errors import UsageError
+
+    if apply and branch is not None:
+        raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
 
 
 class faults:

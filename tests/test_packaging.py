@@ -21,6 +21,7 @@ HEAVY = [
     "git",
     "httpx",
     "httpx2",
+    "jinja2",
     "openai",
     "pydantic",
     "pytest",
