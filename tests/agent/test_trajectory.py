@@ -227,12 +227,13 @@ def model(server: MisbehavingServer) -> MisbehavingServer:
 
 letters = st.characters() | st.sampled_from("\ud83d\udcff\x00\u2028")
 
-junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(letters, max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(letters, max_size=4), inner, max_size=3)
-    ),
-    max_leaves=6,
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(letters, max_size=8)
+branches = st.lists(leaves, max_size=3) | st.dictionaries(st.text(letters, max_size=4), leaves, max_size=3)
+junk = (
+    leaves
+    | branches
+    | st.lists(branches, max_size=2)
+    | st.dictionaries(st.text(letters), branches, max_size=2)
 )
 ids = st.sampled_from(["a", "b", "c", ""])
 names = st.sampled_from(["code_exec", "file_edit", ""])
