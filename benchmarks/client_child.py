@@ -141,6 +141,7 @@ class OurTurn:
         from m3agent.agent.limits import Limits
         from m3agent.agent.loop import Loop
         from m3agent.agent.session import Session
+        from m3agent.agent.stall import StallDetector, Thresholds
         from m3agent.sandbox.git import TreeStore
         from m3agent.sandbox.open import SandboxSpec, new_sandbox
         from m3agent.sandbox.workspace import Workspace
@@ -158,6 +159,10 @@ class OurTurn:
         limits = Limits(turns=1 << 30, minutes=1 << 20)
         messages = Conversation.begin(session.folder, first_messages(size))
         self.loop = Loop(self.client, self.sandbox, tools, session, limits, messages)
+        # this model reads one file for ever: the detector does all its work, but the rules on that stay silent
+        self.loop.stall = StallDetector(
+            Thresholds(in_a_row=0, in_window=0, rounds=0, nothing_new=0, rereads=0)
+        )
         self.started = False
 
     async def turn(self, clock: Clock) -> None:
@@ -168,6 +173,10 @@ class OurTurn:
 
         with clock:  # as in Loop.run
             answer = await self.loop._ask("auto")
+            said, calls = answer.message, len(answer.message.calls)
+            self.loop.stall.answered(
+                reasoning=said.reasoning, text=said.text, calls=calls, finish=answer.finish
+            )
             stalled = await self.loop._carry_out([Outstanding(call) for call in answer.message.calls])
         assert stalled is None, stalled
         content = self.loop.messages[-1]["content"]
