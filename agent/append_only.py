@@ -50,8 +50,8 @@ class AppendOnlyFile:
         self._file.close()
 
 
-def drop_torn_line(path: Path) -> list[bytes]:
-    """The whole lines of such a file; what is left of one that was being written is cut off.
+def drop_torn_line(path: Path) -> None:
+    """Cut off what is left of a line that was being written when its process ended.
 
     Raises:
         EnvironmentFault: it cannot be read, or not be cut.
@@ -63,7 +63,6 @@ def drop_torn_line(path: Path) -> list[bytes]:
             os.truncate(path, end)
     except OSError as error:
         raise fault(error, path.parent) from None
-    return raw[:end].splitlines()
 
 
 def fault(error: OSError, folder: Path) -> EnvironmentFault:

@@ -28,6 +28,7 @@ from m3agent.agent.console import (
     faults,
     print_bytes,
     run,
+    sinks,
 )
 from m3agent.agent.export_command import export
 from m3agent.agent.report_commands import report, sessions_app
@@ -218,7 +219,6 @@ async def _fix(
 ) -> tuple[int, bytes]:
     import asyncio
     import dataclasses
-    import json
 
     from m3agent.agent import fix as flow
     from m3agent.agent.attachments import load_attachments
@@ -226,7 +226,6 @@ async def _fix(
     from m3agent.agent.repository import open_repository
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Session
-    from m3agent.agent.session_log import Line
     from m3agent.agent.settings import load_settings, state_dir
     from m3agent.serving.background import in_background
 
@@ -242,11 +241,8 @@ async def _fix(
     loaded = await in_background(read_issue)
     state = state_dir(os.environ)
 
-    def print_line(line: Line) -> None:
-        print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-
     with screen:
-        session = Session.create(state, [screen.on_line, *([print_line] if as_json else [])])
+        session = Session.create(state, sinks(screen, as_json=as_json))
         try:
             request = flow.FixRequest(loaded, repository, settings, apply=apply, branch=branch)
             result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)

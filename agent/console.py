@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from m3agent.agent.screen import Screen
+    from m3agent.agent.session_log import Line
 
 T = TypeVar("T")
 
@@ -39,6 +43,16 @@ def check_one_way(apply: bool, branch: str | None) -> None:
 
     if apply and branch is not None:
         raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
+
+
+def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
+    """Who is told each line of a session's log: the screen, and with `--json` standard output."""
+    import json
+
+    def print_line(line: Line) -> None:
+        print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    return [screen.on_line, print_line] if as_json else [screen.on_line]
 
 
 class faults:

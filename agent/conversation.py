@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,21 @@ from m3agent.agent.errors import UsageError
 
 Message = dict[str, Any]
 FILE = "messages.jsonl"
+
+
+class Digest:
+    """SHA-256 over messages, one after the other: what `turn.started` says of its request, and exports check."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Take in the next messages."""
+        for message in messages:
+            self._hash.update(json.dumps(message).encode())
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
 
 
 def read_messages(folder: Path) -> list[Message] | None:

@@ -425,16 +425,7 @@ def _log_verification(session: Session, evidence: Verification) -> None:
     )
     for where, report, tree in runs:
         session.write(
-            events.TestFinished(
-                where=where,
-                call=None,
-                passed=list(report.passed),
-                failed=list(report.failed),
-                errored=list(report.errored),
-                skipped=list(report.skipped),
-                complete=report.complete,
-                tree=tree,
-            )
+            events.TestFinished(where=where, call=None, complete=report.complete, tree=tree, **report.sets)
         )
     session.write(
         events.Verify(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import time
 from pathlib import Path
 
 from m3agent.agent.conversation import FILE as MESSAGES
 from m3agent.agent.session_log import LOG
+from m3agent.agent.sessions import disk_use, session_folders
 from m3agent.agent.workspaces import TREES
 
 MOST_BYTES = 4 << 30
@@ -47,7 +47,7 @@ def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]
         marker.touch()
     except OSError:
         return []
-    sizes = {folder: _size(folder) for folder in _newest(state)}
+    sizes = {folder: disk_use(folder) for folder in _newest(state)}
     total, lost = sum(sizes.values()), []
     for folder in reversed(list(sizes)[1:]):
         if total <= most:
@@ -60,15 +60,13 @@ def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        total -= sizes[folder] - _size(folder)
+        total -= sizes[folder] - disk_use(folder)
         lost.append(folder.name)
     return lost
 
 
 def _newest(state: Path) -> list[Path]:
-    folder = state / "sessions"
-    folders = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
-    return [each for each in folders if (each / LOG).is_file()]
+    return [folder for folder in session_folders(state) if (folder / LOG).is_file()]
 
 
 def _is_open(log: Path) -> bool:
@@ -89,14 +87,3 @@ def _root(log: Path) -> str | None:
             return str(json.loads(file.readline())["repository"]["root"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for base, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(base, name)).st_blocks * 512  # noqa: PTH118  # a path object a file is slow
-            except OSError:
-                continue
-    return total

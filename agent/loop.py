@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from typing import Any, Literal
 
 from m3agent.agent import events, gate, prompt, turn_events
 from m3agent.agent.context.output import shown, writes_marker
-from m3agent.agent.conversation import Conversation
+from m3agent.agent.conversation import Conversation, Digest
 from m3agent.agent.limits import Limits
 from m3agent.agent.resume import Outstanding, ResumePoint
 from m3agent.agent.session import Session
@@ -79,7 +77,7 @@ class Loop:
     """The state of the work tree that the last test run saw."""
     tests: Mapping[str, Any] | None = None
     """What the last run of `test_runner` gave: the lists passed, failed, errored, skipped of ids."""
-    _digest: Any = field(default_factory=hashlib.sha256)
+    _digest: Digest = field(default_factory=Digest)
     _digested: int = 0
 
     def go_on_from(self, point: ResumePoint) -> None:
@@ -105,9 +103,9 @@ class Loop:
             except DeadlineExceeded:
                 return await self._at_limit(f"{self.limits.minutes:g} minutes")
             except Chanting as chanting:
-                note = await self._heed(chanting.verdict)
-                if chanting.verdict.action == "stop":
-                    return Outcome("stalled", chanting.verdict.text, "")
+                note, stop = await self._heed(chanting.verdict)
+                if stop is not None:
+                    return Outcome("stalled", stop.text, "")
                 self._tell(note)
                 continue
             message = answer.message
@@ -117,8 +115,7 @@ class Loop:
                 calls=len(message.calls),
                 finish=answer.finish,
             )
-            note = await self._heed(verdict)
-            stop = verdict if verdict is not None and verdict.action == "stop" else None
+            note, stop = await self._heed(verdict)
             if message.calls:
                 stop = await self._carry_out([Outstanding(call) for call in message.calls], note) or stop
             if stop is not None:
@@ -151,11 +148,10 @@ class Loop:
             Chanting: it was going round in circles; the history is as before.
         """
         self.turn += 1
-        for new in self.messages[self._digested :]:
-            self._digest.update(json.dumps(new).encode())
+        self._digest.add(self.messages[self._digested :])
         self._digested = len(self.messages)
         self.session.write(
-            events.TurnStarted(turn=self.turn, messages=self._digested, digest=self._digest.hexdigest())
+            events.TurnStarted(turn=self.turn, messages=self._digested, digest=str(self._digest))
         )
         answer = None
         stream = self.client.complete(
@@ -192,31 +188,35 @@ class Loop:
         notes = [note]
         for outstanding in calls:
             call, result = outstanding.call, outstanding.result
+            known = result is not None
             if result is None:
                 result = await self._call(call)
-                verdict = self.stall.see(as_seen(call, result, self.sandbox.tree))
-                notes.append(await self._heed(verdict))
-                stop = verdict if verdict is not None and verdict.action == "stop" else stop
             elif outstanding.begun is not None and outstanding.ended is None:
                 number, tree = outstanding.begun["call"], self.sandbox.tree
                 self.session.write(
                     turn_events.call_finished(self.turn, number, call, result, "interrupted", 0.0, tree)
                 )
-            content = shown(result.content) + "".join(f"\n\n[note: {note}]" for note in filter(None, notes))
+            content = shown(result.content)
+            if not known:
+                verdict = self.stall.see(as_seen(call, result, content, self.sandbox.tree))
+                note, ends = await self._heed(verdict)
+                notes.append(note)
+                stop = ends or stop
+            content += "".join(f"\n\n[note: {note}]" for note in filter(None, notes))
             self.messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
             notes = []
         return stop
 
-    async def _heed(self, verdict: Verdict | None) -> str:
-        """Log what the stall detector found; the words that tell the model of it, empty where it is told no more."""
+    async def _heed(self, verdict: Verdict | None) -> tuple[str, Verdict | None]:
+        """Log what the stall detector found: the words that tell the model of it, and the verdict if it ends the run."""
         if verdict is None:
-            return ""
+            return "", None
         text = verdict.text
         if verdict.action == "force":
             diff = (await self.sandbox.patch()).text.decode(errors="replace")
             text += f"\n\n{prompt.where_it_stands(self.tests, shown(diff))}"
         self.session.write(turn_events.stall(self.turn, verdict, text))
-        return "" if verdict.action == "stop" else text
+        return ("", verdict) if verdict.action == "stop" else (text, None)
 
     async def _call(self, call: ToolCall) -> ToolResult:
         """One call: logged before and after its side effect, also when it is interrupted."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from m3agent.agent.accounting import Totals
+from m3agent.agent.context.output import shown
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.session_log import Line
 from m3agent.agent.stall import StallDetector, as_seen
@@ -117,7 +118,8 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 point._ended[line["turn"], line["id"]] = line
                 point.tree = line["tree"]
                 if line["status"] != "interrupted":
-                    point.stall.see(as_seen(_call(begun[line["call"]]), _result(line), line["tree"]))
+                    call, result = _call(begun[line["call"]]), _result(line)
+                    point.stall.see(as_seen(call, result, shown(result.content), line["tree"]))
             case "test.finished" if line["where"] == "session":
                 point.tested_tree, point.tests = line["tree"], line
             case "gate":

@@ -19,6 +19,7 @@ from m3agent.agent.console import (
     faults,
     print_bytes,
     run,
+    sinks,
 )
 
 if TYPE_CHECKING:
@@ -63,25 +64,17 @@ def resume(
 async def _resume(
     name: str, limits: Mapping[str, object], apply: bool, branch: str | None, as_json: bool
 ) -> tuple[int, bytes]:
-    import json
-
     from m3agent.agent import fix as flow
     from m3agent.agent.resume import resume_point
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Session
-    from m3agent.agent.session_log import Line
     from m3agent.agent.sessions import find_session
     from m3agent.agent.settings import state_dir
-
-    def print_line(line: Line) -> None:
-        print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     state = state_dir(os.environ)
     screen = Screen(quiet=as_json)
     with screen:
-        session, lines = Session.open(
-            find_session(state, name), [screen.on_line, *([print_line] if as_json else [])]
-        )
+        session, lines = Session.open(find_session(state, name), sinks(screen, as_json=as_json))
         try:
             request = _request(resume_point(lines), limits, apply, branch)
             result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)

@@ -50,7 +50,7 @@ class Summary:
 
 def list_sessions(state: Path) -> list[Summary]:
     """All sessions below the state folder, newest first. A damaged one does not hide the others."""
-    return [summary_of(folder) for folder in _folders(state)]
+    return [summary_of(folder) for folder in session_folders(state)]
 
 
 def find_session(state: Path, name: str) -> Path:
@@ -59,7 +59,7 @@ def find_session(state: Path, name: str) -> Path:
     Raises:
         UsageError: no session or several are meant.
     """
-    folders = _folders(state)
+    folders = session_folders(state)
     if not folders:
         raise UsageError(f"there are no sessions in {state / 'sessions'}: `m3agent fix` makes them")
     if name == LAST:
@@ -132,13 +132,13 @@ def _summary(folder: Path, events: Iterable[Line], problem: str | None) -> Summa
         price=None if price is None else float(price),
         seconds=None if seconds is None else float(seconds),
         patch=str(patch) if patch.is_file() else None,
-        bytes=_disk_use(folder),
+        bytes=disk_use(folder),
         problem=problem,
     )
 
 
-def _folders(state: Path) -> list[Path]:
-    """Newest first: ids begin with the time."""
+def session_folders(state: Path) -> list[Path]:
+    """All sessions' folders, newest first: ids begin with the time. Raises UsageError where they cannot be listed."""
     try:
         with os.scandir(state / "sessions") as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -151,7 +151,7 @@ def _folders(state: Path) -> list[Path]:
     return [state / "sessions" / name for name in sorted(names, reverse=True)]
 
 
-def _disk_use(folder: Path) -> int:
+def disk_use(folder: Path) -> int:
     """Bytes of disk blocks below the folder; what vanishes meanwhile or is not ours to read counts nothing."""
     total = 0
     for root, folders, files in os.walk(folder):

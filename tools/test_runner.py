@@ -78,6 +78,16 @@ class TestReport:
         return {*self.failed, *self.errored}
 
     @property
+    def sets(self) -> dict[str, list[str]]:
+        """The ids by outcome, as results and the log have them."""
+        return {
+            "passed": list(self.passed),
+            "failed": list(self.failed),
+            "errored": list(self.errored),
+            "skipped": list(self.skipped),
+        }
+
+    @property
     def ran(self) -> int:
         """Tests with a result."""
         return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
@@ -199,14 +209,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             if report.output
             else "no tests ran."
         )
-    sets = {
-        "passed": report.passed,
-        "failed": report.failed,
-        "errored": report.errored,
-        "skipped": report.skipped,
-    }
     # durations and temporary names change from run to run: what counts is which tests did what
-    stable = ADDRESS.sub("0x", json.dumps([sets, sorted(report.errors.items())], sort_keys=True))
+    stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
     digest = hashlib.sha256(stable.encode()).hexdigest()
     return ToolResult(
         "\n".join(shown),
@@ -216,7 +220,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
         truncated=report.truncated,
         full_path=str(context.log),
         data={
-            **{k: list(v) for k, v in sets.items()},
+            **report.sets,
             "complete": report.complete,
             "timed_out": report.timed_out,
         },

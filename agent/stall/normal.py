@@ -7,7 +7,8 @@ import json
 import re
 from typing import Any
 
-ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+from m3agent.tools.base import ESCAPES
+
 SPINNER = re.compile("[\u2800-\u28ff]")
 TEMPORARY = re.compile(r"/(?:var/)?tmp/[^\s'\":,;)\]]+")
 PROCESS = re.compile(r"(pid|PID|[Pp]rocess)([ =:#]+)\d+")
@@ -42,7 +43,7 @@ def normal(text: str, *, fold_digits: bool) -> str:
 
     That is for failures: in the output of what succeeded a number that changes is progress.
     """
-    text = ANSI.sub("", text).replace("\r\n", "\n")
+    text = ESCAPES.sub("", text).replace("\r\n", "\n")
     text = SPINNER.sub("", text)
     text = TEMPORARY.sub("<tmp>", text)
     text = VOLATILE.sub(lambda match: f"<{match.lastgroup}>", text)

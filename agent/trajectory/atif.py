@@ -8,10 +8,10 @@ from typing import Any
 
 from m3agent import __version__
 from m3agent.agent import session_log as log
+from m3agent.agent.conversation import Message
 from m3agent.agent.session_log import Line
 from m3agent.agent.trajectory.clean import clean
 from m3agent.agent.trajectory.history import (
-    Message,
     clean_first,
     issue_text,
     proven,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from m3agent import __version__
 from m3agent.agent import session_log as log
 from m3agent.agent.context.text import harmless
+from m3agent.agent.conversation import Digest, Message
 from m3agent.agent.prompt import SYSTEM
 from m3agent.agent.trajectory.clean import clean, clean_text
 from m3agent.agent.trajectory.story import Story, Turn
 
-Message = dict[str, Any]
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
@@ -22,12 +21,11 @@ def proven(story: Story, messages: Sequence[Message] | None) -> Sequence[Message
     """`messages` if the last request of the log was made of them, by the digest that stands there; else None."""
     if not messages or not story.asked:
         return None
-    count, digest = log.whole(story.asked[-1], "messages"), hashlib.sha256()
+    count, digest = log.whole(story.asked[-1], "messages"), Digest()
     if count is None or not 2 <= count <= len(messages):
         return None
-    for message in messages[:count]:
-        digest.update(json.dumps(message).encode())
-    return messages if digest.hexdigest() == story.asked[-1].get("digest") else None
+    digest.add(messages[:count])
+    return messages if str(digest) == story.asked[-1].get("digest") else None
 
 
 def results(messages: Sequence[Message], turn: Turn) -> dict[str, str]:

@@ -8,9 +8,10 @@ from typing import Any, BinaryIO
 
 from m3agent import __version__
 from m3agent.agent import session_log as log
+from m3agent.agent.conversation import Message
 from m3agent.agent.session_log import Line
 from m3agent.agent.trajectory.clean import clean, clean_text
-from m3agent.agent.trajectory.history import Message, clean_first, logged_messages, proven, sent_messages
+from m3agent.agent.trajectory.history import clean_first, logged_messages, proven, sent_messages
 from m3agent.agent.trajectory.story import Story, tell
 from m3agent.tools.registry import Toolset
 

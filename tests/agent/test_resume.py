@@ -64,16 +64,27 @@ def checked(model: MisbehavingServer, home: Path) -> list[dict[str, Any]]:
     return log
 
 
-def test_killed_while_the_model_thinks(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
-) -> None:
-    model.answers = [TEST, FIX, Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
-    model.wait_for_chats(3)
+def killed_at(model: MisbehavingServer, repo: Path, backend: str, answers: list[Any]) -> None:
+    """A fix that got these answers and was killed while it waited for the next."""
+    model.answers = [*answers, Silence()]
+    process = start(repo, model.url, backend)
+    model.wait_for_chats(len(answers) + 1)
     kill(process)
+
+
+def resume_to_the_end(model: MisbehavingServer) -> subprocess.CompletedProcess[str]:
+    """The same session in another process, which tests and is done."""
     model.answers = [TEST, DONE]
     done = resume()
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_killed_while_the_model_thinks(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+) -> None:
+    killed_at(model, make_repo(BUGGY), best_backend, [TEST, FIX])
+    done = resume_to_the_end(model)
     assert "+    return a + b" in done.stdout
     log = checked(model, own_state)
     sent = history_of(model)
@@ -100,9 +111,7 @@ def test_killed_in_a_call(
         assert time.monotonic() < deadline, "the second call never began"
         time.sleep(0.01)
     kill(process)
-    model.answers = [TEST, DONE]
-    done = resume()
-    assert done.returncode == 0, done.stderr
+    done = resume_to_the_end(model)
     assert "half.txt" not in done.stdout, "the work tree is put back to before the call"
     log = checked(model, own_state)
     [resumed] = [event for event in log if event["type"] == "session.resumed"]
@@ -118,19 +127,14 @@ def test_killed_between_a_result_and_its_telling(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
 ) -> None:
     """As a kill would leave it that comes after the log's line and before the conversation's."""
-    model.answers = [TEST, FIX, Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
-    model.wait_for_chats(3)
-    kill(process)
+    killed_at(model, make_repo(BUGGY), best_backend, [TEST, FIX])
     [path] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
     whole = path.read_bytes().splitlines(keepends=True)
     before = history_of(model)[2]
     path.write_bytes(b"".join(whole[:-1]) + whole[-1][:20])
     log = path.with_name("events.jsonl")
     log.write_bytes(log.read_bytes() + b'{"v": 1, "seq"')
-    model.answers = [TEST, DONE]
-    done = resume()
-    assert done.returncode == 0, done.stderr
+    resume_to_the_end(model)
     checked(model, own_state)
     assert history_of(model)[3] == before
     assert path.read_bytes().startswith(b"".join(whole))
