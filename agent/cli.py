@@ -143,6 +143,13 @@ def fix(
             help="Point the model to the repository's own instructions for agents (AGENTS.md and its kin)."
         ),
     ] = None,
+    attempts: Annotated[
+        int | None,
+        typer.Option(
+            help="Attempts side by side, of which the best is taken; limits of tokens and cost are for all of them.",
+            metavar="N",
+        ),
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Most requests to the model.", metavar="N")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Most wall time.", metavar="M")] = None,
     max_tokens: MaxTokens = None,
@@ -190,6 +197,7 @@ def fix(
         "tokenizer": tokenizer,
         "prefix": prefix and prefix.value,
         "instructions": instructions,
+        "attempts": attempts,
         "max_turns": max_turns,
         "max_minutes": max_minutes,
         "max_tokens": max_tokens,
@@ -218,12 +226,14 @@ async def _fix(
     as_json: bool,
 ) -> tuple[int, bytes]:
     import asyncio
+    import contextlib
     import dataclasses
 
     from m3agent.agent import fix as flow
     from m3agent.agent.attachments import load_attachments
     from m3agent.agent.images import fitting
     from m3agent.agent.repository import open_repository
+    from m3agent.agent.request import FixRequest
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Session
     from m3agent.agent.settings import load_settings, state_dir
@@ -241,13 +251,13 @@ async def _fix(
     loaded = await in_background(read_issue)
     state = state_dir(os.environ)
 
-    with screen:
-        session = Session.create(state, sinks(screen, as_json=as_json))
-        try:
-            request = flow.FixRequest(loaded, repository, settings, apply=apply, branch=branch)
-            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
-        finally:
-            session.close()
+    with screen, contextlib.ExitStack() as stack:
+        sessions = [
+            stack.enter_context(contextlib.closing(Session.create(state, sinks(screen, as_json=as_json))))
+            for _ in range(settings.attempts)
+        ]
+        request = FixRequest(loaded, repository, settings, apply=apply, branch=branch)
+        result = await flow.fix(request, sessions, state, say=screen.say, listener=lambda _: screen.on_delta)
     return result.exit_code, result.patch
 
 

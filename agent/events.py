@@ -25,7 +25,9 @@ class Event:
 @dataclass(frozen=True)
 class SessionStarted(Event):
     """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
-    issue: title, source, digest, text, images. endpoint: url and how it was chosen. tree: git tree id the work starts from."""
+    issue: title, source, digest, text, images. endpoint: url and how it was chosen. tree: git tree id the work starts from.
+    attempt: number, of (how many side by side), hint, temperature, seed, group (the first one's session); None where there
+    is only one."""
 
     type = "session.started"
     m3agent: str
@@ -35,6 +37,7 @@ class SessionStarted(Event):
     sandbox: dict[str, Any]
     settings: dict[str, Any]
     tree: str
+    attempt: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,19 @@ class Gate(Event):
 
 
 @dataclass(frozen=True)
+class ContextSummarised(Event):
+    """The window was nearly full: `text` took the place of all messages but the first two and the last `kept` of
+    `messages`. own_words: whether the model wrote it; else it lists the calls."""
+
+    type = "context.summarised"
+    turn: int
+    messages: int
+    kept: int
+    own_words: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class Verify(Event):
     """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before and not after, or red
     after and not before; still_red: red before and after; new: tests the patch adds."""
@@ -266,6 +282,16 @@ class Error(Event):
     kind: str
     text: str
     exit: int
+
+
+@dataclass(frozen=True)
+class AttemptChosen(Event):
+    """One of several attempts is handed over. chosen: its number; ranking: all of them, best first, each as number,
+    session, verdict (none without a checked patch), regressions, agreement (patches of its kind), lines changed."""
+
+    type = "attempt.chosen"
+    chosen: int
+    ranking: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)

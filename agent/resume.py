@@ -12,6 +12,7 @@ from m3agent.agent.context.output import shown
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.session_log import Line
 from m3agent.agent.stall import StallDetector, as_seen
+from m3agent.agent.variation import Variation
 from m3agent.serving.chat import AssistantMessage, ToolCall, Turn, Usage
 from m3agent.tools.base import ToolResult
 
@@ -38,6 +39,7 @@ class ResumePoint:
     tested_tree: str | None = None
     used: Totals = field(default_factory=Totals)
     tests: dict[str, Any] | None = None
+    variation: Variation = Variation()  # noqa: RUF009  # it is frozen
     stall: StallDetector = field(default_factory=StallDetector)
     """Fed with the answers and the calls that ended."""
     _answers: dict[int, list[ToolCall]] = field(default_factory=dict)
@@ -95,10 +97,12 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         raise UsageError("the session ended before it had begun, so start it anew")
     if lines[-1]["type"] == "session.finished" and lines[-1]["status"] not in GOES_ON:
         raise UsageError(f"the session is over ({lines[-1]['status']}): there is nothing to resume")
-    point = ResumePoint(lines[0], lines[0]["tree"], seconds=sum(_worked(lines)))
+    point = ResumePoint(
+        lines[0], lines[0]["tree"], seconds=sum(_worked(lines)), variation=_variation(lines[0])
+    )
     begun: dict[int, Line] = {}
     said: Line = {}
-    for line in lines:
+    for line, after in zip(lines, [*lines[1:], None], strict=True):
         match line["type"]:
             case "turn.started":
                 point.turn = max(point.turn, line["turn"])
@@ -107,10 +111,13 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 said = line
             case "turn.finished":
                 point.used.add(_turn(line), line["price"])
-                calls, finish = len(said["calls"]), line["finish"]
-                point.stall.answered(
-                    reasoning=said["reasoning"], text=said["text"], calls=calls, finish=finish
-                )
+                if (
+                    after is None or after["type"] != "context.summarised"
+                ):  # a summary is no move of the model's
+                    calls, finish = len(said["calls"]), line["finish"]
+                    point.stall.answered(
+                        reasoning=said["reasoning"], text=said["text"], calls=calls, finish=finish
+                    )
             case "call.started":
                 point.calls = max(point.calls, line["call"])
                 point._begun[line["turn"], line["id"]] = begun[line["call"]] = line
@@ -130,6 +137,14 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
 def _call(call: dict[str, Any]) -> ToolCall:
     error = None if call["arguments"] is not None else "the arguments are not a JSON object"
     return ToolCall(call["id"], call["name"], call["arguments"], "", error)
+
+
+def _variation(started: Line) -> Variation:
+    """What set an attempt apart from others: it goes on alone, and just as it was."""
+    attempt = started.get("attempt")
+    if attempt is None:
+        return Variation()
+    return Variation(hint=attempt["hint"], temperature=attempt["temperature"], seed=attempt["seed"])
 
 
 def _result(line: Line) -> ToolResult:

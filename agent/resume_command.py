@@ -23,7 +23,7 @@ from m3agent.agent.console import (
 )
 
 if TYPE_CHECKING:
-    from m3agent.agent.fix import FixRequest
+    from m3agent.agent.request import FixRequest
     from m3agent.agent.resume import ResumePoint
     from m3agent.agent.settings import Settings
 
@@ -77,7 +77,9 @@ async def _resume(
         session, lines = Session.open(find_session(state, name), sinks(screen, as_json=as_json))
         try:
             request = _request(resume_point(lines), limits, apply, branch)
-            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
+            result = await flow.fix(
+                request, [session], state, say=screen.say, listener=lambda _: screen.on_delta
+            )
         finally:
             session.close()
     return result.exit_code, result.patch
@@ -85,9 +87,9 @@ async def _resume(
 
 def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, branch: str | None) -> FixRequest:
     """The fix as it was asked for. Raises UsageError where the repository is not there any more."""
-    from m3agent.agent.fix import FixRequest
     from m3agent.agent.issue import Issue
     from m3agent.agent.repository import open_repository
+    from m3agent.agent.request import FixRequest
 
     where, issue = point.started["repository"], point.started["issue"]
     repository = open_repository(Path(where["root"] or where["git_dir"]))
@@ -98,7 +100,7 @@ def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, bran
 
 def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) -> Settings:
     """Those of the session, at the same server, with the limits given now; the key is never in a log."""
-    from m3agent.agent.fix import EMBEDDED
+    from m3agent.agent.ground import EMBEDDED
     from m3agent.agent.settings import Settings, load_settings
 
     values = {
