@@ -253,8 +253,8 @@ async def _fix(
 
     with screen, contextlib.ExitStack() as stack:
         sessions = [
-            stack.enter_context(contextlib.closing(Session.create(state, sinks(screen, as_json=as_json))))
-            for _ in range(settings.attempts)
+            stack.enter_context(contextlib.closing(session))
+            for session in Session.create_attempts(state, sinks(screen, as_json=as_json), settings.attempts)
         ]
         request = FixRequest(loaded, repository, settings, apply=apply, branch=branch)
         result = await flow.fix(request, sessions, state, say=screen.say, listener=lambda _: screen.on_delta)
