@@ -32,7 +32,7 @@ from m3agent.agent.console import (
 )
 from m3agent.agent.export_command import export
 from m3agent.agent.report_commands import report, sessions_app
-from m3agent.agent.resume_command import resume
+from m3agent.agent.resume_command import fork, resume
 from m3agent.agent.sandbox_commands import sandbox_app
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ config_app = typer.Typer(help="Settings and where they come from.", no_args_is_h
 app.add_typer(config_app, name="config")
 app.add_typer(sandbox_app, name="sandbox")
 sessions_app.command("resume")(resume)
+sessions_app.command("fork")(fork)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("report")(report)

@@ -34,24 +34,43 @@ class Digest:
         return self._hash.hexdigest()
 
 
-def read_messages(folder: Path) -> list[Message] | None:
-    """The messages of a session, for who only looks: half a line at the end is left out. None where there are none.
+def read_lines(folder: Path) -> list[Message]:
+    """What stands in a session's file: messages, and where summaries took the place of some. Half a line at the end is
+    left out; empty where there is no file.
 
     Raises UsageError where the file is damaged.
     """
     try:
-        whole = (folder / FILE).read_bytes().rpartition(b"\n")[0]
-        messages: list[Message] = []
-        for line in map(json.loads, whole.splitlines()):
-            if line["role"] == SUMMARY:
-                messages = _summarised(messages, line)
-            else:
-                messages.append(line)
+        raw = (folder / FILE).read_bytes().rpartition(b"\n")[0]
     except OSError:
-        return None
+        return []
+    try:
+        lines = [json.loads(line) for line in raw.splitlines()]
+        for line in lines:
+            if line["role"] == SUMMARY:
+                _summarised([], line)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{folder / FILE} is damaged ({error})") from None
+    return lines
+
+
+def read_messages(folder: Path) -> list[Message] | None:
+    """The messages of a session as its last request has them, for who only looks. None where there are none.
+
+    Raises UsageError where the file is damaged.
+    """
+    messages: list[Message] = []
+    for line in read_lines(folder):
+        if line["role"] == SUMMARY:
+            messages = _summarised(messages, line)
+        else:
+            messages.append(line)
     return messages or None
+
+
+def as_line(message: Message) -> bytes:
+    """A message as its line in the file, without the end."""
+    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def _summarised(messages: list[Message], line: Message) -> list[Message]:
@@ -117,7 +136,7 @@ class Conversation(Sequence[Message]):
         return str(self._digest)
 
     def _write(self, line: Message) -> None:
-        self._file.append(json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode())
+        self._file.append(as_line(line))
 
     def close(self) -> None:
         """Close the file."""

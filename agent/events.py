@@ -53,6 +53,15 @@ class SessionResumed(Event):
 
 
 @dataclass(frozen=True)
+class SessionForked(Event):
+    """The lines before this one are those of another session, up to the end of one of its turns. source: its id."""
+
+    type = "session.forked"
+    source: str
+    turn: int
+
+
+@dataclass(frozen=True)
 class EnvironmentReady(Event):
     """The sandboxes of this session start from the repository's own environment. seconds: to find or build it."""
 

@@ -44,7 +44,8 @@ class Outcome:
 
 @dataclass
 class Loop:
-    """One session's work. asked: times that the gate has told the model what is missing."""
+    """One session's work. asked: times that the gate has told the model what is missing. told: what the user says to it
+    before it goes on."""
 
     model: Model
     calls: Calls
@@ -55,10 +56,11 @@ class Loop:
     stall: StallDetector
     window: Window
     asked: int = 0
+    told: str = ""
 
     def go_on_from(self, point: ResumePoint) -> None:
         """Take up what an earlier process of this session had come to."""
-        self.model.turn, self.asked = point.turn, point.asked
+        self.model.turn, self.asked, self.told = point.turn, point.asked, point.tell
         self.calls.number, self.calls.tested_tree, self.calls.tests = (
             point.calls,
             point.tested_tree,
@@ -73,7 +75,9 @@ class Loop:
         """
         if stop := await self._carry_out(outstanding):
             return Outcome("stalled", stop.text, "")
-        if self.messages[-1]["role"] == "assistant" or prompt.asks_for_words(self.messages[-1]):
+        if self.told:
+            self._tell(self.told)
+        elif self.messages[-1]["role"] == "assistant" or prompt.asks_for_words(self.messages[-1]):
             self._tell(prompt.RESUMED)
         too_long = shortened = False
         while True:

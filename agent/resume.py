@@ -27,7 +27,8 @@ class ResumePoint:
     """started: the first line. tree: the work tree's last state. turn, calls: the last numbers given out.
 
     answers: what the model said, by turn. results: of calls that ended, by their number; begun: those that did not.
-    order: number and id of all calls of each turn. asked: times the gate refused. seconds: worked before.
+    order: number and id of all calls of each turn. asked: times the gate refused. seconds: worked before. tell: words of
+    the user's for the model.
     """
 
     started: Line
@@ -36,6 +37,7 @@ class ResumePoint:
     calls: int = 0
     asked: int = 0
     seconds: float = 0.0
+    tell: str = ""
     tested_tree: str | None = None
     used: Totals = field(default_factory=Totals)
     tests: dict[str, Any] | None = None
@@ -97,8 +99,9 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         raise UsageError("the session ended before it had begun, so start it anew")
     if lines[-1]["type"] == "session.finished" and lines[-1]["status"] not in GOES_ON:
         raise UsageError(f"the session is over ({lines[-1]['status']}): there is nothing to resume")
+    own = max((n for n, line in enumerate(lines) if line["type"] == "session.forked"), default=0)
     point = ResumePoint(
-        lines[0], lines[0]["tree"], seconds=sum(_worked(lines)), variation=_variation(lines[0])
+        lines[0], lines[0]["tree"], seconds=sum(_worked(lines[own:])), variation=_variation(lines[0])
     )
     begun: dict[int, Line] = {}
     said: Line = {}
@@ -131,6 +134,8 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 point.tested_tree, point.tests = line["tree"], line
             case "gate":
                 point.asked += bool(line["missing"])
+            case "session.forked":
+                point.used = Totals()
     return point
 
 

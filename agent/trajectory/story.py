@@ -142,6 +142,8 @@ class _Reader:
                 story.errors.append(line)
             case "verify":
                 story.verify = line
+            case "session.forked":
+                pass
             case "session.resumed":
                 story.finished, story.verify = {}, {}
             case "session.finished":

@@ -15,8 +15,8 @@ from m3agent.agent.conversation import FIRST, Conversation, Digest, read_message
 from m3agent.agent.prompt import SUMMARISE, summary
 from m3agent.agent.window import Window, calls_made, conversation_room, tokens
 from m3agent.serving.chat import Usage
-from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, MakeRepo, calls, chunk, fix, of_type, run
-from tests.agent.test_resume import kill, start
+from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, MakeRepo, calls, chunk, fix, of_type, run, start
+from tests.agent.test_resume import kill
 from tests.servers.misbehaving import (
     MODEL,
     MisbehavingServer,
