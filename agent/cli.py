@@ -231,7 +231,7 @@ async def _fix(
 
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings
-    screen = Screen()
+    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # JSON lines would stand amid the rows
 
     def read_issue() -> Issue:
         attached = load_attachments(attach, say=screen.say)
@@ -245,7 +245,8 @@ async def _fix(
         session = Session.create(state, sinks(screen, as_json=as_json))
         try:
             request = flow.FixRequest(loaded, repository, settings, apply=apply, branch=branch)
-            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
+            hear = screen.listener(session.id)
+            result = await flow.fix(request, session, state, say=screen.say, on_delta=hear)
         finally:
             session.close()
     return result.exit_code, result.patch

@@ -77,7 +77,9 @@ async def _resume(
         session, lines = Session.open(find_session(state, name), sinks(screen, as_json=as_json))
         try:
             request = _request(resume_point(lines), limits, apply, branch)
-            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
+            screen.read(lines)
+            hear = screen.listener(session.id)
+            result = await flow.fix(request, session, state, say=screen.say, on_delta=hear)
         finally:
             session.close()
     return result.exit_code, result.patch
