@@ -242,7 +242,7 @@ async def _fix(
 
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings
-    screen = Screen()
+    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # JSON lines would stand amid the rows
 
     def read_issue() -> Issue:
         attached = load_attachments(attach, say=screen.say)
@@ -258,7 +258,7 @@ async def _fix(
             for session in Session.create_attempts(state, sinks(screen, as_json=as_json), settings.attempts)
         ]
         request = FixRequest(loaded, repository, settings, apply=apply, branch=branch)
-        result = await flow.fix(request, sessions, state, say=screen.say, listener=lambda _: screen.on_delta)
+        result = await flow.fix(request, sessions, state, say=screen.say, listener=screen.listener)
     return result.exit_code, result.patch
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from m3agent.agent import turn_events
 from m3agent.agent.accounting import Totals
 from m3agent.agent.context.output import shown
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.session_log import Line
 from m3agent.agent.stall import StallDetector, as_seen
 from m3agent.agent.variation import Variation
-from m3agent.serving.chat import AssistantMessage, ToolCall, Turn, Usage
+from m3agent.serving.chat import ToolCall
 from m3agent.tools.base import ToolResult
 
 GOES_ON = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
@@ -113,7 +114,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 point._answers[line["turn"]] = [_call(call) for call in line["calls"]]
                 said = line
             case "turn.finished":
-                point.used.add(_turn(line), line["price"])
+                point.used.add(turn_events.answer_of(line), line["price"])
                 if (
                     after is None or after["type"] != "context.summarised"
                 ):  # a summary is no move of the model's
@@ -162,16 +163,6 @@ def _result(line: Line) -> ToolResult:
         full_path=line["full_path"],
         data=line["data"],
     )
-
-
-def _turn(line: Line) -> Turn:
-    usage = Usage(
-        prompt=line["prompt_tokens"],
-        cached=line["cached_tokens"],
-        completion=line["completion_tokens"],
-        reasoning=line["reasoning_tokens"],
-    )
-    return Turn(AssistantMessage(), usage, line["finish"], line["seconds"], line["first_token_seconds"])
 
 
 def _worked(lines: Sequence[Line]) -> Iterator[float]:

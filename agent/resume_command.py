@@ -144,9 +144,8 @@ async def _resume(
         try:
             point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
             request = _request(point, limits, apply, branch)
-            result = await flow.fix(
-                request, [session], state, say=screen.say, listener=lambda _: screen.on_delta
-            )
+            screen.read(lines)
+            result = await flow.fix(request, [session], state, say=screen.say, listener=screen.listener)
         finally:
             session.close()
     return result.exit_code, result.patch
