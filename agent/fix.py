@@ -435,6 +435,7 @@ def _log_verification(session: Session, evidence: Verification) -> None:
             broken=list(evidence.broken),
             still_red=list(evidence.still_red),
             new=list(evidence.new_tests),
+            flaky=list(evidence.flaky),
             seconds=evidence.seconds,
         )
     )
