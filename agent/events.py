@@ -242,7 +242,8 @@ class ContextSummarised(Event):
 @dataclass(frozen=True)
 class Verify(Event):
     """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before and not after, or red
-    after and not before; still_red: red before and after; new: tests the patch adds."""
+    after and not before; still_red: red before and after; new: tests the patch adds; flaky: those whose outcome changed
+    between runs on one tree, in none of the first three."""
 
     type = "verify"
     verdict: Literal["verified", "unverified", "failed"]
@@ -251,6 +252,7 @@ class Verify(Event):
     broken: list[str]
     still_red: list[str]
     new: list[str]
+    flaky: list[str]
     seconds: float
 
 

@@ -165,6 +165,7 @@ class Screen:
             ("fixed", line["fixed"]),
             ("broken", line["broken"]),
             ("still red", line["still_red"]),
+            ("flaky", line["flaky"]),
         ):
             for ident in ids[:5]:
                 self._print("", shown(f"{name}: {ident}"))

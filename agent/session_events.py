@@ -143,6 +143,7 @@ def log_verification(session: Session, evidence: Verification) -> None:
             broken=list(evidence.broken),
             still_red=list(evidence.still_red),
             new=list(evidence.new_tests),
+            flaky=list(evidence.flaky),
             seconds=evidence.seconds,
         )
     )

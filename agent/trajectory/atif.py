@@ -270,9 +270,9 @@ def _agent(story: Story) -> dict[str, Any]:
 
 def _extra(story: Story) -> dict[str, Any] | None:
     repository, verify, finished = log.mapping(story.started, "repository"), story.verify, story.finished
-    lists = ("fixed", "broken", "still_red", "new")
+    lists = ("fixed", "broken", "still_red", "new", "flaky")
     evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
-    evidence |= {key: log.items(verify, key) for key in lists}
+    evidence |= {key: log.items(verify, key) for key in lists if key in verify}
     extra = {
         "repository": _some(
             {

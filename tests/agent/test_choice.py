@@ -27,6 +27,7 @@ def evidence(verdict: str, broken: int) -> Verification:
         broken=tuple(f"t.py::{n}" for n in range(broken)),
         still_red=(),
         new_tests=(),
+        flaky=(),
         before=NO_TESTS,
         after=NO_TESTS,
         old_tree="",

@@ -100,7 +100,8 @@ def network(verdict: str, reason: str = "", host: str = "x.example") -> events.N
 
 def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
     values: dict[str, Any] = {
-        "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "seconds": 2.0, **sets,
+        "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "flaky": [],
+        "seconds": 2.0, **sets,
     }  # fmt: skip
     return events.Verify(**values)
 
@@ -151,8 +152,14 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
         ),
         (events.Retry(attempt=1, wait=2.4, reason="busy"), ["retry    busy (in 2 s)"]),
         (
-            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"]),
-            ["verify   why (2.0 s)", "         fixed: t0", "         fixed: 2 more", "         broken: b"],
+            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"], flaky=["f"]),
+            [
+                "verify   why (2.0 s)",
+                "         fixed: t0",
+                "         fixed: 2 more",
+                "         broken: b",
+                "         flaky: f",
+            ],
         ),
         (events.Error(kind="ImageMissing", text="there is no image", exit=3), ["error    there is no image"]),
         (
