@@ -8,7 +8,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,12 +23,14 @@ from m3agent.agent.context.tokenizer.source import chosen_tokenizer
 from m3agent.agent.conversation import Conversation
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status, UsageError
-from m3agent.agent.handover import apply_to_work_tree, check_branch, commit_to_branch
+from m3agent.agent.handover import HandOver, apply_to_work_tree, commit_to_branch
 from m3agent.agent.hosts import announce
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.issue import Issue
 from m3agent.agent.limits import Limits
 from m3agent.agent.loop import Loop, Outcome
+from m3agent.agent.offer import destination, offer
+from m3agent.agent.pull_request import Work, commit_message
 from m3agent.agent.repository import Repository
 from m3agent.agent.resume import Outstanding, ResumePoint
 from m3agent.agent.servers import live_servers
@@ -49,6 +51,7 @@ from m3agent.serving.client import Client, RetryNote
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.examine import Findings, examine
+from m3agent.serving.http import redact
 from m3agent.serving.prices import Prices
 from m3agent.tools.registry import Toolset
 from m3agent.tools.test_runner import TestReport
@@ -62,14 +65,13 @@ ANSWER_ROOM = 32_768
 
 @dataclass(frozen=True)
 class FixRequest:
-    """What to fix, where, and what to do with the patch. branch: name of a new one, or None. resume: where a session that
-    ended before its time goes on; None for a new one."""
+    """What to fix, where, and what to do with the patch. resume: where a session that ended before its time goes on; None
+    for a new one."""
 
     issue: Issue
     repository: Repository
     settings: Settings
-    apply: bool = False
-    branch: str | None = None
+    hand_over: HandOver = field(default_factory=HandOver)
     resume: ResumePoint | None = None
 
 
@@ -142,10 +144,9 @@ async def _fix(
     messages: Conversation | None = None
     outstanding: list[Outstanding] = []
     dirty = 0
-    if request.branch is not None:
-        check_branch(repository, request.branch)
-    if request.apply and repository.bare:
-        raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
+    request.hand_over.check(repository)
+    if request.hand_over.pull_request:
+        await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
     spec, backend = await chosen_sandbox(settings, say)
     if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
         (await asyncio.to_thread(connect)).close()
@@ -221,7 +222,7 @@ async def _fix(
         _log_verification(session, evidence)
     if lost := await asyncio.to_thread(trim, state):
         say(f"{len(lost)} old sessions lost their trees and messages, for sessions took too much of the disk")
-    return end.finished(outcome, patch, evidence, request)
+    return await end.finished(outcome, patch, evidence, request, say)
 
 
 async def _gather(*work: Any) -> tuple[Any, ...]:
@@ -449,13 +450,18 @@ class _End:
     progress: Progress
     started: float
 
-    def finished(
-        self, outcome: Outcome, patch: Patch, evidence: Verification | None, request: FixRequest
+    async def finished(
+        self,
+        outcome: Outcome,
+        patch: Patch,
+        evidence: Verification | None,
+        request: FixRequest,
+        say: Callable[[str], None],
     ) -> FixResult:
         """The loop came to an end of its own; hand the patch over."""
         status, reason = judge(outcome, evidence)
         exit_code = EXIT_CODES[status]
-        notes = []
+        notes, opened = [], None
         if patch.runs_later:
             notes.append(
                 f"these files run by themselves later, read them first: {', '.join(patch.runs_later)}"
@@ -463,17 +469,21 @@ class _End:
         sandbox = self.progress.sandbox
         if sandbox is not None and sandbox.left_out:
             notes += [f"not in the patch: {name} ({why})" for name, why in sandbox.left_out.items()]
-        if status is Status.VERIFIED or (not patch.empty and status is Status.UNVERIFIED):
+        if evidence is not None and status in (Status.VERIFIED, Status.UNVERIFIED):
             try:
-                notes += self._hand_over(request, patch, status)
+                if request.hand_over.pull_request:
+                    opened = await self._offer(request, patch, evidence, outcome.text, say)
+                    notes.append(f"opened pull request {opened}")
+                else:
+                    notes += self._hand_over(request, patch, status)
             except M3AgentError as error:
                 self.session.write(
                     events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
                 )
                 exit_code = error.exit_code
-        elif (request.apply or request.branch) and not patch.empty:
-            notes.append("the patch was not applied, since the fix did not succeed")
-        return self._write(status, reason, exit_code, patch, evidence, notes)
+        elif request.hand_over.asked and not patch.empty:
+            notes.append("the patch was not handed over, since the fix did not succeed")
+        return self._write(status, reason, exit_code, patch, evidence, notes, opened)
 
     def error(self, kind: str, text: str, exit_code: int) -> FixResult:
         """Something failed that is not the model's doing."""
@@ -498,14 +508,36 @@ class _End:
     def _hand_over(self, request: FixRequest, patch: Patch, status: Status) -> list[str]:
         workspace = self.progress.workspace
         assert workspace is not None
-        if request.apply:
+        if request.hand_over.apply:
             apply_to_work_tree(request.repository, workspace, patch)
             return [f"applied to the work tree: {', '.join(patch.paths)}"]
-        if request.branch is not None:
-            message = f"Fix: {request.issue.title}\n\nMade by m3agent {__version__}; verdict: {status}.\n"
-            commit = commit_to_branch(request.repository, workspace, patch, request.branch, message)
-            return [f"committed to branch {request.branch} as {commit[:12]}"]
+        if (branch := request.hand_over.branch) is not None:
+            message = commit_message(request.issue, status)
+            commit = commit_to_branch(request.repository, workspace, patch, branch, message)
+            return [f"committed to branch {branch} as {commit[:12]}"]
         return []
+
+    async def _offer(
+        self,
+        request: FixRequest,
+        patch: Patch,
+        evidence: Verification,
+        words: str,
+        say: Callable[[str], None],
+    ) -> str:
+        workspace, loop, settings = self.progress.workspace, self.progress.loop, request.settings
+        assert workspace is not None
+        assert loop is not None
+        model = loop.client.endpoint.model
+        return await offer(
+            request.repository,
+            workspace,
+            patch,
+            Work(request.issue, patch.paths, evidence, redact(words, settings.key), model),
+            branch=request.hand_over.branch,
+            github_api=settings.github_api,
+            say=say,
+        )
 
     def _write(
         self,
@@ -515,6 +547,7 @@ class _End:
         patch: Patch | None,
         evidence: Verification | None,
         notes: list[str],
+        pull_request: str | None = None,
     ) -> FixResult:
         text = patch.text if patch is not None else b""
         path = self.session.write_file("patch.diff", text) if text else None
@@ -527,6 +560,7 @@ class _End:
                 patch=str(path) if path else None,
                 paths=list(patch.paths) if patch is not None else [],
                 notes=notes,
+                pull_request=pull_request,
                 turns=loop.turn if loop else 0,
                 calls=loop.calls if loop else 0,
                 prompt_tokens=used.prompt,

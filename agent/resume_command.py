@@ -15,7 +15,7 @@ from m3agent.agent.console import (
     Branch,
     MaxCost,
     MaxTokens,
-    check_one_way,
+    PullRequest,
     faults,
     print_bytes,
     run,
@@ -24,6 +24,7 @@ from m3agent.agent.console import (
 
 if TYPE_CHECKING:
     from m3agent.agent.fix import FixRequest
+    from m3agent.agent.handover import HandOver
     from m3agent.agent.resume import ResumePoint
     from m3agent.agent.settings import Settings
 
@@ -40,6 +41,7 @@ def resume(
     max_cost: MaxCost = None,
     apply: Apply = False,
     branch: Branch = None,
+    pr: PullRequest = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a fix that was interrupted or killed, or had reached a limit.
@@ -54,15 +56,17 @@ def resume(
         "max_cost": max_cost,
     }
     with faults():
-        check_one_way(apply, branch)
-        code, patch = run(_resume(session, limits, apply, branch, as_json))
+        from m3agent.agent.handover import HandOver
+
+        hand_over = HandOver(apply, branch, pr)
+        code, patch = run(_resume(session, limits, hand_over, as_json))
         if patch and not as_json:
             print_bytes(patch)
         raise typer.Exit(code)
 
 
 async def _resume(
-    name: str, limits: Mapping[str, object], apply: bool, branch: str | None, as_json: bool
+    name: str, limits: Mapping[str, object], hand_over: HandOver, as_json: bool
 ) -> tuple[int, bytes]:
     from m3agent.agent import fix as flow
     from m3agent.agent.resume import resume_point
@@ -76,14 +80,14 @@ async def _resume(
     with screen:
         session, lines = Session.open(find_session(state, name), sinks(screen, as_json=as_json))
         try:
-            request = _request(resume_point(lines), limits, apply, branch)
+            request = _request(resume_point(lines), limits, hand_over)
             result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
         finally:
             session.close()
     return result.exit_code, result.patch
 
 
-def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, branch: str | None) -> FixRequest:
+def _request(point: ResumePoint, limits: Mapping[str, object], hand_over: HandOver) -> FixRequest:
     """The fix as it was asked for. Raises UsageError where the repository is not there any more."""
     from m3agent.agent.fix import FixRequest
     from m3agent.agent.issue import Issue
@@ -93,7 +97,7 @@ def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, bran
     repository = open_repository(Path(where["root"] or where["git_dir"]))
     settings = _settings(point, limits, repository.root or repository.git_dir)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
-    return FixRequest(what, repository, settings, apply=apply, branch=branch, resume=point)
+    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point)
 
 
 def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) -> Settings:
