@@ -21,9 +21,9 @@ from m3agent.agent.console import (
     Branch,
     MaxCost,
     MaxTokens,
+    PullRequest,
     Repo,
     SandboxKind,
-    check_one_way,
     end,
     faults,
     print_bytes,
@@ -38,6 +38,7 @@ from m3agent.agent.sandbox_commands import sandbox_app
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from m3agent.agent.handover import HandOver
     from m3agent.agent.issue import Issue
     from m3agent.agent.repository import Repository
     from m3agent.agent.settings import Settings
@@ -175,6 +176,7 @@ def fix(
     ] = None,
     apply: Apply = False,
     branch: Branch = None,
+    pr: PullRequest = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not warn before a repository first goes to a host.")
     ] = False,
@@ -210,8 +212,10 @@ def fix(
         "github_api": github_api,
     }
     with faults():
-        check_one_way(apply, branch)
-        code, patch = run(_fix(issue, attach or [], repo, flags, apply, branch, as_json))
+        from m3agent.agent.handover import HandOver
+
+        hand_over = HandOver(apply, branch, pr)
+        code, patch = run(_fix(issue, attach or [], repo, flags, hand_over, as_json))
         if patch and not as_json:
             print_bytes(patch)
         raise typer.Exit(code)
@@ -222,8 +226,7 @@ async def _fix(
     attach: list[Path],
     repo: Path,
     flags: dict[str, object],
-    apply: bool,
-    branch: str | None,
+    hand_over: HandOver,
     as_json: bool,
 ) -> tuple[int, bytes]:
     import asyncio
@@ -257,7 +260,7 @@ async def _fix(
             stack.enter_context(contextlib.closing(session))
             for session in Session.create_attempts(state, sinks(screen, as_json=as_json), settings.attempts)
         ]
-        request = FixRequest(loaded, repository, settings, apply=apply, branch=branch)
+        request = FixRequest(loaded, repository, settings, hand_over=hand_over)
         result = await flow.fix(request, sessions, state, say=screen.say, listener=screen.listener)
     return result.exit_code, result.patch
 

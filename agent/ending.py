@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent import __version__
 from m3agent.agent import events
 from m3agent.agent.attempt import Attempt
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
 from m3agent.agent.handover import apply_to_work_tree, commit_to_branch
 from m3agent.agent.loop import Outcome
+from m3agent.agent.offer import offer
+from m3agent.agent.pull_request import Work, commit_message
 from m3agent.agent.verify import Verification
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.workspace import Patch
 from m3agent.serving.errors import ModelServerError
+from m3agent.serving.http import redact
 
 MODEL_SERVER_EXIT = 4
 SANDBOX_EXIT = 3
@@ -35,8 +37,12 @@ class FixResult:
     evidence: Verification | None
 
 
-def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
-    """An attempt that nobody interrupted has come to its end; `hand_over` is for the one that was chosen."""
+async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
+    """An attempt that nobody interrupted has come to its end; `hand_over` is for the one that was chosen.
+
+    Raises:
+        SandboxError: the patch could not be read; the attempt is not ended then.
+    """
     if attempt.failure is not None:
         return _failed(attempt, attempt.failure)
     if attempt.overtaken_by is not None:
@@ -46,15 +52,23 @@ def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixR
     status, reason = judge(attempt.outcome, attempt.evidence)
     exit_code = EXIT_CODES[status]
     found = [*notes, *_notes_on(attempt, attempt.patch)]
-    if hand_over and not attempt.patch.empty:
+    opened = None
+    wanted = attempt.request.hand_over
+    if hand_over and wanted.asked and attempt.evidence is not None:
         try:
-            found += _hand_over(attempt, attempt.patch, status)
+            if status not in (Status.VERIFIED, Status.UNVERIFIED):
+                found.append("the patch was not handed over, since the fix did not succeed")
+            elif wanted.pull_request:
+                opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
+                found.append(f"opened pull request {opened}")
+            else:
+                found.append(_hand_over(attempt, attempt.patch, status))
         except M3AgentError as error:
             attempt.session.write(
                 events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
             )
             exit_code = error.exit_code
-    return _write(attempt, status, reason, exit_code, attempt.patch, found)
+    return _write(attempt, status, reason, exit_code, attempt.patch, found, opened)
 
 
 def end_early(
@@ -95,19 +109,34 @@ def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
     return notes
 
 
-def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> list[str]:
+def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
+    """Apply or commit the patch, as asked; says what was done."""
     request, workspace = attempt.request, attempt.workspace
     assert workspace is not None
-    if not request.apply and request.branch is None:
-        return []
-    if status not in (Status.VERIFIED, Status.UNVERIFIED):
-        return ["the patch was not applied, since the fix did not succeed"]
-    if request.branch is None:
+    if (branch := request.hand_over.branch) is None:
         apply_to_work_tree(request.repository, workspace, patch)
-        return [f"applied to the work tree: {', '.join(patch.paths)}"]
-    message = f"Fix: {request.issue.title}\n\nMade by m3agent {__version__}; verdict: {status}.\n"
-    commit = commit_to_branch(request.repository, workspace, patch, request.branch, message)
-    return [f"committed to branch {request.branch} as {commit[:12]}"]
+        return f"applied to the work tree: {', '.join(patch.paths)}"
+    message = commit_message(request.issue, status)
+    commit = commit_to_branch(request.repository, workspace, patch, branch, message)
+    return f"committed to branch {branch} as {commit[:12]}"
+
+
+async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: str) -> str:
+    """Open a pull request; returns its address. words: the model's last ones."""
+    request, workspace, loop = attempt.request, attempt.workspace, attempt.loop
+    assert workspace is not None
+    assert loop is not None
+    model = loop.model.client.endpoint.model
+    work = Work(request.issue, patch.paths, evidence, redact(words, request.settings.key), model)
+    return await offer(
+        request.repository,
+        workspace,
+        patch,
+        work,
+        branch=request.hand_over.branch,
+        github_api=request.settings.github_api,
+        say=attempt.say,
+    )
 
 
 def _write(
@@ -117,6 +146,7 @@ def _write(
     exit_code: int,
     patch: Patch | None,
     notes: list[str],
+    pull_request: str | None = None,
 ) -> FixResult:
     session, used, loop = attempt.session, attempt.limits.used, attempt.loop
     text = patch.text if patch is not None else b""
@@ -129,6 +159,7 @@ def _write(
             patch=str(path) if path else None,
             paths=list(patch.paths) if patch is not None else [],
             notes=notes,
+            pull_request=pull_request,
             turns=loop.model.turn if loop else 0,
             calls=loop.calls.number if loop else 0,
             prompt_tokens=used.prompt,

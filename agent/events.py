@@ -308,7 +308,8 @@ class AttemptChosen(Event):
 @dataclass(frozen=True)
 class SessionFinished(Event):
     """Last event. reason: why it ended so, in one sentence; patch: path of the patch file, null when there is none;
-    notes: what the user should know of it (files that run later, files left out)."""
+    notes: what the user should know of it (files that run later, files left out); pull_request: address of the one opened,
+    null without one."""
 
     type = "session.finished"
     status: str
@@ -317,6 +318,7 @@ class SessionFinished(Event):
     patch: str | None
     paths: list[str]
     notes: list[str]
+    pull_request: str | None
     turns: int
     calls: int
     prompt_tokens: int | None

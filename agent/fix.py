@@ -15,11 +15,11 @@ from m3agent.agent.attempt import Attempt
 from m3agent.agent.choice import ranked, result_of
 from m3agent.agent.ending import FixResult, end, end_early
 from m3agent.agent.environments import chosen_sandbox, with_environment
-from m3agent.agent.errors import M3AgentError, UsageError
+from m3agent.agent.errors import M3AgentError
 from m3agent.agent.ground import Ground, find_endpoint, prepare
-from m3agent.agent.handover import check_branch
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.limits import Limits
+from m3agent.agent.offer import destination
 from m3agent.agent.request import FixRequest
 from m3agent.agent.session import Session
 from m3agent.agent.together import all_of
@@ -65,7 +65,7 @@ async def fix(
         except FAILURES as error:
             for attempt in attempts:
                 attempt.failure = attempt.failure or error
-    return _hand_over_the_best(attempts)
+    return await _hand_over_the_best(attempts)
 
 
 def _attempts(
@@ -102,10 +102,9 @@ async def _make(
 ) -> None:
     """All attempts, each to its end, or until one of them is verified."""
     settings, repository = request.settings, request.repository
-    if request.branch is not None:
-        check_branch(repository, request.branch)
-    if request.apply and repository.bare:
-        raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
+    request.hand_over.check(repository)
+    if request.hand_over.pull_request:
+        await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
     spec, backend = await chosen_sandbox(settings, say)
     if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
         (await asyncio.to_thread(connect)).close()
@@ -197,7 +196,7 @@ async def _work(
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
+async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
     """Choose among the attempts and end all of them; returns what came of the chosen one."""
     results = [
         result_of(attempt.variation.number, attempt.workspace, attempt.patch, attempt.evidence)
@@ -214,5 +213,12 @@ def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
                 attempt.session.write(event)
         for attempt in attempts:
             if attempt is not chosen:
-                end(attempt, hand_over=False, notes=notes)
-    return end(chosen, hand_over=True, notes=notes)
+                await end(attempt, hand_over=False, notes=notes)
+    try:
+        return await end(chosen, hand_over=True, notes=notes)
+    except asyncio.CancelledError:
+        end_early(chosen, "interrupted")
+        raise
+    except FAILURES as error:
+        chosen.failure = error
+        return await end(chosen, hand_over=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from m3agent.agent.handover import HandOver
 from m3agent.agent.issue import Issue
 from m3agent.agent.repository import Repository
 from m3agent.agent.resume import ResumePoint
@@ -12,12 +13,11 @@ from m3agent.agent.settings import Settings
 
 @dataclass(frozen=True)
 class FixRequest:
-    """What to fix, where, and what to do with the patch. branch: name of a new one, or None. resume: where a session that
-    ended before its time goes on; None for a new one."""
+    """What to fix, where, and what to do with the patch. resume: where a session that ended before its time goes on; None
+    for a new one."""
 
     issue: Issue
     repository: Repository
     settings: Settings
-    apply: bool = False
-    branch: str | None = None
+    hand_over: HandOver = field(default_factory=HandOver)
     resume: ResumePoint | None = None

@@ -16,7 +16,7 @@ from m3agent.agent.console import (
     Branch,
     MaxCost,
     MaxTokens,
-    check_one_way,
+    PullRequest,
     faults,
     print_bytes,
     run,
@@ -24,6 +24,7 @@ from m3agent.agent.console import (
 )
 
 if TYPE_CHECKING:
+    from m3agent.agent.handover import HandOver
     from m3agent.agent.request import FixRequest
     from m3agent.agent.resume import ResumePoint
     from m3agent.agent.settings import Settings
@@ -43,6 +44,7 @@ def resume(
     max_cost: MaxCost = None,
     apply: Apply = False,
     branch: Branch = None,
+    pr: PullRequest = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a fix that was interrupted or killed, or had reached a limit.
@@ -52,7 +54,7 @@ def resume(
     """
     limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
     with faults():
-        _go_on(lambda state: _found(state, session), "", limits, apply, branch, as_json)
+        _go_on(lambda state: _found(state, session), "", limits, (apply, branch, pr), as_json)
 
 
 def fork(
@@ -68,6 +70,7 @@ def fork(
     max_cost: MaxCost = None,
     apply: Apply = False,
     branch: Branch = None,
+    pr: PullRequest = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on from an earlier point of a fix in a session of its own, and leave the first as it is.
@@ -83,8 +86,7 @@ def fork(
             lambda state: fork_session(state, _found(state, session), turn),
             tell,
             limits,
-            apply,
-            branch,
+            (apply, branch, pr),
             as_json,
         )
 
@@ -110,13 +112,13 @@ def _go_on(
     folder: Callable[[Path], Path],
     tell: str,
     limits: Mapping[str, object],
-    apply: bool,
-    branch: str | None,
+    ways: tuple[bool, str | None, bool],
     as_json: bool,
 ) -> None:
-    """Go on in the session whose folder `folder` names, in the state folder it is given."""
-    check_one_way(apply, branch)
-    code, patch = run(_resume(folder, tell, limits, apply, branch, as_json))
+    """Go on in the session whose folder `folder` names, in the state folder it is given. ways: to hand the patch over."""
+    from m3agent.agent.handover import HandOver
+
+    code, patch = run(_resume(folder, tell, limits, HandOver(*ways), as_json))
     if patch and not as_json:
         print_bytes(patch)
     raise typer.Exit(code)
@@ -126,8 +128,7 @@ async def _resume(
     folder: Callable[[Path], Path],
     tell: str,
     limits: Mapping[str, object],
-    apply: bool,
-    branch: str | None,
+    hand_over: HandOver,
     as_json: bool,
 ) -> tuple[int, bytes]:
     from m3agent.agent import fix as flow
@@ -143,7 +144,7 @@ async def _resume(
         session, lines = Session.open(folder(state), sinks(screen, as_json=as_json))
         try:
             point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
-            request = _request(point, limits, apply, branch)
+            request = _request(point, limits, hand_over)
             screen.read(lines)
             result = await flow.fix(request, [session], state, say=screen.say, listener=screen.listener)
         finally:
@@ -151,7 +152,7 @@ async def _resume(
     return result.exit_code, result.patch
 
 
-def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, branch: str | None) -> FixRequest:
+def _request(point: ResumePoint, limits: Mapping[str, object], hand_over: HandOver) -> FixRequest:
     """The fix as it was asked for. Raises UsageError where the repository is not there any more."""
     from m3agent.agent.issue import Issue
     from m3agent.agent.repository import open_repository
@@ -161,7 +162,7 @@ def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, bran
     repository = open_repository(Path(where["root"] or where["git_dir"]))
     settings = _settings(point, limits, repository.root or repository.git_dir)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
-    return FixRequest(what, repository, settings, apply=apply, branch=branch, resume=point)
+    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point)
 
 
 def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) -> Settings:

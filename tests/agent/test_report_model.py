@@ -96,7 +96,7 @@ def finished(status: str = "verified", **changes: Any) -> events.SessionFinished
     values: dict[str, Any] = {
         "status": status, "exit": 0 if status == "verified" else 1, "reason": "1 test red before, green after",
         "patch": "/nowhere/patch.diff", "paths": ["src/deck.py"], "notes": ["applied to the work tree: src/deck.py"],
-        "turns": 6, "calls": 5, "prompt_tokens": 2_490_900, "cached_tokens": 2_070_000, "completion_tokens": 2_400,
+        "pull_request": None, "turns": 6, "calls": 5, "prompt_tokens": 2_490_900, "cached_tokens": 2_070_000, "completion_tokens": 2_400,
         "reasoning_tokens": 480, "cached_share": 0.831, "tokens_per_second": 61.4, "price": 0.0731, "seconds": 96.3, **changes,
     }  # fmt: skip
     return events.SessionFinished(**values)

@@ -70,8 +70,8 @@ def finished_call(content: str = "exit code: 0\nstdout:\nx", status: str = "done
 def ended(status: str = "verified", **changes: Any) -> events.SessionFinished:
     values: dict[str, Any] = {
         "status": status, "exit": 0, "reason": "1 test red before, green after", "patch": None, "paths": [],
-        "notes": [], "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None, "completion_tokens": None,
-        "reasoning_tokens": None, "cached_share": None, "tokens_per_second": None, "price": None, "seconds": 12.34,
+        "notes": [], "pull_request": None, "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None,
+        "completion_tokens": None, "reasoning_tokens": None, "cached_share": None, "tokens_per_second": None, "price": None, "seconds": 12.34,
         **changes,
     }  # fmt: skip
     return events.SessionFinished(**values)
