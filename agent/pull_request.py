@@ -96,6 +96,7 @@ def body(work: Work, project: Project) -> str:
     parts += _listed("Broken", evidence.broken)
     parts += _listed("Red before and still red", evidence.still_red)
     parts += _listed("Tests that the patch adds", evidence.new_tests)
+    parts += _listed("Flaky, left out of account", evidence.flaky)
     if work.uncommitted:
         parts.append(
             f"The tests ran with uncommitted changes to {work.uncommitted} "

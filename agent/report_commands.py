@@ -92,7 +92,7 @@ def report(
 
 def _read(state: Path, name: str) -> SessionReport:
     """The report of the session that an argument means: a path if it looks like one, else an id."""
-    from m3agent.agent.report.model import report_of
+    from m3agent.agent.report.reader import report_of
     from m3agent.agent.session_log import LOG, read_log
     from m3agent.agent.sessions import find_session
 

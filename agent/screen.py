@@ -43,6 +43,9 @@ class Screen:
         self._rows: dict[str, Row] = {}
         self._row = Row()  # of the session whose line is being shown
         self._common: dict[str, str] = {}  # what all attempts have in common, by its label
+        self._errors: dict[
+            str, str
+        ] = {}  # what went wrong, by session: its end follows, mostly for that reason
         self._told: set[str] = set()  # requests to the network that were refused or failed
 
     def __enter__(self) -> Self:
@@ -173,17 +176,20 @@ class Screen:
                 self._print("", f"{name}: {len(ids) - 5} more")
 
     def _on_error(self, line: Line) -> None:
-        self._print("error", shown(line["text"], 500), "bold red")
+        self._errors[line["session"]] = shown(line["text"], 500)
 
     def _on_session_finished(self, line: Line) -> None:
         for note in line["notes"]:
             self._print("note", shown(note, 300), "yellow")
         style = STATUS_STYLES.get(line["status"], "bold red")
-        self._print(
-            line["status"],
-            f"{shown(line['reason'], 300)}  ({line['seconds']:.1f} s, {line['turns']} turns)",
-            style,
-        )
+        reason, error = shown(line["reason"], 500), self._errors.pop(line["session"], "")
+        if error not in ("", reason):
+            self._print("error", error, "bold red")
+        if line["status"] == "error":
+            if reason == self._common.get("error"):
+                return  # another attempt ended for the same reason
+            self._common["error"] = reason
+        self._print(line["status"], f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
         if used := _used(line):
             self._print("used", used)
         if line["patch"]:

@@ -43,7 +43,7 @@ def issue(title: str = "Sums are wrong", source: str = "text") -> Issue:
 def evidence(verdict: Literal["verified", "unverified"] = "verified", **sets: Any) -> Verification:
     values: dict[str, Any] = {
         "reason": "1 test red before, green after", "fixed": ("t.py::test_a",), "broken": (), "still_red": (),
-        "new_tests": (), "before": REPORT, "after": REPORT, "old_tree": "", "new_tree": "", "seconds": 1.0, **sets,
+        "new_tests": (), "flaky": (), "before": REPORT, "after": REPORT, "old_tree": "", "new_tree": "", "seconds": 1.0, **sets,
     }  # fmt: skip
     return Verification(verdict, **values)
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from m3agent.agent import events
 from m3agent.agent.events import Event
-from m3agent.agent.report.model import SessionReport, report_of
+from m3agent.agent.report.model import SessionReport
 from m3agent.agent.report.page import render
+from m3agent.agent.report.reader import report_of
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import LOG, SessionLog, read_log
 
@@ -269,6 +270,38 @@ def test_a_resumed_session_says_so_where_it_went_on(write: Write) -> None:
         incident.text,
     )
     assert (report.status, report.turns[1].marks) == ("limit", [])
+
+
+def test_attempts_summaries_and_forks_are_told(write: Write) -> None:
+    attempt = {"number": 2, "of": 3, "hint": "Look <twice>.", "temperature": 0.7, "seed": 1, "group": "x"}
+    forked = events.SessionForked(source="20260101-000000-abcdef", turn=1)
+    ranks = [
+        {"number": 2, "verdict": "verified", "regressions": 0},
+        {"number": 1, "verdict": "failed", "regressions": 3},
+    ]
+    report = read(
+        write(
+            started(attempt=attempt),
+            turn_started(1),
+            message(1),
+            turn_finished(1),
+            forked,
+            turn_started(2),
+            message(2),
+            events.ContextSummarised(turn=2, messages=40, kept=4, own_words=True, text="notes"),
+            events.AttemptChosen(chosen=2, ranking=ranks),
+            finished("verified"),
+        )
+    )
+    facts = dict(report.facts)
+    assert facts["Attempt"] == "2 of 3, temperature 0.7, told: Look <twice>."
+    assert facts["Attempts"] == "2 chosen; best first: 2 verified; 1 failed, 3 broken"
+    assert "session 20260101-000000-abcdef" in report.turns[1].before[0].text
+    [incident] = report.turns[1].incidents
+    assert "the model's notes took the place of all but the last 4 messages" in incident.text
+    assert not incident.bad
+    assert "Look &lt;twice&gt;." in render([report])
+    assert not any("left out" in note for note in report.notes)
 
 
 def test_unknown_types_are_left_out_with_a_note(write: Write) -> None:
