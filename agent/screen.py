@@ -176,20 +176,18 @@ class Screen:
                 self._print("", f"{name}: {len(ids) - 5} more")
 
     def _on_error(self, line: Line) -> None:
-        self._errors[line["session"]] = shown(line["text"], 500)
+        text = shown(line["text"], 500)
+        if text not in self._errors:
+            self._errors.add(text)
+            self._print("error", text, "bold red")
 
     def _on_session_finished(self, line: Line) -> None:
         for note in line["notes"]:
             self._print("note", shown(note, 300), "yellow")
         style = STATUS_STYLES.get(line["status"], "bold red")
-        reason, error = shown(line["reason"], 500), self._errors.pop(line["session"], "")
-        if error not in ("", reason):
-            self._print("error", error, "bold red")
-        if line["status"] == "error":
-            if reason == self._common.get("error"):
-                return  # another attempt ended for the same reason
-            self._common["error"] = reason
-        self._print(line["status"], f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
+        reason = shown(line["reason"], 500)
+        if reason not in self._errors:
+            self._print(line["status"], f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
         if used := _used(line):
             self._print("used", used)
         if line["patch"]:
