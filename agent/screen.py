@@ -43,9 +43,7 @@ class Screen:
         self._rows: dict[str, Row] = {}
         self._row = Row()  # of the session whose line is being shown
         self._common: dict[str, str] = {}  # what all attempts have in common, by its label
-        self._errors: dict[
-            str, str
-        ] = {}  # what went wrong, by session: its end follows, mostly for that reason
+        self._errors: set[str] = set()  # they mostly end a session, or all of them, and are said once
         self._told: set[str] = set()  # requests to the network that were refused or failed
 
     def __enter__(self) -> Self:
