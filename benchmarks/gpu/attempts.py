@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common import commit_all
-from benchmarks.gpu.fix import FERRY, LINES
+from benchmarks.gpu.fix import FERRY, LINES, run_fix
 from benchmarks.gpu.proxy import ScriptingProxy
 
 LEAST_CACHED = 0.9
@@ -45,18 +44,7 @@ def main() -> int:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
         commit_all(repo, "ferry 0.3.0")
-        command = [
-            sys.executable,
-            "-m",
-            "m3agent.agent.cli",
-            "fix",
-            str(repo / "ISSUE.md"),
-            "--repo",
-            str(repo),
-        ]
-        command += ["--endpoint", proxy.url, "--attempts", str(options.attempts), "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+        code, events = run_fix(repo, proxy.url, "--attempts", str(options.attempts))
     numbers = {e["session"]: e["attempt"]["number"] for e in events if e["type"] == "session.started"}
     rows = [
         {"attempt": numbers[event["session"]]}
@@ -72,9 +60,9 @@ def main() -> int:
             f"first token after {row['first_token_seconds']:.2f} s"
         )
     if options.json is not None:
-        options.json.write_text(json.dumps({"rows": rows, "exit": done.returncode}, indent=1))
+        options.json.write_text(json.dumps({"rows": rows, "exit": code}, indent=1))
     shared = all((row["cached_share"] or 0) >= LEAST_CACHED for row in rows if row["attempt"] > 1)
-    return 0 if done.returncode == 0 and shared and len(rows) == options.attempts else 1
+    return 0 if code == 0 and shared and len(rows) == options.attempts else 1
 
 
 if __name__ == "__main__":

@@ -82,23 +82,20 @@ def main() -> int:
         repo = Path(folder) / "ferry"
         shutil.copytree(FERRY, repo)
         commit_all(repo, "ferry 0.3.0")
-        command = [
-            sys.executable,
-            "-m",
-            "m3agent.agent.cli",
-            "fix",
-            str(repo / "ISSUE.md"),
-            "--repo",
-            str(repo),
-        ]
-        command += ["--endpoint", proxy.url, "--thinking", options.thinking, "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+        code, events = run_fix(repo, proxy.url, "--thinking", options.thinking)
     faults = problems(events, proxy)
     show(events, proxy, faults)
     if options.json is not None:
         options.json.write_text(json.dumps({"events": events, "faults": faults}, indent=1))
-    return 1 if faults or done.returncode else 0
+    return 1 if faults or code else 0
+
+
+def run_fix(repo: Path, url: str, *more: str) -> tuple[int, list[dict[str, Any]]]:
+    """`m3agent fix` on the ferry in `repo`: its exit code and its event log."""
+    command = [sys.executable, "-m", "m3agent.agent.cli", "fix", str(repo / "ISSUE.md"), "--repo", str(repo)]
+    command += ["--endpoint", url, *more, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def problems(events: list[dict[str, Any]], proxy: ScriptingProxy) -> list[str]:
