@@ -464,6 +464,8 @@ class _End:
         if sandbox is not None and sandbox.left_out:
             notes += [f"not in the patch: {name} ({why})" for name, why in sandbox.left_out.items()]
         if status is Status.VERIFIED or (not patch.empty and status is Status.UNVERIFIED):
+            # before the user's repository is touched: whatever ends this process then, the patch is there
+            self.session.write_file("patch.diff", patch.text)
             try:
                 notes += self._hand_over(request, patch, status)
             except M3AgentError as error:

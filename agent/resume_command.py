@@ -72,7 +72,7 @@ async def _resume(
     from m3agent.agent.settings import state_dir
 
     state = state_dir(os.environ)
-    screen = Screen(quiet=as_json)
+    screen = Screen()
     with screen:
         session, lines = Session.open(find_session(state, name), sinks(screen, as_json=as_json))
         try:

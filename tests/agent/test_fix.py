@@ -197,6 +197,20 @@ def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None
     assert "return a + b" in (repo / "calc.py").read_text()
 
 
+def test_the_patch_is_kept_before_the_repository_is_touched(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
+) -> None:
+    """A filter of the user's own runs while the commit is made, and sees what a kill would leave there."""
+    repo = make_repo(BUGGY)
+    look = f"cat {own_state}/state/sessions/*/patch.diff > {tmp_path}/seen; cat"
+    git(repo, "config", "filter.look.clean", look)
+    (repo / ".git" / "info" / "attributes").write_text("calc.py filter=look\n")
+    model.answers = [FIX, TEST, DONE]
+    done = fix(repo, model.url, "--branch", "fix/add")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen").read_text() == done.stdout != ""
+
+
 def test_uncommitted_changes_are_worked_on_and_never_overwritten(
     model: MisbehavingServer, make_repo: MakeRepo
 ) -> None:
