@@ -318,7 +318,9 @@ def _workspace_again(folder: Path, point: ResumePoint) -> Workspace:
     """The trees of a session that goes on. Raises UsageError where they are gone."""
     if not (folder / TREES).is_dir():
         raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
-    return Workspace(TreeStore(folder / TREES), point.started["tree"])
+    store = TreeStore(folder / TREES)
+    store.sweep()  # nobody else has it: the log is locked
+    return Workspace(store, point.started["tree"])
 
 
 def _session_resumed(

@@ -363,8 +363,10 @@ class Sandbox:
         self, request: Request, log: Path | None, keep: int, sink: Callable[[int, bytes], object] | None
     ) -> ExecResult:
         streams = {1: _Output(keep), 2: _Output(keep)}
-        file = None if log is None else await asyncio.to_thread(log.open, "wb")
+        file = None
         try:
+            if log is not None:
+                file = await asyncio.to_thread(log.open, "wb")
             while True:
                 header, payload = await request.next()
                 if header["ev"] == "out":
