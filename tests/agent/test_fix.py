@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers.dockerd import OwnEngine
 from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
 
 MakeRepo = Callable[..., Path]
@@ -609,50 +607,19 @@ def test_nothing_is_alive_two_seconds_after_kill_9(
 
 
 @pytest.fixture
-def own_engine(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """A Docker engine of the test's own, to be killed: its address and process id."""
-    program = shutil.which("dockerd")
-    if program is None or os.geteuid() != 0:
-        pytest.skip("needs root and a dockerd to start")
-    folder = Path(tempfile.mkdtemp(prefix="m3d", dir="/tmp"))  # a socket's path has to be short
-    address = f"unix://{folder}/s"
-    options = ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--host", address]
-    folders = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
-    with (folder / "log").open("wb") as log:
-        # in a network of its own: an engine without a bridge takes away the one that this machine's engine uses
-        engine = subprocess.Popen(
-            ["unshare", "--net", program, *options, *folders], stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        for _ in range(300):
-            if (folder / "s").exists() and not run_docker(address, "version").returncode:
-                break
-            assert engine.poll() is None, (folder / "log").read_text()
-        yield address, engine.pid
-    finally:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            if str(folder).encode() in _read(path):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-        engine.wait()
-        for line in Path("/proc/mounts").read_text().splitlines():
-            if line.split()[1].startswith(str(folder)):
-                subprocess.run(["umount", "-l", line.split()[1]], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def run_docker(address: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["docker", "--host", address, *args], capture_output=True, check=False, text=True, timeout=20
-    )
+def own_engine() -> Iterator[OwnEngine]:
+    """A Docker engine of the test's own, to be killed."""
+    if why := OwnEngine.barred_by():
+        pytest.skip(why)
+    with OwnEngine() as engine:
+        yield engine
 
 
 def test_an_engine_that_dies_midway_is_exit_3(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: tuple[str, int]
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: OwnEngine
 ) -> None:
-    address, engine = own_engine
     model.answers = [FIX, calls("code_exec", code="while True: pass"), DONE]
-    environment = {**os.environ, "DOCKER_HOST": address}
+    environment = {**os.environ, "DOCKER_HOST": own_engine.address}
     process = subprocess.Popen(
         command(
             "fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--endpoint", model.url, "--sandbox", "docker"
@@ -664,7 +631,7 @@ def test_an_engine_that_dies_midway_is_exit_3(
     model.wait_for_chats(2)
     while not [e for e in of_type(own_state, "call.started") if e["call"] == 2]:
         assert process.poll() is None
-    os.kill(engine, signal.SIGKILL)
+    own_engine.kill()
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 3, stderr
     assert b"Traceback" not in stderr
