@@ -110,7 +110,11 @@ class Model(LoopbackServer):
                 self._say(pages.get(self.path))
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:  # the client was killed while it sent
+                    self.close_connection = True
+                    return
                 if self.path != "/v1/chat/completions":
                     self._say(None)
                     return

@@ -20,6 +20,7 @@ from benchmarks.common import commit_all, git
 from benchmarks.sandbox_cycles import PR_SET_CHILD_SUBREAPER, children, containers_of, describe
 
 from m3agent.agent.conversation import FILE as MESSAGES
+from m3agent.agent.handover import STAGED
 from tests.servers.misbehaving import history_faults
 
 ISSUE = "add() gives wrong sums: add(2, 3) should be 5."
@@ -265,9 +266,14 @@ class Witness:
     def _files(self) -> Iterator[str]:
         """Files that were not finished, or forgotten."""
         stage = self._stage
-        # what was killed cannot tidy up after itself: the next process does in the state folder
-        for path in sorted((stage.repo if self._ended.code == -9 else stage.work).rglob("*")):
-            if path.name.endswith((".tmp", ".lock", "~")) or path.name.startswith(("tmp_", "unfinished-")):
+        code = self._ended.code
+        for path in sorted(stage.work.rglob("*")):
+            # what was killed cannot tidy up after itself: the next process does, in the state folder and here
+            ours = path.is_relative_to(stage.state) or path.is_relative_to(stage.repo / ".git" / STAGED)
+            if path.name.endswith((".tmp", ".lock", "~")) and not (code == -9 and ours):
+                yield f"half-written: {path.relative_to(stage.work)}"
+            # nor does git on a full disk
+            if path.name.startswith(("tmp_", "unfinished-")) and (code == 0 or not ours):
                 yield f"half-written: {path.relative_to(stage.work)}"
         for folder in (stage.scratch, stage.state / "scratch"):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
