@@ -21,9 +21,9 @@ from m3agent.agent.console import (
     Branch,
     MaxCost,
     MaxTokens,
+    PullRequest,
     Repo,
     SandboxKind,
-    check_one_way,
     end,
     faults,
     print_bytes,
@@ -32,12 +32,13 @@ from m3agent.agent.console import (
 )
 from m3agent.agent.export_command import export
 from m3agent.agent.report_commands import report, sessions_app
-from m3agent.agent.resume_command import resume
+from m3agent.agent.resume_command import fork, resume
 from m3agent.agent.sandbox_commands import sandbox_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from m3agent.agent.handover import HandOver
     from m3agent.agent.issue import Issue
     from m3agent.agent.repository import Repository
     from m3agent.agent.settings import Settings
@@ -55,6 +56,7 @@ config_app = typer.Typer(help="Settings and where they come from.", no_args_is_h
 app.add_typer(config_app, name="config")
 app.add_typer(sandbox_app, name="sandbox")
 sessions_app.command("resume")(resume)
+sessions_app.command("fork")(fork)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("report")(report)
@@ -143,6 +145,13 @@ def fix(
             help="Point the model to the repository's own instructions for agents (AGENTS.md and its kin)."
         ),
     ] = None,
+    attempts: Annotated[
+        int | None,
+        typer.Option(
+            help="Attempts side by side, of which the best is taken; limits of tokens and cost are for all of them.",
+            metavar="N",
+        ),
+    ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Most requests to the model.", metavar="N")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Most wall time.", metavar="M")] = None,
     max_tokens: MaxTokens = None,
@@ -167,6 +176,7 @@ def fix(
     ] = None,
     apply: Apply = False,
     branch: Branch = None,
+    pr: PullRequest = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not warn before a repository first goes to a host.")
     ] = False,
@@ -190,6 +200,7 @@ def fix(
         "tokenizer": tokenizer,
         "prefix": prefix and prefix.value,
         "instructions": instructions,
+        "attempts": attempts,
         "max_turns": max_turns,
         "max_minutes": max_minutes,
         "max_tokens": max_tokens,
@@ -201,8 +212,10 @@ def fix(
         "github_api": github_api,
     }
     with faults():
-        check_one_way(apply, branch)
-        code, patch = run(_fix(issue, attach or [], repo, flags, apply, branch, as_json))
+        from m3agent.agent.handover import HandOver
+
+        hand_over = HandOver(apply, branch, pr)
+        code, patch = run(_fix(issue, attach or [], repo, flags, hand_over, as_json))
         if patch and not as_json:
             print_bytes(patch)
         raise typer.Exit(code)
@@ -213,17 +226,18 @@ async def _fix(
     attach: list[Path],
     repo: Path,
     flags: dict[str, object],
-    apply: bool,
-    branch: str | None,
+    hand_over: HandOver,
     as_json: bool,
 ) -> tuple[int, bytes]:
     import asyncio
+    import contextlib
     import dataclasses
 
     from m3agent.agent import fix as flow
     from m3agent.agent.attachments import load_attachments
     from m3agent.agent.images import fitting
     from m3agent.agent.repository import open_repository
+    from m3agent.agent.request import FixRequest
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Session
     from m3agent.agent.settings import load_settings, state_dir
@@ -231,7 +245,7 @@ async def _fix(
 
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings
-    screen = Screen()
+    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # JSON lines would stand amid the rows
 
     def read_issue() -> Issue:
         attached = load_attachments(attach, say=screen.say)
@@ -241,13 +255,13 @@ async def _fix(
     loaded = await in_background(read_issue)
     state = state_dir(os.environ)
 
-    with screen:
-        session = Session.create(state, sinks(screen, as_json=as_json))
-        try:
-            request = flow.FixRequest(loaded, repository, settings, apply=apply, branch=branch)
-            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
-        finally:
-            session.close()
+    with screen, contextlib.ExitStack() as stack:
+        sessions = [
+            stack.enter_context(contextlib.closing(session))
+            for session in Session.create_attempts(state, sinks(screen, as_json=as_json), settings.attempts)
+        ]
+        request = FixRequest(loaded, repository, settings, hand_over=hand_over)
+        result = await flow.fix(request, sessions, state, say=screen.say, listener=screen.listener)
     return result.exit_code, result.patch
 
 

@@ -32,17 +32,13 @@ MaxTokens = Annotated[int | None, typer.Option(help="Most tokens the model may w
 MaxCost = Annotated[float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")]
 Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")]
 Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
+PullRequest = Annotated[
+    bool,
+    typer.Option("--pr", help="Push the patch as a new branch to origin on GitHub and open a pull request."),
+]
 AllowNet = Annotated[
     str | None, typer.Option(help="Hosts that commands may reach, through a proxy.", metavar="HOST,...")
 ]
-
-
-def check_one_way(apply: bool, branch: str | None) -> None:
-    """Raise UsageError where a patch is to be handed over in two ways."""
-    from m3agent.agent.errors import UsageError
-
-    if apply and branch is not None:
-        raise UsageError("--apply and --branch are two ways to hand over one patch: give one of them")
 
 
 def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:

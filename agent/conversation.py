@@ -1,4 +1,4 @@
-"""What the model has been told and has said, in memory and on the disk: it only grows, and resuming reads it back."""
+"""What the model has been told and has said, in memory and on the disk: the file only grows, and resuming reads it back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from m3agent.agent.errors import UsageError
 
 Message = dict[str, Any]
 FILE = "messages.jsonl"
+FIRST = 2
+"""Messages that a conversation begins with and keeps: the rules, and the repository with the issue."""
+SUMMARY = "summary"
+"""Role of the line that stands for a summary: `content`, and `kept`, where the messages behind it begin and end."""
 
 
 class Digest:
@@ -30,18 +34,48 @@ class Digest:
         return self._hash.hexdigest()
 
 
-def read_messages(folder: Path) -> list[Message] | None:
-    """The messages of a session, for who only looks: half a line at the end is left out. None where there are none.
+def read_lines(folder: Path) -> list[Message]:
+    """What stands in a session's file: messages, and where summaries took the place of some. Half a line at the end is
+    left out; empty where there is no file.
 
     Raises UsageError where the file is damaged.
     """
     try:
-        whole = (folder / FILE).read_bytes().rpartition(b"\n")[0]
-        return [json.loads(line) for line in whole.splitlines()] or None
+        raw = (folder / FILE).read_bytes().rpartition(b"\n")[0]
     except OSError:
-        return None
-    except ValueError as error:
+        return []
+    try:
+        lines = [json.loads(line) for line in raw.splitlines()]
+        for line in lines:
+            if line["role"] == SUMMARY:
+                _summarised([], line)
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{folder / FILE} is damaged ({error})") from None
+    return lines
+
+
+def read_messages(folder: Path) -> list[Message] | None:
+    """The messages of a session as its last request has them, for who only looks. None where there are none.
+
+    Raises UsageError where the file is damaged.
+    """
+    messages: list[Message] = []
+    for line in read_lines(folder):
+        if line["role"] == SUMMARY:
+            messages = _summarised(messages, line)
+        else:
+            messages.append(line)
+    return messages or None
+
+
+def as_line(message: Message) -> bytes:
+    """A message as its line in the file, without the end."""
+    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def _summarised(messages: list[Message], line: Message) -> list[Message]:
+    begin, end = line["kept"]
+    return [*messages[:FIRST], {"role": "user", "content": line["content"]}, *messages[begin:end]]
 
 
 class Conversation(Sequence[Message]):
@@ -54,6 +88,8 @@ class Conversation(Sequence[Message]):
     def __init__(self, folder: Path, messages: list[Message]) -> None:
         self._messages = messages
         self._file = AppendOnlyFile(folder / FILE)
+        self._digest = Digest()
+        self._digested = 0
 
     @classmethod
     def begin(cls, folder: Path, messages: Iterable[Message]) -> Conversation:
@@ -80,8 +116,27 @@ class Conversation(Sequence[Message]):
 
     def append(self, message: Message) -> None:
         """Add a message; it is with the kernel when this returns. Raises EnvironmentFault, and then it is not added."""
-        self._file.append(json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode())
+        self._write(message)
         self._messages.append(message)
+
+    def summarise(self, text: str, kept: range) -> None:
+        """Put a user's message with `text` in the place of all messages but the first and those `kept`, by position.
+
+        What was said stays in the file. Raises EnvironmentFault, and then nothing has changed.
+        """
+        line = {"role": SUMMARY, "content": text, "kept": [kept.start, kept.stop]}
+        self._write(line)
+        self._messages = _summarised(self._messages, line)
+        self._digest, self._digested = Digest(), 0
+
+    def digest(self) -> str:
+        """SHA-256 over all messages."""
+        self._digest.add(self._messages[self._digested :])
+        self._digested = len(self._messages)
+        return str(self._digest)
+
+    def _write(self, line: Message) -> None:
+        self._file.append(as_line(line))
 
     def close(self) -> None:
         """Close the file."""

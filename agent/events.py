@@ -25,7 +25,9 @@ class Event:
 @dataclass(frozen=True)
 class SessionStarted(Event):
     """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
-    issue: title, source, digest, text, images. endpoint: url and how it was chosen. tree: git tree id the work starts from."""
+    issue: title, source, digest, text, images. endpoint: url and how it was chosen. tree: git tree id the work starts from.
+    attempt: number, of (how many side by side), hint, temperature, seed, group (the first one's session); None where there
+    is only one."""
 
     type = "session.started"
     m3agent: str
@@ -35,6 +37,7 @@ class SessionStarted(Event):
     sandbox: dict[str, Any]
     settings: dict[str, Any]
     tree: str
+    attempt: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class SessionResumed(Event):
     messages: int
     tree: str
     interrupted: list[str]
+
+
+@dataclass(frozen=True)
+class SessionForked(Event):
+    """The lines before this one are those of another session, up to the end of one of its turns. source: its id."""
+
+    type = "session.forked"
+    source: str
+    turn: int
 
 
 @dataclass(frozen=True)
@@ -215,9 +227,23 @@ class Gate(Event):
 
 
 @dataclass(frozen=True)
+class ContextSummarised(Event):
+    """The window was nearly full: `text` took the place of all messages but the first two and the last `kept` of
+    `messages`. own_words: whether the model wrote it; else it lists the calls."""
+
+    type = "context.summarised"
+    turn: int
+    messages: int
+    kept: int
+    own_words: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class Verify(Event):
     """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before and not after, or red
-    after and not before; still_red: red before and after; new: tests the patch adds."""
+    after and not before; still_red: red before and after; new: tests the patch adds; flaky: those whose outcome changed
+    between runs on one tree, in none of the first three."""
 
     type = "verify"
     verdict: Literal["verified", "unverified", "failed"]
@@ -226,6 +252,7 @@ class Verify(Event):
     broken: list[str]
     still_red: list[str]
     new: list[str]
+    flaky: list[str]
     seconds: float
 
 
@@ -269,9 +296,20 @@ class Error(Event):
 
 
 @dataclass(frozen=True)
+class AttemptChosen(Event):
+    """One of several attempts is handed over. chosen: its number; ranking: all of them, best first, each as number,
+    session, verdict (none without a checked patch), regressions, agreement (patches of its kind), lines changed."""
+
+    type = "attempt.chosen"
+    chosen: int
+    ranking: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class SessionFinished(Event):
     """Last event. reason: why it ended so, in one sentence; patch: path of the patch file, null when there is none;
-    notes: what the user should know of it (files that run later, files left out)."""
+    notes: what the user should know of it (files that run later, files left out); pull_request: address of the one opened,
+    null without one."""
 
     type = "session.finished"
     status: str
@@ -280,6 +318,7 @@ class SessionFinished(Event):
     patch: str | None
     paths: list[str]
     notes: list[str]
+    pull_request: str | None
     turns: int
     calls: int
     prompt_tokens: int | None

@@ -9,7 +9,18 @@ SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 # GIT_DIR, GIT_INDEX_FILE and their kin (set inside hooks) would point git at another repository than the one
 # named; only the variables of these families say nothing about which repository is meant.
-_KEPT = ("GIT_CONFIG_", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_EXEC_PATH", "GIT_CEILING_DIRECTORIES")
+_KEPT = (
+    "GIT_ASKPASS",
+    "GIT_AUTHOR_",
+    "GIT_CEILING_DIRECTORIES",
+    "GIT_COMMITTER_",
+    "GIT_CONFIG_",
+    "GIT_EXEC_PATH",
+    "GIT_HTTP_",
+    "GIT_PROXY_",
+    "GIT_SSH",
+    "GIT_SSL_",
+)
 
 
 def environment() -> dict[str, str]:

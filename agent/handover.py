@@ -6,7 +6,7 @@ import dataclasses
 import os
 import secrets
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,38 @@ from m3agent.sandbox.workspace import Patch, Workspace
 
 STAGED = "m3agent"
 """In git's folder of the user's repository: where files are made whole before they are moved into the work tree."""
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """What to do with a patch besides printing it.
+
+    apply: write it into the work tree. branch: commit it to a new one of this name. pull_request: commit it to a new
+    branch, by that name if one is given, push that to origin and open a pull request.
+
+    Raises UsageError for two ways at once.
+    """
+
+    apply: bool = False
+    branch: str | None = None
+    pull_request: bool = False
+
+    def __post_init__(self) -> None:
+        if self.apply and (self.branch is not None or self.pull_request):
+            other = "--pr" if self.pull_request else "--branch"
+            raise UsageError(f"--apply and {other} are two ways to hand over one patch: give one of them")
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything is to be done."""
+        return self.apply or self.branch is not None or self.pull_request
+
+    def check(self, repository: Repository) -> None:
+        """Raise UsageError for what cannot be done here, as far as can be told without a network."""
+        if self.branch is not None:
+            check_branch(repository, self.branch)
+        if self.apply and repository.bare:
+            raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
 
 
 def check_branch(repository: Repository, name: str) -> None:
@@ -37,11 +69,18 @@ def check_branch(repository: Repository, name: str) -> None:
     above = [f"refs/heads/{'/'.join(parts[:n])}" for n in range(1, len(parts))]
     # a pattern finds the branch itself and those below it, which a branch of its name would displace
     found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
-    for taken in (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found):
+    refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found))
+
+
+def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
+    """Raise UsageError where there can be no new branch `name` beside `branches`; `where` they are, for the sentence."""
+    for taken in branches:
         if taken == name:
-            raise UsageError(f"branch {name} exists already: choose another name, or delete it first")
+            raise UsageError(f"branch {name} exists already{where}: choose another name, or delete it first")
         if taken.startswith(f"{name}/") or name.startswith(f"{taken}/"):
-            raise UsageError(f"there can be no branch {name} beside branch {taken}: choose another name")
+            raise UsageError(
+                f"there can be no branch {name} beside branch {taken}{where}: choose another name"
+            )
 
 
 def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patch) -> None:
@@ -117,14 +156,21 @@ def _write_all(
 
 
 def commit_to_branch(
-    repository: Repository, workspace: Workspace, patch: Patch, name: str, message: str
+    repository: Repository,
+    workspace: Workspace,
+    patch: Patch,
+    name: str,
+    message: str,
+    option: str = "--branch",
 ) -> str:
     """A commit on a new branch from HEAD, without touching work tree, index or the branch checked out; returns its id.
+
+    `option` is how it was asked for.
 
     Raises:
         PermissionRefused: the patch touches files with uncommitted changes, which are not in HEAD.
     """
-    refuse_dirty(repository, patch, "--branch")
+    refuse_dirty(repository, patch, option)
     check_branch(repository, name)
     patched = workspace.entries(patch.tree)
     who = _identity(repository)

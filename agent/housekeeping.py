@@ -6,6 +6,7 @@ import fcntl
 import json
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from m3agent.agent.conversation import FILE as MESSAGES
@@ -22,11 +23,11 @@ PAUSE = 24 * 3600
 """Seconds between two looks at what all of it takes."""
 
 
-def at_work_on(state: Path, root: str, own: str) -> list[str]:
-    """Ids of other sessions that work on the repository at `root` right now."""
+def at_work_on(state: Path, root: str, own: Collection[str]) -> list[str]:
+    """Ids of the sessions, other than those of one's `own`, that work on the repository at `root` right now."""
     found = []
     for folder in _newest(state)[:LOOKED_AT]:
-        if folder.name != own and _is_open(folder / LOG) and _root(folder / LOG) == root:
+        if folder.name not in own and _is_open(folder / LOG) and _root(folder / LOG) == root:
             found.append(folder.name)
     return found
 

@@ -6,11 +6,15 @@ import time
 from dataclasses import dataclass, field
 
 from m3agent.agent.accounting import Totals
+from m3agent.serving.chat import Turn
 
 
 @dataclass
 class Limits:
-    """The limits, and what has been used of them. minutes are of wall time, tokens are completion tokens."""
+    """The limits, and what has been used of them. minutes are of wall time, tokens are completion tokens.
+
+    together: what all attempts at one issue have used, to which the limits of tokens and cost apply.
+    """
 
     turns: int
     minutes: float
@@ -18,6 +22,13 @@ class Limits:
     cost: float | None = None
     started: float = field(default_factory=time.monotonic)
     used: Totals = field(default_factory=Totals)
+    together: Totals | None = None
+
+    def add(self, turn: Turn, price: float | None) -> None:
+        """Account one turn; price in dollars, where it is known."""
+        self.used.add(turn, price)
+        if self.together is not None:
+            self.together.add(turn, price)
 
     @property
     def deadline(self) -> float:
@@ -35,8 +46,9 @@ class Limits:
             return f"{self.turns} turns"
         if time.monotonic() >= self.deadline:
             return f"{self.minutes:g} minutes"
-        if self.tokens is not None and (self.used.completion or 0) >= self.tokens:
+        spent = self.used if self.together is None else self.together
+        if self.tokens is not None and (spent.completion or 0) >= self.tokens:
             return f"{self.tokens:,} completion tokens"
-        if self.cost is not None and (self.used.price or 0.0) >= self.cost:
+        if self.cost is not None and (spent.price or 0.0) >= self.cost:
             return f"${self.cost:.2f}"
         return None

@@ -49,6 +49,11 @@ LIMIT_REACHED = (
 RESUMED = (
     "The session was interrupted and goes on now, with the work tree as you left it. Go on where you stopped."
 )
+SUMMARISE = (
+    "Your context window is nearly full: everything after the repository and the issue, but the last steps, will be taken "
+    "out. No tool can be called now. Write down for yourself what you will need: what causes the issue and how you know, "
+    "with files and lines; what you changed and why; what you tried that did not work; what is still to be done."
+)
 MOST_NAMED = 20
 """Failing tests that a forced move names."""
 MOST_DIFF = 4000
@@ -65,13 +70,15 @@ def first_messages(
     images: bool = False,
     instructions: bool = True,
     hosts: Sequence[AllowedHost] = (),
+    hint: str = "",
 ) -> list[dict[str, Any]]:
     """System and first user message. `dirty` is the number of files that differ from the commit.
 
     With `images` (`Endpoint.images`) the issue's images stand behind the text as parts of their own, in their order;
     without, a line says how many there are. An issue without images gives plain text either way. `hosts` are those
     that commands may reach. With `instructions` the model is told which of the files are the repository's own instructions
-    for agents; they are in the context already, so the prefix stays.
+    for agents; they are in the context already, so the prefix stays. A `hint` comes last: attempts at one issue differ in
+    nothing before it.
     """
     state = f"The files above are those of commit {head}"
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
@@ -103,12 +110,30 @@ def first_messages(
         ]
     elif issue.images:
         text += f"\nThe issue has {_count(issue)}, left out here: you cannot see images.\n"
+    if hint:
+        text += f"\n{hint}\n"
     content = [{"type": "text", "text": text}, *parts] if parts else text
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
 
 
 def _count(issue: Issue) -> str:
     return "1 image" if len(issue.images) == 1 else f"{len(issue.images)} images"
+
+
+def asks_for_words(message: Mapping[str, Any]) -> bool:
+    """Whether a message asks for words only, so that a session which ended there is told to go on."""
+    beginning = LIMIT_REACHED.partition("{")[0]
+    return message["role"] == "user" and str(message["content"]).startswith((beginning, SUMMARISE))
+
+
+def summary(notes: str, state: str) -> str:
+    """What stands in the place of a conversation's tail: what the model noted, and how things are."""
+    return (
+        "The conversation was longer than your context window, so its tail was taken out. You had noted:\n\n"
+        f"<notes>\n{notes}\n</notes>\n\n{state}\n\n"
+        "The files at the beginning are as they were before your changes: read a changed one again before you rely on it. "
+        "Go on with what is still to be done."
+    )
 
 
 def where_it_stands(tests: Mapping[str, Sequence[str]] | None, diff: str) -> str:

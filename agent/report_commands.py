@@ -114,8 +114,8 @@ def _table(found: list[Summary]) -> str:
 
 
 def _row(summary: Summary) -> tuple[str, ...]:
+    from m3agent.agent.printable import shown
     from m3agent.agent.report import text
-    from m3agent.agent.screen import shown
 
     cells = (
         summary.id,
@@ -131,8 +131,8 @@ def _row(summary: Summary) -> tuple[str, ...]:
 
 
 def _details(summary: Summary) -> str:
+    from m3agent.agent.printable import shown
     from m3agent.agent.report import text
-    from m3agent.agent.screen import shown
 
     def tokens() -> str:
         if summary.prompt_tokens is None:

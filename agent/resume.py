@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from m3agent.agent import turn_events
 from m3agent.agent.accounting import Totals
 from m3agent.agent.context.output import shown
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.session_log import Line
 from m3agent.agent.stall import StallDetector, as_seen
-from m3agent.serving.chat import AssistantMessage, ToolCall, Turn, Usage
+from m3agent.agent.variation import Variation
+from m3agent.serving.chat import ToolCall
 from m3agent.tools.base import ToolResult
 
 GOES_ON = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
@@ -26,7 +28,8 @@ class ResumePoint:
     """started: the first line. tree: the work tree's last state. turn, calls: the last numbers given out.
 
     answers: what the model said, by turn. results: of calls that ended, by their number; begun: those that did not.
-    order: number and id of all calls of each turn. asked: times the gate refused. seconds: worked before.
+    order: number and id of all calls of each turn. asked: times the gate refused. seconds: worked before. tell: words of
+    the user's for the model.
     """
 
     started: Line
@@ -35,9 +38,11 @@ class ResumePoint:
     calls: int = 0
     asked: int = 0
     seconds: float = 0.0
+    tell: str = ""
     tested_tree: str | None = None
     used: Totals = field(default_factory=Totals)
     tests: dict[str, Any] | None = None
+    variation: Variation = Variation()  # noqa: RUF009  # it is frozen
     stall: StallDetector = field(default_factory=StallDetector)
     """Fed with the answers and the calls that ended."""
     _answers: dict[int, list[ToolCall]] = field(default_factory=dict)
@@ -95,10 +100,13 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         raise UsageError("the session ended before it had begun, so start it anew")
     if lines[-1]["type"] == "session.finished" and lines[-1]["status"] not in GOES_ON:
         raise UsageError(f"the session is over ({lines[-1]['status']}): there is nothing to resume")
-    point = ResumePoint(lines[0], lines[0]["tree"], seconds=sum(_worked(lines)))
+    own = max((n for n, line in enumerate(lines) if line["type"] == "session.forked"), default=0)
+    point = ResumePoint(
+        lines[0], lines[0]["tree"], seconds=sum(_worked(lines[own:])), variation=_variation(lines[0])
+    )
     begun: dict[int, Line] = {}
     said: Line = {}
-    for line in lines:
+    for line, after in zip(lines, [*lines[1:], None], strict=True):
         match line["type"]:
             case "turn.started":
                 point.turn = max(point.turn, line["turn"])
@@ -106,11 +114,14 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 point._answers[line["turn"]] = [_call(call) for call in line["calls"]]
                 said = line
             case "turn.finished":
-                point.used.add(_turn(line), line["price"])
-                calls, finish = len(said["calls"]), line["finish"]
-                point.stall.answered(
-                    reasoning=said["reasoning"], text=said["text"], calls=calls, finish=finish
-                )
+                point.used.add(turn_events.answer_of(line), line["price"])
+                if (
+                    after is None or after["type"] != "context.summarised"
+                ):  # a summary is no move of the model's
+                    calls, finish = len(said["calls"]), line["finish"]
+                    point.stall.answered(
+                        reasoning=said["reasoning"], text=said["text"], calls=calls, finish=finish
+                    )
             case "call.started":
                 point.calls = max(point.calls, line["call"])
                 point._begun[line["turn"], line["id"]] = begun[line["call"]] = line
@@ -124,12 +135,22 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 point.tested_tree, point.tests = line["tree"], line
             case "gate":
                 point.asked += bool(line["missing"])
+            case "session.forked":
+                point.used = Totals()
     return point
 
 
 def _call(call: dict[str, Any]) -> ToolCall:
     error = None if call["arguments"] is not None else "the arguments are not a JSON object"
     return ToolCall(call["id"], call["name"], call["arguments"], "", error)
+
+
+def _variation(started: Line) -> Variation:
+    """What set an attempt apart from others: it goes on alone, and just as it was."""
+    attempt = started.get("attempt")
+    if attempt is None:
+        return Variation()
+    return Variation(hint=attempt["hint"], temperature=attempt["temperature"], seed=attempt["seed"])
 
 
 def _result(line: Line) -> ToolResult:
@@ -142,16 +163,6 @@ def _result(line: Line) -> ToolResult:
         full_path=line["full_path"],
         data=line["data"],
     )
-
-
-def _turn(line: Line) -> Turn:
-    usage = Usage(
-        prompt=line["prompt_tokens"],
-        cached=line["cached_tokens"],
-        completion=line["completion_tokens"],
-        reasoning=line["reasoning_tokens"],
-    )
-    return Turn(AssistantMessage(), usage, line["finish"], line["seconds"], line["first_token_seconds"])
 
 
 def _worked(lines: Sequence[Line]) -> Iterator[float]:

@@ -1,9 +1,10 @@
-"""`m3agent sessions resume`: go on with a fix that was interrupted, killed, or stopped at a limit."""
+"""`m3agent sessions resume` and `fork`: go on with a fix that was interrupted, killed, or stopped, or with a copy of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from m3agent.agent.console import (
     Branch,
     MaxCost,
     MaxTokens,
-    check_one_way,
+    PullRequest,
     faults,
     print_bytes,
     run,
@@ -23,23 +24,27 @@ from m3agent.agent.console import (
 )
 
 if TYPE_CHECKING:
-    from m3agent.agent.fix import FixRequest
+    from m3agent.agent.handover import HandOver
+    from m3agent.agent.request import FixRequest
     from m3agent.agent.resume import ResumePoint
     from m3agent.agent.settings import Settings
 
+Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.")]
+MaxTurns = Annotated[int | None, typer.Option(help="Most requests, those made before included.", metavar="N")]
+MaxMinutes = Annotated[
+    float | None, typer.Option(help="Most time worked, that before included.", metavar="M")
+]
+
 
 def resume(
-    session: Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.")],
-    max_turns: Annotated[
-        int | None, typer.Option(help="Most requests, those made before included.", metavar="N")
-    ] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Most time worked, that before included.", metavar="M")
-    ] = None,
+    session: Which,
+    max_turns: MaxTurns = None,
+    max_minutes: MaxMinutes = None,
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     apply: Apply = False,
     branch: Branch = None,
+    pr: PullRequest = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a fix that was interrupted or killed, or had reached a limit.
@@ -47,58 +52,122 @@ def resume(
     The model is sent what it was sent before, byte for byte; a call that had begun is not run again; the work tree is
     put back to its last state. Everything else is as it was set then, but for the limits given here.
     """
-    limits = {
+    limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
+    with faults():
+        _go_on(lambda state: _found(state, session), "", limits, (apply, branch, pr), as_json)
+
+
+def fork(
+    session: Which,
+    turn: Annotated[
+        int | None,
+        typer.Option(help="Go on from the end of this turn; the last one if left out.", metavar="N"),
+    ] = None,
+    tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
+    max_turns: MaxTurns = None,
+    max_minutes: MaxMinutes = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    apply: Apply = False,
+    branch: Branch = None,
+    pr: PullRequest = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on from an earlier point of a fix in a session of its own, and leave the first as it is.
+
+    Any session will do, also one that is over or at work. The new one has the conversation and the work tree as they were
+    at the end of the turn; its limits count from there.
+    """
+    from m3agent.agent.fork import fork as fork_session
+
+    limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
+    with faults():
+        _go_on(
+            lambda state: fork_session(state, _found(state, session), turn),
+            tell,
+            limits,
+            (apply, branch, pr),
+            as_json,
+        )
+
+
+def _limits(
+    max_turns: int | None, max_minutes: float | None, max_tokens: int | None, max_cost: float | None
+) -> dict[str, object]:
+    return {
         "max_turns": max_turns,
         "max_minutes": max_minutes,
         "max_tokens": max_tokens,
         "max_cost": max_cost,
     }
-    with faults():
-        check_one_way(apply, branch)
-        code, patch = run(_resume(session, limits, apply, branch, as_json))
-        if patch and not as_json:
-            print_bytes(patch)
-        raise typer.Exit(code)
+
+
+def _found(state: Path, session: str) -> Path:
+    from m3agent.agent.sessions import find_session
+
+    return find_session(state, session)
+
+
+def _go_on(
+    folder: Callable[[Path], Path],
+    tell: str,
+    limits: Mapping[str, object],
+    ways: tuple[bool, str | None, bool],
+    as_json: bool,
+) -> None:
+    """Go on in the session whose folder `folder` names, in the state folder it is given. ways: to hand the patch over."""
+    from m3agent.agent.handover import HandOver
+
+    code, patch = run(_resume(folder, tell, limits, HandOver(*ways), as_json))
+    if patch and not as_json:
+        print_bytes(patch)
+    raise typer.Exit(code)
 
 
 async def _resume(
-    name: str, limits: Mapping[str, object], apply: bool, branch: str | None, as_json: bool
+    folder: Callable[[Path], Path],
+    tell: str,
+    limits: Mapping[str, object],
+    hand_over: HandOver,
+    as_json: bool,
 ) -> tuple[int, bytes]:
     from m3agent.agent import fix as flow
+    from m3agent.agent.context.text import harmless
     from m3agent.agent.resume import resume_point
     from m3agent.agent.screen import Screen
     from m3agent.agent.session import Session
-    from m3agent.agent.sessions import find_session
     from m3agent.agent.settings import state_dir
 
     state = state_dir(os.environ)
     screen = Screen()
     with screen:
-        session, lines = Session.open(find_session(state, name), sinks(screen, as_json=as_json))
+        session, lines = Session.open(folder(state), sinks(screen, as_json=as_json))
         try:
-            request = _request(resume_point(lines), limits, apply, branch)
-            result = await flow.fix(request, session, state, say=screen.say, on_delta=screen.on_delta)
+            point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
+            request = _request(point, limits, hand_over)
+            screen.read(lines)
+            result = await flow.fix(request, [session], state, say=screen.say, listener=screen.listener)
         finally:
             session.close()
     return result.exit_code, result.patch
 
 
-def _request(point: ResumePoint, limits: Mapping[str, object], apply: bool, branch: str | None) -> FixRequest:
+def _request(point: ResumePoint, limits: Mapping[str, object], hand_over: HandOver) -> FixRequest:
     """The fix as it was asked for. Raises UsageError where the repository is not there any more."""
-    from m3agent.agent.fix import FixRequest
     from m3agent.agent.issue import Issue
     from m3agent.agent.repository import open_repository
+    from m3agent.agent.request import FixRequest
 
     where, issue = point.started["repository"], point.started["issue"]
     repository = open_repository(Path(where["root"] or where["git_dir"]))
     settings = _settings(point, limits, repository.root or repository.git_dir)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
-    return FixRequest(what, repository, settings, apply=apply, branch=branch, resume=point)
+    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point)
 
 
 def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) -> Settings:
     """Those of the session, at the same server, with the limits given now; the key is never in a log."""
-    from m3agent.agent.fix import EMBEDDED
+    from m3agent.agent.ground import EMBEDDED
     from m3agent.agent.settings import Settings, load_settings
 
     values = {

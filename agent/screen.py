@@ -1,17 +1,20 @@
-"""What a person sees while a fix runs: lines on standard error, with a spinner where that is a terminal.
+"""What a person sees while fixes run: lines on standard error and, where that is a terminal, a row or two below them for
+each that is running.
 
-A view of the event log and nothing more: it is fed the same lines that `--json` prints.
+A view of the event logs and nothing more: it is fed the same lines that `--json` prints. What stays is written here,
+what changes in `live_row.py`.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
-from rich.console import Console
-from rich.status import Status as Spinner
 from rich.text import Text
 
+from m3agent.agent.live import LiveView
+from m3agent.agent.live_row import Row, area
+from m3agent.agent.printable import shown
 from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
 
@@ -22,74 +25,88 @@ STATUS_STYLES = {
     "limit": "bold yellow",
     "stalled": "bold yellow",
 }
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 MOST_TOLD = 20  # different requests to the network that are shown
 LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # below this share of a prompt longer than this the cache is at fault
 SAID = 300  # characters of the model's own words shown after a turn
 
 
-def shown(text: object, limit: int = 160) -> str:
-    """Anything as one printable line: what a repository or model wrote must not drive the terminal."""
-    line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 class Screen:
-    """Lines and a spinner on standard error. Use as a context manager; quiet shows nothing but `say`."""
+    """Use as a context manager, which shows the rows. quiet: nothing but `say`; rows: False for lines only.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+    A session has its row from its `listener` or first line on until it is finished.
+    """
+
+    def __init__(self, *, quiet: bool = False, rows: bool = True) -> None:
+        self._live = LiveView(self._area)
         self._quiet = quiet
-        self._spinner: Spinner | None = None
-        self._streamed = 0
+        self._wants_rows = rows and not quiet
+        self._rows: dict[str, Row] = {}
+        self._row = Row()  # of the session whose line is being shown
+        self._common: dict[str, str] = {}  # what all attempts have in common, by its label
         self._told: set[str] = set()  # requests to the network that were refused or failed
-        self._call = ""  # the one that is running: its tool and the argument that tells most
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal and not self._quiet:
-            self._spinner = self.console.status("starting", spinner="dots")
-            self._spinner.start()
+        self._live.start(rows=self._wants_rows)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
+        self._live.stop()
 
     def say(self, text: str) -> None:
         """A note for the person, always shown."""
-        self.console.print(Text(f"note: {shown(text, 500)}", style="dim"))
+        self._live.print(Text(f"note: {shown(text, 500)}", style="dim"))
 
-    def doing(self, text: str) -> None:
-        """What is going on right now."""
-        if self._spinner is not None:
-            self._spinner.update(Text(shown(text, max(20, self.console.width - 6))))
+    def listener(self, session: str) -> Callable[[Delta], None]:
+        """What is to be told each piece of the answers in this session."""
+        return self._row_of(session).hear
 
-    def on_delta(self, delta: Delta) -> None:
-        """A piece of the model's answer arrived."""
-        self._streamed = 0 if delta.kind == "reset" else self._streamed + len(delta.text)
-        verb = {"reasoning": "thinking", "text": "writing"}.get(delta.kind, "calling a tool")
-        self.doing(f"model: {verb} ({self._streamed:,} characters)")
+    def read(self, lines: Iterable[Line]) -> None:
+        """What an earlier process of a session that goes on has logged: it counts, and is not shown again."""
+        for line in lines:
+            self._row_of(line["session"]).see(line)
 
     def on_line(self, line: Line) -> None:
         """An event was logged."""
+        self._row = self._row_of(line["session"])
+        self._row.see(line)
+        if line["type"] == "session.finished":
+            del self._rows[line["session"]]
         handler = getattr(self, "_on_" + line["type"].replace(".", "_"), None)
         if handler is not None and not self._quiet:
             handler(line)
 
+    def _row_of(self, session: str) -> Row:
+        return self._rows.setdefault(session, Row())
+
+    def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
+        rows = sorted(self._rows.values(), key=lambda row: row.number)
+        return area(rows, width, height, now)
+
     def _print(self, label: str, text: str, style: str = "") -> None:
-        self.console.print(Text.assemble((f"{label:<8} ", "bold cyan"), (text, style)))
+        self._live.print(
+            Text.assemble((self._row.prefix, "cyan"), (f"{label:<8} ", "bold cyan"), (text, style))
+        )
+
+    def _print_common(self, label: str, text: str) -> None:
+        """What attempts have in common is said once and for all of them; where one differs, it says so."""
+        if label not in self._common:
+            self._common[label] = text
+            self._live.print(Text.assemble((f"{label:<8} ", "bold cyan"), text))
+        elif self._common[label] != text:
+            self._print(label, text)
 
     def _on_session_started(self, line: Line) -> None:
         repository, endpoint, sandbox = line["repository"], line["endpoint"], line["sandbox"]
-        self._print("issue", shown(line["issue"]["title"]))
+        self._print_common("issue", shown(line["issue"]["title"]))
         where = repository["branch"] or "detached"
         dirty = f", {repository['dirty']} uncommitted changes included" if repository["dirty"] else ""
-        self._print("commit", shown(f"{repository['head'][:12]} ({where}){dirty}"))
-        self._print("engine", shown(f"{endpoint['description']}"))
-        self._print("sandbox", shown(sandbox["backend"]))
+        self._print_common("commit", shown(f"{repository['head'][:12]} ({where}){dirty}"))
+        self._print_common("engine", shown(f"{endpoint['description']}"))
+        self._print_common("sandbox", shown(sandbox["backend"]))
         self._print("session", shown(line["session"]))
-        self.doing("starting the sandbox, reading the repository")
+
+    def _on_session_resumed(self, line: Line) -> None:
+        self._print("resumed", f"the session goes on after {line['messages']} messages")
 
     def _on_context_packed(self, line: Line) -> None:
         dropped = sum(line["dropped"].values())
@@ -97,25 +114,18 @@ class Screen:
         approx = "" if line["exact"] else "≈"
         files = f"{line['files']:,} {'file' if line['files'] == 1 else 'files'}"
         redacted = f", secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
-        self._print("context", f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}")
-
-    def _on_turn_started(self, line: Line) -> None:
-        self._streamed = 0
-        self.doing(f"turn {line['turn']}: waiting for the model")
+        self._print_common("context", f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}")
 
     def _on_message(self, line: Line) -> None:
         words = line["text"] if line["text"].strip() else ""
         if words.strip():
             self._print(f"turn {line['turn']}", shown(words, SAID), "italic")
 
-    def _on_call_started(self, line: Line) -> None:
-        self._call = f"{line['name']} {_argument(line['arguments'])}".rstrip()
-        self.doing(f"turn {line['turn']}: {self._call}")
-
     def _on_call_finished(self, line: Line) -> None:
         first = shown(line["content"].splitlines()[0] if line["content"] else "", 100)
         style = "red" if line["status"] != "done" else ""
-        self._print(f"turn {line['turn']}", f"{self._call}: {first}  ({line['seconds']:.1f} s)", style)
+        call = self._row.call or line["name"]
+        self._print(f"turn {line['turn']}", f"{call}: {first}  ({line['seconds']:.1f} s)", style)
 
     def _on_file_changed(self, line: Line) -> None:
         self._print("changed", shown(", ".join(path for _, path in line["changes"])))
@@ -144,7 +154,6 @@ class Screen:
     def _on_gate(self, line: Line) -> None:
         if line["missing"]:
             self._print("gate", shown(line["missing"]), "yellow")
-        self.doing("checking the result")
 
     def _on_retry(self, line: Line) -> None:
         self._print("retry", shown(f"{line['reason']} (in {line['wait']:.0f} s)"), "yellow")
@@ -156,6 +165,7 @@ class Screen:
             ("fixed", line["fixed"]),
             ("broken", line["broken"]),
             ("still red", line["still_red"]),
+            ("flaky", line["flaky"]),
         ):
             for ident in ids[:5]:
                 self._print("", shown(f"{name}: {ident}"))
@@ -166,7 +176,6 @@ class Screen:
         self._print("error", shown(line["text"], 500), "bold red")
 
     def _on_session_finished(self, line: Line) -> None:
-        self.__exit__()
         for note in line["notes"]:
             self._print("note", shown(note, 300), "yellow")
         style = STATUS_STYLES.get(line["status"], "bold red")
@@ -196,13 +205,3 @@ def _used(line: Line) -> str:
     if line["price"]:
         parts.append(f"${line['price']:.4f}")
     return ", ".join(parts)
-
-
-def _argument(arguments: dict[str, Any] | None) -> str:
-    """The one argument that tells most."""
-    for name in ("path", "test_file", "code"):
-        if arguments and name in arguments:
-            return shown(
-                str(arguments[name]).strip().splitlines()[0] if str(arguments[name]).strip() else "", 60
-            )
-    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +26,11 @@ SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFini
 """Events that are on the disk before anything else happens."""
 
 
+def new_id() -> str:
+    """A session's id; it starts with the time, so that names sort."""
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+
+
 class Session:
     """One attempt at one issue: `events.jsonl`, `messages.jsonl`, `calls/`, `trees.git/` and `patch.diff` in a folder of
     its own (0700).
@@ -41,13 +46,13 @@ class Session:
         self._log = AppendOnlyFile(folder / LOG)
 
     @classmethod
-    def create(cls, state: Path, sinks: list[Callable[[Line], None]]) -> Session:
-        """A new session below the state folder; its id starts with the time, so that names sort.
+    def create(cls, state: Path, sinks: list[Callable[[Line], None]], name: str | None = None) -> Session:
+        """A new session below the state folder, with a `new_id` if it is given no name.
 
         Raises:
             EnvironmentFault: the folder cannot be made or written.
         """
-        name = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+        name = name or new_id()
         folder = state / "sessions" / name
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -55,6 +60,19 @@ class Session:
         except OSError as error:
             raise fault(error, folder) from None
         return cls(folder, sinks)
+
+    @classmethod
+    def create_attempts(
+        cls, state: Path, sinks: list[Callable[[Line], None]], attempts: int
+    ) -> Iterator[Session]:
+        """A session for each attempt at one issue; the ids of those after the first are its id and their number.
+
+        Raises:
+            EnvironmentFault: a folder cannot be made or written.
+        """
+        first = new_id()
+        for number in range(1, attempts + 1):
+            yield cls.create(state, sinks, first if number == 1 else f"{first}-{number}")
 
     @classmethod
     def open(cls, folder: Path, sinks: list[Callable[[Line], None]]) -> tuple[Session, list[Line]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.session_log import LOG, Line, number, read_ends, read_log, text, whole
+from m3agent.agent.session_log import LOG, Line, items, number, read_ends, read_log, text, whole
 
 NOT_FINISHED = "not finished"
 """Status of a session whose log has no end: it is running, or it was killed; the log cannot tell which."""
@@ -54,7 +55,8 @@ def list_sessions(state: Path) -> list[Summary]:
 
 
 def find_session(state: Path, name: str) -> Path:
-    """The folder of the session that `name` means: its id, a beginning that only one has, or "last" for the newest.
+    """The folder of the session that `name` means: its id, a beginning that only one has, or "last" for the newest; of
+    several attempts, "last" is the one that was chosen.
 
     Raises:
         UsageError: no session or several are meant.
@@ -63,7 +65,7 @@ def find_session(state: Path, name: str) -> Path:
     if not folders:
         raise UsageError(f"there are no sessions in {state / 'sessions'}: `m3agent fix` makes them")
     if name == LAST:
-        return folders[0]
+        return _chosen(folders[0])
     exact = [folder for folder in folders if folder.name == name]
     found = exact or [folder for folder in folders if name and folder.name.startswith(name)]
     if not found:
@@ -74,6 +76,17 @@ def find_session(state: Path, name: str) -> Path:
             "give more of it"
         )
     return found[0]
+
+
+def _chosen(folder: Path) -> Path:
+    """The attempt that was handed over, of those at the same issue; the folder itself where none is known."""
+    with contextlib.suppress(OSError, UsageError):
+        for line in read_log(folder / LOG).events:
+            if line.get("type") == "attempt.chosen":
+                best = next((item for item in items(line, "ranking") if isinstance(item, dict)), {})
+                chosen = folder.with_name(Path(text(best, "session")).name or folder.name)
+                return chosen if chosen.is_dir() else folder
+    return folder
 
 
 def summary_of(folder: Path) -> Summary:

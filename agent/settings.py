@@ -90,6 +90,7 @@ def _check_hosts(hosts: str) -> str:
     return hosts
 
 
+MOST_ATTEMPTS = 64
 Text = Annotated[str, AfterValidator(_check_text)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -110,6 +111,7 @@ class Settings(BaseModel):
     sandbox: Literal["docker", "bwrap"] | None = None
     allow_net: Annotated[str, AfterValidator(_check_hosts)] | None = None
     context_budget: Count | None = None
+    attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)] = 1
     max_turns: Count = 100
     max_minutes: Amount = 60.0
     max_tokens: Count | None = None

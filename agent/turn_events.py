@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from m3agent.agent import events
 from m3agent.agent.accounting import cached_share, tokens_per_second
+from m3agent.agent.session_log import Line
 from m3agent.agent.stall import Verdict
-from m3agent.serving.chat import ToolCall, Turn
+from m3agent.serving.chat import AssistantMessage, ToolCall, Turn, Usage
 from m3agent.tools.base import ToolResult
 
 TESTS = ("passed", "failed", "errored", "skipped", "complete")
@@ -42,6 +43,17 @@ def turn_finished(turn: int, answer: Turn, price: float | None) -> events.TurnFi
         seconds=answer.seconds,
         price=price,
     )
+
+
+def answer_of(line: Line) -> Turn:
+    """The answer that a `turn.finished` tells of, without its words."""
+    usage = Usage(
+        prompt=line["prompt_tokens"],
+        cached=line["cached_tokens"],
+        completion=line["completion_tokens"],
+        reasoning=line["reasoning_tokens"],
+    )
+    return Turn(AssistantMessage(), usage, line["finish"], line["seconds"], line["first_token_seconds"])
 
 
 def call_finished(

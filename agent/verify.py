@@ -7,6 +7,10 @@ not a new conftest.py, which could hide tests on both). Undone as well is what i
 run: pytest's configuration, Python's start-up files, new modules in the place of Python's or pytest's own. Only where
 that shows nothing either way do tests count that the patch wrote into existing files: those with new ids, red on the
 old code and green on the new.
+
+What a verdict would rest on is run again, and tests that turn out to be flaky (see `m3agent.agent.flaky` for the rule)
+count neither way. Nothing is run again where nothing was fixed and nothing broken, or
+where the run on the new tree was cut short, which nothing can make good.
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from m3agent.agent.flaky import RERUNS, Runs, counting_neither_way, members, without
 from m3agent.sandbox.base import Sandbox
-from m3agent.sandbox.git import TreeEntry
+from m3agent.sandbox.git import TreeEntry, TreeStore
 from m3agent.sandbox.toolbox import WANTED_MODULES
 from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.tools.test_runner import TestReport, run_in_sandbox
@@ -32,18 +37,25 @@ TAKEN_NAMES = frozenset(
 )
 TEST_TIMEOUT = 600.0
 """Seconds for the whole suite, on each of the two trees."""
+FREE_SECONDS = 10.0
+"""Reruns end when they took longer than the first runs of all tests; but not as long as they took less than this."""
+MOST_FILES = 1000
+"""Files named on one command line; where more are to be run again, the whole suite is."""
+
+Verdict = Literal["verified", "unverified", "failed"]
 
 
 @dataclass(frozen=True)
 class Verification:
     """The verdict and its evidence: sets of test ids, sorted (see `m3agent.agent.events.Verify`)."""
 
-    verdict: Literal["verified", "unverified", "failed"]
+    verdict: Verdict
     reason: str
     fixed: tuple[str, ...]
     broken: tuple[str, ...]
     still_red: tuple[str, ...]
     new_tests: tuple[str, ...]
+    flaky: tuple[str, ...]
     before: TestReport
     after: TestReport
     old_tree: str
@@ -113,16 +125,17 @@ def without_surroundings(
 
 def judge(
     before: TestReport, after: TestReport, touched: Collection[str] = ()
-) -> tuple[Literal["verified", "unverified", "failed"], str, list[set[str]]]:
+) -> tuple[Verdict, str, list[set[str]]]:
     """The verdict, its reason in a sentence, and the sets fixed, broken, still red.
 
     `touched` are the paths of the patch: who changes a test file should leave nothing red in it.
     """
     passed_before, passed_after = set(before.passed), set(after.passed)
     fixed, still_red = set[str](), set[str]()
+    within, red_within = members(after.red | passed_after), members(after.red)
     for ident in before.red:
         # a file that could not be imported is one red id; its tests have ids of their own once it can be
-        inside = {i for i in after.red | passed_after if _within(ident, i)}
+        inside = within.get(ident, set())
         if ident in after.red or inside & after.red:
             still_red |= {ident} | (inside & after.red)
         elif ident in passed_after or inside:
@@ -134,7 +147,7 @@ def judge(
     if not before.complete:  # they may not have had their turn
         still_red, turned = still_red | turned, set()
     broken = lost | turned
-    gone = {i for i in before.red & still_red - after.red if not any(_within(i, j) for j in after.red)}
+    gone = {i for i in before.red & still_red - after.red if i not in red_within}
     partly = still_red and {file_of(i) for i in still_red} & {file_of(i) for i in fixed}
     sets = [fixed, broken, still_red]
     if not before.ran and not after.ran:
@@ -176,14 +189,70 @@ def file_of(ident: str) -> str:
     return ident.partition("::")[0]
 
 
-def _within(outer: str, ident: str) -> bool:
-    """Whether an id is of a test in the file or folder that `outer` names."""
-    return ident.startswith((f"{outer}::", f"{outer}/")) or (outer == "." != ident)
-
-
-def count(items: set[str], noun: str) -> str:
+def count(items: Collection[str], noun: str) -> str:
     """`1 test`, `3 tests`."""
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """An old and a new tree, and the runs of their tests: at the same time, each in a sandbox of its own."""
+
+    old: str
+    new: str
+    prefix: str
+    store: TreeStore
+    new_sandbox: Callable[[Workspace], Sandbox]
+    folder: Path
+
+    async def run(self, suffix: str = "", targets: Sequence[str] = (".",)) -> tuple[TestReport, TestReport]:
+        """The tests of both trees."""
+        before, after = await self._run({"before": self.old, "after": self.new}, suffix, targets)
+        return before, after
+
+    async def find_flaky(
+        self, first: tuple[TestReport, TestReport], idents: set[str], beside: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Which of these tests count neither way, for they are flaky; and of those `beside` them, in the same files.
+        first: the trees' first runs."""
+        if not idents:
+            return frozenset()
+        files = {file_of(ident) for ident in idents}
+        idents = idents | {ident for ident in beside if file_of(ident) in files}
+        targets = [f"./{path}" for path in sorted(files)] if len(files) <= MOST_FILES else ["."]
+        before, after = (Runs([report], []) for report in first)
+        left = max(FREE_SECONDS, *(report.seconds for report in first))
+        for number in range(1, RERUNS + 1):
+            again = await self.run(f"-again-{number}", targets)
+            before.apart.append(again[0])
+            after.apart.append(again[1])
+            left -= max(report.seconds for report in again)
+            if left < 0:
+                break
+        trees = {"before": (self.old, before), "after": (self.new, after)}
+        unsettled = {name: pair for name, pair in trees.items() if pair[1].unsettled(idents)}
+        whole = await self._run({name: tree for name, (tree, _) in unsettled.items()}, "-whole-again")
+        for (_, runs), report in zip(unsettled.values(), whole, strict=True):
+            runs.whole.append(report)
+        return counting_neither_way(before, after, idents)
+
+    async def _run(
+        self, trees: dict[str, str], suffix: str, targets: Sequence[str] = (".",)
+    ) -> list[TestReport]:
+        tasks = [
+            asyncio.create_task(self._run_one(tree, name + suffix, targets)) for name, tree in trees.items()
+        ]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:  # not a task group, which would wrap the error that is to be raised
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_one(self, tree: str, name: str, targets: Sequence[str]) -> TestReport:
+        log = self.folder / f"verify-{self.prefix}{name}.log"
+        async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+            return await run_in_sandbox(sandbox, *targets, timeout=TEST_TIMEOUT, log=log)
 
 
 async def verify(
@@ -196,36 +265,36 @@ async def verify(
     """
     started = time.monotonic()
     old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
-
-    async def run(tree: str, name: str) -> TestReport:
-        async with new_sandbox(Workspace(workspace.store, tree)) as sandbox:
-            return await run_in_sandbox(sandbox, ".", timeout=TEST_TIMEOUT, log=folder / f"verify-{name}.log")
-
-    async def run_both(old: str, new: str, prefix: str = "") -> tuple[TestReport, TestReport]:
-        runs = ((old, f"{prefix}before"), (new, f"{prefix}after"))
-        tasks = [asyncio.create_task(run(tree, name)) for tree, name in runs]
-        try:
-            before, after = await asyncio.gather(*tasks)
-        finally:  # not a task group, which would wrap the error that is to be raised
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return before, after
-
-    before, after = await run_both(old, new)
+    pair = _Pair(old, new, "", workspace.store, new_sandbox, folder)
+    before, after = await pair.run()
     touched = set(patch.paths)
     if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
         touched |= {file_of(ident) for ident in before.red}  # a configuration is every test file's
     verdict, reason, (fixed, broken, still_red) = judge(before, after, touched)
+    flaky = frozenset[str]()
+    if after.complete:
+        flaky = await pair.find_flaky((before, after), fixed | broken, still_red)
+        verdict, reason, (fixed, broken, still_red) = judge(
+            without(before, flaky), without(after, flaky), touched
+        )
     new_tests = {i for i in (*after.passed, *after.red) if file_of(i) in added}
-    if verdict == "unverified" and (mixed := await asyncio.to_thread(trees_with_new_tests, workspace, patch)):
+    mixed = None
+    if verdict == "unverified":
+        mixed = await asyncio.to_thread(trees_with_new_tests, workspace, patch)
+    if mixed is not None:
         known = {*before.passed, *before.red, *before.skipped}
-        red, green = await run_both(*mixed, "new-tests-")
+        pair = _Pair(*mixed, "new-tests-", workspace.store, new_sandbox, folder)
+        red, green = await pair.run()
         new_tests = {*green.passed, *green.red} - known
         fixed = new_tests & red.red & set(green.passed)
-        if fixed and green.complete and not green.red:
-            verdict = "verified"
-            reason = f"{count(fixed, 'test')} added by the patch: red on the old code, green on the new"
+        if fixed and green.complete:
+            flaky |= await pair.find_flaky((red, green), fixed | green.red)
+            fixed -= flaky
+            if fixed and green.red <= flaky:
+                verdict = "verified"
+                reason = f"{count(fixed, 'test')} added by the patch: red on the old code, green on the new"
+    if flaky:
+        reason += f"; {count(flaky, 'flaky test')} left out of account"
     return Verification(
         verdict,
         reason,
@@ -233,6 +302,7 @@ async def verify(
         broken=tuple(sorted(broken)),
         still_red=tuple(sorted(still_red)),
         new_tests=tuple(sorted(new_tests)),
+        flaky=tuple(sorted(flaky)),
         before=before,
         after=after,
         old_tree=old,

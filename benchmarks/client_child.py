@@ -137,11 +137,14 @@ class OurTurn:
     """The loop with all that it has in a session, but a screen."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
+        from m3agent.agent.calls import Calls
         from m3agent.agent.conversation import Conversation
         from m3agent.agent.limits import Limits
         from m3agent.agent.loop import Loop
+        from m3agent.agent.model import Model
         from m3agent.agent.session import Session
         from m3agent.agent.stall import StallDetector, Thresholds
+        from m3agent.agent.window import Window
         from m3agent.sandbox.git import TreeStore
         from m3agent.sandbox.open import SandboxSpec, new_sandbox
         from m3agent.sandbox.workspace import Workspace
@@ -155,30 +158,26 @@ class OurTurn:
         self.sandbox = new_sandbox("bwrap", SandboxSpec("bwrap"), workspace, lambda _: None)
         self.client = Client(endpoint(url), api_key=None)
         session = Session.create(folder / "state", [])
-        tools = Toolset(self.sandbox, session.folder / "calls")
         limits = Limits(turns=1 << 30, minutes=1 << 20)
         messages = Conversation.begin(session.folder, first_messages(size))
-        self.loop = Loop(self.client, self.sandbox, tools, session, limits, messages)
         # this model reads one file for ever: the detector does all its work, but the rules on that stay silent
-        self.loop.stall = StallDetector(
-            Thresholds(in_a_row=0, in_window=0, rounds=0, nothing_new=0, rereads=0)
-        )
+        stall = StallDetector(Thresholds(in_a_row=0, in_window=0, rounds=0, nothing_new=0, rereads=0))
+        model = Model(self.client, session, limits, messages, stall)
+        calls = Calls(self.sandbox, Toolset(self.sandbox, session.folder / "calls"), session)
+        window = Window(1 << 40)
+        self.loop = Loop(model, calls, self.sandbox, session, limits, messages, stall, window)
         self.started = False
 
     async def turn(self, clock: Clock) -> None:
         if not self.started:
             await self.sandbox.__aenter__()
             self.started = True
-        from m3agent.agent.resume import Outstanding
-
         with clock:  # as in Loop.run
-            answer = await self.loop._ask("auto")
-            said, calls = answer.message, len(answer.message.calls)
-            self.loop.stall.answered(
-                reasoning=said.reasoning, text=said.text, calls=calls, finish=answer.finish
-            )
-            stalled = await self.loop._carry_out([Outstanding(call) for call in answer.message.calls])
-        assert stalled is None, stalled
+            assert not self.loop.window.is_nearly_full(self.loop.messages)
+            answer = await self.loop.model.ask()
+            self.loop.window.told(answer.usage, len(self.loop.messages))
+            ended = await self.loop._answered(answer)
+        assert ended is None, ended
         content = self.loop.messages[-1]["content"]
         assert "value = " in content, content
 

@@ -16,11 +16,13 @@ _TEMPLATE_FLAVOURS = frozenset({"vllm", "sglang", "trtllm", "embedded"})
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model draws its tokens; the defaults are MiniMax's for M3."""
+    """How the model draws its tokens; the defaults are MiniMax's for M3. seed: for the embedded engine's search only,
+    since servers sample slower with one."""
 
     temperature: float = 1.0
     top_p: float = 0.95
     top_k: int = 40
+    seed: int | None = None
 
 
 def request_parameters(
@@ -46,6 +48,8 @@ def request_parameters(
     if max_tokens is not None:
         parameters["max_completion_tokens" if hosted_by_minimax else "max_tokens"] = max_tokens
     parameters |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    if endpoint.flavour == "embedded" and sampling.seed is not None:
+        parameters["seed"] = sampling.seed
     if endpoint.flavour in _TEMPLATE_FLAVOURS:
         parameters |= {"top_k": sampling.top_k, "chat_template_kwargs": {"thinking_mode": thinking}}
     elif hosted_by_minimax:  # it thinks as it sees fit, or not at all

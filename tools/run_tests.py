@@ -3,7 +3,7 @@
 Standard library only but for pytest, Python 3.8+. The report is JSON lines: {"start": id} when a test begins, then
 {"id", "outcome", "seconds", "text"} when it ends (passed, failed, error, skipped), and {"end": exit status}.
 
-Arguments: framework, report path, target, seconds one test may take.
+Arguments: framework, report path, seconds one test may take, targets (of several, those that are there).
 """
 
 from __future__ import annotations
@@ -109,21 +109,22 @@ class PytestPlugin:
             self.report.result(report.nodeid or ".", "error", str(report.longrepr))
 
 
-def run_pytest(report: Report, target: str) -> int:
+def run_pytest(report: Report, targets: list[str]) -> int:
     import pytest
 
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
+    options += ["--rootdir=."]  # else ids would begin at the folder of a target that has settings of its own
     options += ["--maxfail=0"]  # all of the tests, also where the repository's addopts say -x
-    status = pytest.main([*options, target], plugins=[PytestPlugin(report)])
-    if status == pytest.ExitCode.USAGE_ERROR and os.path.exists(target.split("::")[0]):
+    status = pytest.main([*options, *targets], plugins=[PytestPlugin(report)])
+    if status == pytest.ExitCode.USAGE_ERROR and is_there(targets[0]):
         # often a repository's settings name a plugin that is not installed here
         print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
         options += ["-o", "addopts=", "-o", "required_plugins="]
-        status = pytest.main([*options, target], plugins=[PytestPlugin(report)])
+        status = pytest.main([*options, *targets], plugins=[PytestPlugin(report)])
     return int(status)
 
 
-def run_unittest(report: Report, target: str) -> int:
+def run_unittest(report: Report, targets: list[str]) -> int:
     import unittest
 
     class Result(unittest.TextTestResult):
@@ -168,6 +169,16 @@ def run_unittest(report: Report, target: str) -> int:
             report.result(test.id(), *(self.outcome or ("error", "")))
             self.outcome = None
 
+    kind: Any = Result
+    suite = unittest.TestSuite(map(load_unittest, targets))
+    result = unittest.TextTestRunner(resultclass=kind, verbosity=0).run(suite)
+    return 0 if result.wasSuccessful() else 1
+
+
+def load_unittest(target: str) -> Any:
+    """The suite of a folder, a file, a test in a file, or a module's name."""
+    import unittest
+
     loader = unittest.TestLoader()
     path, _, inner = target.partition("::")
     if os.path.isdir(path):
@@ -184,9 +195,7 @@ def run_unittest(report: Report, target: str) -> int:
         suite = loader.loadTestsFromName(names + ("." + inner.replace("::", ".") if inner else ""))
     else:
         suite = loader.loadTestsFromName(path)
-    kind: Any = Result
-    result = unittest.TextTestRunner(resultclass=kind, verbosity=0).run(suite)
-    return 0 if result.wasSuccessful() else 1
+    return suite
 
 
 def top_level(folder: str) -> str:
@@ -196,10 +205,16 @@ def top_level(folder: str) -> str:
     return folder
 
 
-def main(framework: str, path: str, target: str, limit: str) -> None:
+def is_there(target: str) -> bool:
+    return os.path.exists(target.partition("::")[0])
+
+
+def main(framework: str, path: str, limit: str, *targets: str) -> None:
     sys.path[0] = os.getcwd()
     report = Report(path, float(limit))
-    status = run_pytest(report, target) if framework == "pytest" else run_unittest(report, target)
+    # pytest runs nothing at all if one is missing; if all are, it is to say so
+    wanted = [target for target in targets if is_there(target)] or list(targets[:1])
+    status = run_pytest(report, wanted) if framework == "pytest" else run_unittest(report, wanted)
     report.end(status)
     sys.exit(int(status))
 

@@ -95,13 +95,12 @@ class TestReport:
 
 async def run_in_sandbox(
     sandbox: Sandbox,
-    target: str,
-    *,
+    *targets: str,
     framework: Framework = "pytest",
     timeout: float = 300,
     log: Path | None = None,
 ) -> TestReport:
-    """Run tests and read the runner's report.
+    """Run tests and read the runner's report. targets: a file, node id or folder; of several, those that are there.
 
     Raises:
         SandboxError: the sandbox itself failed; a failing or hanging test is a result.
@@ -109,7 +108,7 @@ async def run_in_sandbox(
     report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
     source = Path(run_tests.__file__).read_text()
     per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
-    argv = ["python3", "-c", source, framework, report, target, str(per_test)]
+    argv = ["python3", "-c", source, framework, report, str(per_test), *targets]
     result = await sandbox.exec(argv, timeout=timeout, log=log)
     raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report], keep=MOST_REPORT)
     outcomes: dict[str, str] = {}

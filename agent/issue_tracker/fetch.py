@@ -12,7 +12,7 @@ from m3agent.agent.images import IssueImage, fitting
 from m3agent.agent.issue import MAX_BYTES, too_large
 from m3agent.agent.issue_tracker.http import Api, Token, new_client, token_variable
 from m3agent.agent.issue_tracker.images import find_images, load_images
-from m3agent.agent.issue_tracker.names import Reference, gitlab_host
+from m3agent.agent.issue_tracker.names import Project, Reference, gitlab_host
 
 PAGE = 100
 """Comments asked for at a time: the most that both trackers give."""
@@ -57,7 +57,7 @@ def fetch_issue(
     return FetchedIssue(title, text, fitting(images, say))
 
 
-def find_token(reference: Reference, env: Mapping[str, str]) -> Token | None:
+def find_token(reference: Project, env: Mapping[str, str]) -> Token | None:
     """The token for the API: from the environment, for GitHub else from its command line `gh`; None without one.
 
     GITLAB_TOKEN is for one host, and any host may stand in an address: see `gitlab_host`.

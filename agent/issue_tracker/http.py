@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.issue import MAX_BYTES, shown, too_large
-from m3agent.agent.issue_tracker.names import Reference
+from m3agent.agent.issue_tracker.names import Project
 from m3agent.serving.http import is_local, redact
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> byte
     return bytes(data)
 
 
-def token_variable(reference: Reference) -> str:
+def token_variable(reference: Project) -> str:
     """What to set for a token to be sent, for a sentence."""
     if reference.kind == "github":
         return "GITHUB_TOKEN"
@@ -97,11 +97,11 @@ def token_variable(reference: Reference) -> str:
 
 
 class Api:
-    """One tracker's API for one issue. `timeout` in seconds: three times that for one answer, however it trickles."""
+    """One tracker's API for one issue or project. `timeout` in seconds: three times that for one answer, however it trickles."""
 
     def __init__(
         self,
-        reference: Reference,
+        reference: Project,
         token: Token | None,
         client: httpx2.Client,
         *,
@@ -130,14 +130,20 @@ class Api:
                 raise EnvironmentFault(f"{self._host} sends us in circles for {self._reference.label}.")
         if response.status_code != 200:
             raise self._refusal(response, body)
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            raise self.not_the_api() from None
         following = response.links.get("next", {}).get("url")
         if following is not None:
             following = self._same_host(url, following, "names a next page")
-        return Answer(answer, url, following)
+        return Answer(self._parsed(body), url, following)
+
+    def post(self, url: str, value: object) -> Answer:
+        """What the API answers when it has made `value` at `url`. Asked once: it must not be made twice.
+
+        Raises as `get` does. Whether it was made is not known after an `EnvironmentFault`.
+        """
+        response, body = self._fetch_once(url, json.dumps(value).encode())
+        if response.status_code != 201:
+            raise self._refusal(response, body)
+        return Answer(self._parsed(body), url, None)
 
     def not_the_api(self) -> EnvironmentFault:
         """The fault of a server that answers something else."""
@@ -147,6 +153,12 @@ class Api:
             else "check the address"
         )
         return EnvironmentFault(f"What answers at {self._host} is not the API of {self._name}: {advice}.")
+
+    def _parsed(self, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise self.not_the_api() from None
 
     def _same_host(self, base: str, link: str, does: str) -> str:
         """Where `link` leads from `base`, if that is the API still: the token goes nowhere else."""
@@ -185,18 +197,21 @@ class Api:
         )
         return retrying(self._fetch_once, url)
 
-    def _fetch_once(self, url: str) -> tuple[httpx2.Response, bytes]:
+    def _fetch_once(self, url: str, sent: bytes | None = None) -> tuple[httpx2.Response, bytes]:
         import httpx2
 
         deadline = time.monotonic() + 3 * self._timeout
+        method, headers = "GET", self._headers()
+        if sent is not None:
+            method, headers = "POST", headers | {"Content-Type": "application/json"}
         try:
-            with self._client.stream("GET", url, headers=self._headers()) as response:
+            with self._client.stream(method, url, headers=headers, content=sent) as response:
                 body = read_bounded(response, MAX_RESPONSE, deadline)
         except TooLarge:
-            raise too_large(f"The issue {self._reference.label}") from None
+            raise too_large(f"The {self._reference.what}") from None
         except (TooSlow, httpx2.TimeoutException):
             raise EnvironmentFault(
-                f"{self._host} did not answer in time: try again later, or give the issue's text as a file."
+                f"{self._host} did not answer in time: try again later{self._reference.instead}."
             ) from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise _Transient(f"The connection to {self._host} failed: {_reason(error)}.") from None
@@ -230,9 +245,9 @@ class Api:
                 if token
                 else f"or it is private: then set {self._variable} to a token that may read it"
             )
-            return UsageError(f"{self._host} has no issue {label}, {advice}.")
+            return UsageError(f"{self._host} has no {self._reference.what}, {advice}.")
         if status == 410:
-            return UsageError(f"The issue {label} was deleted.")
+            return UsageError(f"The {self._reference.what} was deleted.")
         if status == 401:
             advice = (
                 f"does not accept the token from {token.source}: it is wrong or has expired"
@@ -244,17 +259,22 @@ class Api:
         if status == 403:
             advice = f"the token from {token.source}" if token else f"us without a token in {self._variable}"
             return PermissionRefused(f"{self._host} refuses {label} to {advice}{said}.")
+        if status == 422:
+            return PermissionRefused(f"{self._host} refuses this for {label}{said}.")
         return EnvironmentFault(f"{self._host} answered {status} for {label}{said}.")
 
     def _words(self, body: bytes) -> str:
-        """The message in an error's JSON as one short line, without the token."""
+        """The messages in an error's JSON as one short line, without the token."""
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
             return ""
-        message = answer.get("message") if isinstance(answer, dict) else None
-        if not isinstance(message, str):
+        if not isinstance(answer, dict):
             return ""
+        details = answer.get("errors")
+        told = [answer, *(details if isinstance(details, list) else [])]
+        messages = [entry.get("message") for entry in told if isinstance(entry, dict)]
+        message = ": ".join(text for text in messages if isinstance(text, str))
         message = redact(message, self.token.value if self.token else None)
         line = "".join(character if character.isprintable() else " " for character in message).strip()
         return line[:200].rstrip(".")

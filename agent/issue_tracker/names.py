@@ -21,24 +21,55 @@ _SSH_HOSTS = {"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com"}
 
 
 @dataclass(frozen=True)
-class Reference:
-    """An issue of a tracker: `api` and `web` are addresses without a slash at the end, `project` is `owner/repo`."""
+class Project:
+    """A project on a tracker: `api` and `web` are addresses without a slash at the end, `project` is `owner/repo`."""
 
     kind: Literal["github", "gitlab"]
     api: str
     web: str
     project: str
-    number: int
 
     @property
     def label(self) -> str:
-        """The issue for people."""
-        return f"{self.project}#{self.number}"
+        """It for people."""
+        return self.project
+
+    @property
+    def what(self) -> str:
+        """The same with the name of its kind, for a sentence."""
+        return f"repository {self.label}"
+
+    @property
+    def instead(self) -> str:
+        """What else to do where the tracker does not answer: the end of a sentence."""
+        return ""
 
     @property
     def host(self) -> str:
         """Host (and port) of the tracker's web pages."""
         return urlsplit(self.web).netloc
+
+
+@dataclass(frozen=True)
+class Reference(Project):
+    """An issue of a tracker."""
+
+    number: int
+
+    @property
+    def label(self) -> str:
+        """It for people."""
+        return f"{self.project}#{self.number}"
+
+    @property
+    def what(self) -> str:
+        """The same with the name of its kind, for a sentence."""
+        return f"issue {self.label}"
+
+    @property
+    def instead(self) -> str:
+        """What else to do where the tracker does not answer: the end of a sentence."""
+        return ", or give the issue's text as a file"
 
     @property
     def url(self) -> str:
@@ -155,6 +186,17 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
             f"#{number} is an issue of the origin remote, and this repository has none: "
             f"name the issue like owner/repo#{number}, or give its address."
         )
+    project = project_of(origin, github_api=github_api, env=env)
+    if project is None:
+        raise UsageError(
+            f"#{number} is an issue of the origin remote, which is {place_of(origin)} and no project on GitHub or "
+            f"GitLab: give the issue's address, with --github-api for GitHub Enterprise."
+        )
+    return Reference(project.kind, project.api, project.web, project.project, number)
+
+
+def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Project | None:
+    """The project that the address of a git remote leads to, or None where that is none on GitHub or GitLab."""
     host, path = _remote(origin)
     web = web_of(github_api)
     project = path.strip("/").removesuffix(".git").strip("/")
@@ -165,15 +207,17 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
         else {urlsplit(web).netloc}
     )
     if host in names and re.fullmatch(r"[^/]+/[^/]+", project) and _is_project(project):
-        return Reference("github", github_api, web, project, number)
+        return Project("github", github_api, web, project)
     if host and _is_gitlab(host, env) and _is_project(project):
         web = _web_address(host)
-        return Reference("gitlab", f"{web}/api/v4", web, project, number)
-    place = f"on {host}" if host else "a local one"
-    raise UsageError(
-        f"#{number} is an issue of the origin remote, which is {place} and no project on GitHub or GitLab: "
-        f"give the issue's address, with --github-api for GitHub Enterprise."
-    )
+        return Project("gitlab", f"{web}/api/v4", web, project)
+    return None
+
+
+def place_of(origin: str) -> str:
+    """Where the address of a git remote leads to, for a sentence, without a user name or password in it."""
+    host, _ = _remote(origin)
+    return f"on {host}" if host else "a local one"
 
 
 def _remote(origin: str) -> tuple[str, str]:

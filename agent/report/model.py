@@ -181,6 +181,7 @@ class SessionReport:
             ("bad", "broken", "broken"),
             ("bad", "still red", "still_red"),
             ("plain", "new", "new"),
+            ("plain", "flaky", "flaky"),
         )
         return [(kind, label, ids) for kind, label, name in sets if (ids := strings(self.verdict, name))]
 

@@ -75,10 +75,11 @@ def count(value: float | None) -> str:
 
 
 def short_count(value: float) -> str:
-    """`950`, `13k`, `1.5M`, for the ticks of an axis."""
+    """`950`, `13.7k`, `1.5M`: three digits, for the ticks of an axis and rows that change."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
+        if value >= 0.9995 * size:
+            units = value / size
+            return f"{units:,.0f}{unit}" if units >= 99.95 else f"{units:.3g}{unit}"
     return f"{value:g}"
 
 

@@ -35,7 +35,9 @@ def to_atif(events: Iterable[Line], messages: Sequence[Message] | None = None) -
     """
     story = tell(events)
     kept = proven(story, messages)
-    steps = [*_first_steps(story, kept), *_turn_steps(story, kept)]
+    # of a conversation whose tail was summarised, the messages behind the first are no longer those of each request
+    whole = None if story.summaries else kept
+    steps = [*_first_steps(story, kept), *_turn_steps(story, whole)]
     steps += [
         _step("system", error, log.text(error, "text"), {"kind": "error", "error": log.text(error, "kind")})
         for error in story.errors
@@ -134,6 +136,9 @@ def _turn_steps(story: Story, kept: Sequence[Message] | None) -> Iterable[dict[s
             unlogged -= len(told)
         read = results(kept, turn) if kept and turn.sent is not None else {}
         yield _agent_step(turn, story.told(index) != "", unlogged, read)
+        if turn.summary is not None:
+            extra = {"kind": "summary", "own_words": turn.summary.get("own_words") is True}
+            yield _step("user", turn.summary, log.text(turn.summary, "text"), extra)
         for stop in turn.stops:
             yield _step("system", stop, log.text(stop, "text"), {"kind": "stall", **_stall(stop)})
         before = (turn.sent if turn.sent is not None else before) + 1 + len(turn.calls)
@@ -265,9 +270,9 @@ def _agent(story: Story) -> dict[str, Any]:
 
 def _extra(story: Story) -> dict[str, Any] | None:
     repository, verify, finished = log.mapping(story.started, "repository"), story.verify, story.finished
-    lists = ("fixed", "broken", "still_red", "new")
+    lists = ("fixed", "broken", "still_red", "new", "flaky")
     evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
-    evidence |= {key: log.items(verify, key) for key in lists}
+    evidence |= {key: log.items(verify, key) for key in lists if key in verify}
     extra = {
         "repository": _some(
             {

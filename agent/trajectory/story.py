@@ -53,6 +53,8 @@ class Turn:
     calls: list[Call] = field(default_factory=list)
     finished: Line | None = None
     gate: Line | None = None
+    summary: Line | None = None
+    """What took the place of the conversation's tail after this turn."""
     stops: list[Line] = field(default_factory=list)
 
     @property
@@ -83,6 +85,8 @@ class Story:
     errors: list[Line] = field(default_factory=list)
     verify: Line = field(default_factory=dict)
     finished: Line = field(default_factory=dict)
+    summaries: list[Line] = field(default_factory=list)
+    """What took the place of a conversation's tail."""
     asked: list[Line] = field(default_factory=list)
     """Every `turn.started`, answered or not."""
     unread: int = 0
@@ -138,6 +142,8 @@ class _Reader:
                 story.errors.append(line)
             case "verify":
                 story.verify = line
+            case "session.forked":
+                pass
             case "session.resumed":
                 story.finished, story.verify = {}, {}
             case "session.finished":
@@ -170,6 +176,9 @@ class _Reader:
                 turn.finished = line
             case "gate":
                 turn.gate = line
+            case "context.summarised":
+                turn.summary = line
+                self.story.summaries.append(line)
             case "call.started":
                 waiting = [call for call in turn.calls if call.started is None]
                 self._last = _with_id(waiting, line)

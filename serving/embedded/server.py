@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -77,6 +78,8 @@ def check(body: object) -> Mapping[str, Any]:
             )
     if not isinstance(body.get("tools") or [], list):
         raise BadRequest(400, "tools is not a list", "tools")
+    if not isinstance(body.get("seed"), int | None):
+        raise BadRequest(400, "seed is not a whole number", "seed")
     prompt = estimate(messages)
     if prompt > MAX_MODEL_LEN:
         raise BadRequest(
@@ -98,7 +101,9 @@ class Engine:
 
     async def events(self, body: Mapping[str, Any]) -> tuple[list[WireEvent], str]:
         """Return the parsed output for a request and the wire text."""
-        reply = await in_background(partial(respond, body, self.budget))
+        seed = body.get("seed")
+        budget = self.budget if seed is None else replace(self.budget, seed=seed)
+        reply = await in_background(partial(respond, body, budget))
         text = write(reply.reasoning, reply.text, list(reply.calls))
         kwargs = body.get("chat_template_kwargs")
         mode = kwargs.get("thinking_mode", "adaptive") if isinstance(kwargs, Mapping) else "adaptive"

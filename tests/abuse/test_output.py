@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.screen import shown
+from m3agent.agent.printable import shown
 from m3agent.sandbox.base import Limits
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset

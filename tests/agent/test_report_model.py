@@ -96,7 +96,7 @@ def finished(status: str = "verified", **changes: Any) -> events.SessionFinished
     values: dict[str, Any] = {
         "status": status, "exit": 0 if status == "verified" else 1, "reason": "1 test red before, green after",
         "patch": "/nowhere/patch.diff", "paths": ["src/deck.py"], "notes": ["applied to the work tree: src/deck.py"],
-        "turns": 6, "calls": 5, "prompt_tokens": 2_490_900, "cached_tokens": 2_070_000, "completion_tokens": 2_400,
+        "pull_request": None, "turns": 6, "calls": 5, "prompt_tokens": 2_490_900, "cached_tokens": 2_070_000, "completion_tokens": 2_400,
         "reasoning_tokens": 480, "cached_share": 0.831, "tokens_per_second": 61.4, "price": 0.0731, "seconds": 96.3, **changes,
     }  # fmt: skip
     return events.SessionFinished(**values)
@@ -152,7 +152,7 @@ def a_fix() -> list[Event]:
         events.Gate(6, "", 1),
         suite("before", [RED], [GREEN]),
         suite("after", [], [RED, GREEN]),
-        events.Verify("verified", "1 test red before, green after", [RED], [], [], [], 2.1),
+        events.Verify("verified", "1 test red before, green after", [RED], [], [], [], [], 2.1),
         finished(),
     ]  # fmt: skip
 
@@ -209,6 +209,13 @@ def test_a_fix_is_put_together_from_its_events(write: Write) -> None:
     assert [file.path for file in report.patch] == ["src/deck.py"]
     assert report.notes == ["applied to the work tree: src/deck.py"]
     assert report.value("prompt_tokens") == 2_490_900
+
+
+def test_flaky_tests_are_evidence_of_neither_kind(write: Write) -> None:
+    verdict = events.Verify("verified", "1 test red before, green after", [RED], [], [], [], [GREEN], 2.1)
+    report = read(write(started(), verdict, finished()))
+    assert report.evidence == [("good", "fixed", [RED]), ("plain", "flaky", [GREEN])]
+    assert "1 flaky" in render([report])
 
 
 def test_lines_named_for_what_is_cut_are_those_of_the_log(write: Write) -> None:
@@ -304,6 +311,7 @@ def test_fields_that_came_later_are_unknown_in_old_logs(tmp_path: Path, write: W
         "reasoning_tokens",
         "price",
         "prefix_caching",
+        "flaky",
     }
     lines = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
     old = [{name: value for name, value in line.items() if name not in late} for line in lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from m3agent.agent import events
 from m3agent.agent.events import Event
-from m3agent.agent.screen import Screen, shown
+from m3agent.agent.printable import shown
+from m3agent.agent.screen import Screen
 from m3agent.agent.session import Session
-from m3agent.serving.chat import Delta
+from m3agent.agent.session_log import Line
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] :smile:\r\nnext\x9b \u202e\udcff end"
 TAMED = "[2J ]0;owned [bold red]x[/] :smile: next    end"
@@ -23,7 +25,7 @@ Show = Callable[..., str]
 
 
 @pytest.fixture
-def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
+def show(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Show:
     """What is on standard error after these events."""
 
     def run(*written: Event, quiet: bool = False) -> str:
@@ -32,7 +34,7 @@ def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
             for event in written:
                 session.write(event)
             session.close()
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         assert captured.out == "", "standard output is the patch's"
         return captured.err
 
@@ -68,8 +70,8 @@ def finished_call(content: str = "exit code: 0\nstdout:\nx", status: str = "done
 def ended(status: str = "verified", **changes: Any) -> events.SessionFinished:
     values: dict[str, Any] = {
         "status": status, "exit": 0, "reason": "1 test red before, green after", "patch": None, "paths": [],
-        "notes": [], "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None, "completion_tokens": None,
-        "reasoning_tokens": None, "cached_share": None, "tokens_per_second": None, "price": None, "seconds": 12.34,
+        "notes": [], "pull_request": None, "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None,
+        "completion_tokens": None, "reasoning_tokens": None, "cached_share": None, "tokens_per_second": None, "price": None, "seconds": 12.34,
         **changes,
     }  # fmt: skip
     return events.SessionFinished(**values)
@@ -98,7 +100,8 @@ def network(verdict: str, reason: str = "", host: str = "x.example") -> events.N
 
 def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
     values: dict[str, Any] = {
-        "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "seconds": 2.0, **sets,
+        "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "flaky": [],
+        "seconds": 2.0, **sets,
     }  # fmt: skip
     return events.Verify(**values)
 
@@ -129,6 +132,10 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
             ),
             ["context  1 file, 10 tokens"],
         ),
+        (
+            events.SessionResumed(m3agent="0", messages=7, tree="t", interrupted=[]),
+            ["resumed  the session goes on after 7 messages"],
+        ),
         (events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[]), ["turn 3   I see. Now."]),
         (
             events.FileChanged(turn=1, call=1, changes=[("M", "a.py"), ("A", "b.py")], tree="t"),
@@ -145,8 +152,14 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
         ),
         (events.Retry(attempt=1, wait=2.4, reason="busy"), ["retry    busy (in 2 s)"]),
         (
-            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"]),
-            ["verify   why (2.0 s)", "         fixed: t0", "         fixed: 2 more", "         broken: b"],
+            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"], flaky=["f"]),
+            [
+                "verify   why (2.0 s)",
+                "         fixed: t0",
+                "         fixed: 2 more",
+                "         broken: b",
+                "         flaky: f",
+            ],
         ),
         (events.Error(kind="ImageMissing", text="there is no image", exit=3), ["error    there is no image"]),
         (
@@ -201,6 +214,50 @@ def test_a_call_is_shown_with_the_argument_that_tells_most(show: Show) -> None:
     ]
 
 
+def of_attempt(number: int, event: Event, **changes: Any) -> Line:
+    return {"session": f"s{number}", "type": event.type, **dataclasses.asdict(event), **changes}
+
+
+def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    packed = {"exact": True, "dropped": {}, "redacted": [], "digest": "", "seconds": 1}
+    with Screen() as screen:
+        for number in (1, 2):
+            attempt = {"number": number, "of": 10}
+            screen.on_line(of_attempt(number, started(), attempt=attempt))
+        for number in (1, 2):
+            screen.on_line(of_attempt(number, events.ContextPacked(files=number, tokens=9, **packed)))  # type: ignore[arg-type]
+        for number, path in ((1, "a.py"), (2, "b.py")):
+            screen.on_line(of_attempt(number, call_started({"path": path})))
+        for number in (1, 2):
+            screen.on_line(of_attempt(number, finished_call("done")))
+        for number, status in ((2, "verified"), (1, "failed")):
+            screen.on_line(of_attempt(number, ended(status)))
+        screen.say("all are done")
+    assert capfd.readouterr().err.splitlines() == [
+        "issue    It is broken",
+        "commit   0123456789ab (main)",
+        "engine   embedded",
+        "sandbox  docker",
+        " 1│ session  s1",
+        " 2│ session  s2",
+        "context  1 file, 9 tokens",
+        " 2│ context  2 files, 9 tokens",
+        " 1│ turn 2   code_exec a.py: done  (1.2 s)",
+        " 2│ turn 2   code_exec b.py: done  (1.2 s)",
+        " 2│ verified 1 test red before, green after  (12.3 s, 4 turns)",
+        " 1│ failed   1 test red before, green after  (12.3 s, 4 turns)",
+        "note: all are done",
+    ]
+
+
+@pytest.mark.parametrize("attempt", [None, {"number": 1, "of": 1}])
+def test_a_single_attempt_has_no_number(capfd: pytest.CaptureFixture[str], attempt: object) -> None:
+    Screen().on_line(of_attempt(1, started(), attempt=attempt))
+    assert capfd.readouterr().err.endswith("\nsession  s1\n")
+
+
 def test_a_cold_cache_is_no_fault_of_the_first_turn(show: Show) -> None:
     assert "cache " not in show(turn_ended(turn=1, cached_share=0.0))
     assert "cache " not in show(turn_ended(cached_share=0.0, prompt_tokens=900))
@@ -240,40 +297,12 @@ def test_nothing_drives_the_terminal(show: Show) -> None:
     assert output.count("[bold red]x[/] :smile:") >= 6
 
 
-def test_a_note_is_always_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_is_always_shown(capfd: pytest.CaptureFixture[str]) -> None:
     Screen(quiet=True).say(f"first {HOSTILE}")
-    output = capsys.readouterr().err
+    output = capfd.readouterr().err
     assert output.startswith("note: first")
     assert "\x1b" not in output
     assert output.count("\n") == 1
-
-
-def test_on_a_terminal_there_is_a_spinner_until_the_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "60")
-    with Screen() as screen:
-        session = Session.create(tmp_path, [screen.on_line])
-        session.write(events.TurnStarted(turn=5, messages=2, digest="d"))
-        for delta in (
-            Delta("reasoning", "ab" * 800),
-            Delta("reset", ""),
-            Delta("text", "abc"),
-            Delta("call", HOSTILE),
-        ):
-            screen.on_delta(delta)
-        screen.doing(HOSTILE + "x" * 500)
-        session.write(ended())
-        screen.doing("after the end")  # no spinner is left to show it
-        session.close()
-    output = capsys.readouterr().err
-    assert "\x1b[?25l" in output
-    assert output.rstrip().endswith(("\x1b[?25h", "turns)\x1b[0m")), "the cursor is back"
-    assert "\x1b[2J" not in output
-    assert "owned\x07" not in output
-    assert "after the end" not in output
 
 
 @given(st.text(max_size=300), st.integers(1, 100))

@@ -120,6 +120,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "image",
         "environment",
         "seed",
+        "attempts",
         "candidates",
         "sandbox",
         "allow_net",

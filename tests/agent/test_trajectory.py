@@ -77,6 +77,11 @@ def test_a_real_fix_of_the_embedded_engine(make_repo: MakeRepo, own_state: Path)
     assert trajectory.final_metrics.extra["status"] == "verified"
     assert trajectory.extra is not None
     assert trajectory.extra["verification"]["fixed"] == ["test_calc.py::test_add"]
+    assert trajectory.extra["verification"]["flaky"] == []
+    older = [{name: value for name, value in line.items() if name != "flaky"} for line in log]
+    old = valid(to_atif(older))
+    assert old.extra is not None
+    assert "flaky" not in old.extra["verification"], "unknown, not none"
     assert str(own_state) not in json.dumps(to_atif(log)), "no paths of the machine"
     row = to_sft(log)
     assert row is not None

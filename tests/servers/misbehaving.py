@@ -83,7 +83,8 @@ class _Server(uvicorn.Server):
 
 
 class MisbehavingServer:
-    """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever.
+    """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever. One may be a
+    function of the request.
 
     With `accepts` it refuses chat requests with a parameter that is not among these names.
     """
@@ -151,6 +152,8 @@ class MisbehavingServer:
         if self.accepts is not None and (unknown := sorted(received.json.keys() - self.accepts)):
             return await self._respond(request, Reply(400, {"error": {"message": f"unknown: {unknown}"}}))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            answer = answer(received)
         return await self._respond(request, answer)
 
     async def _respond(self, request: Request, answer: Any) -> Response:

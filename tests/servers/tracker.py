@@ -1,13 +1,20 @@
-"""A real HTTP server on loopback that plays an issue tracker: GitHub, GitLab, and the hosts of their images."""
+"""A real HTTP server on loopback that plays an issue tracker: GitHub, GitLab, and the hosts of their images.
+
+It serves git repositories as well, by git's own `http-backend`.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 from tests.servers.loopback import LoopbackServer, QuietHandler
@@ -30,21 +37,29 @@ class Visit:
 
     path: str
     headers: dict[str, str]
+    method: str = "GET"
+    body: bytes = b""
 
 
 class TrackerServer(LoopbackServer):
-    """Answers each path (with its query, else without) from `pages`: a `Page`, or a function that writes by itself."""
+    """Answers each path (with its query, else without) from `pages`: a `Page`, or a function that writes by itself. A
+    path that is posted to stands there with `POST ` before it. Below `/owner/repo.git` is the repository `git`."""
 
     def __init__(self) -> None:
         self.pages: dict[str, Page | Callable[[BaseHTTPRequestHandler], None]] = {}
         self.visits: list[Visit] = []
         self.bytes_sent = 0
+        self.git: Path | None = None
+        self.password: str | None = None
+        """What git is asked for, with any user name, where something is pushed."""
         self.closing = threading.Event()
         tracker = self
 
         class Handler(QuietHandler):
             def do_GET(self) -> None:
                 tracker._answer(self)
+
+            do_POST = do_GET
 
         super().__init__(Handler)
 
@@ -76,14 +91,24 @@ class TrackerServer(LoopbackServer):
         )
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        self.visits.append(
-            Visit(handler.path, {name.lower(): value for name, value in handler.headers.items()})
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        visit = Visit(
+            handler.path, headers, handler.command, handler.rfile.read(int(headers.get("content-length", 0)))
         )
-        path = handler.path if handler.path in self.pages else handler.path.partition("?")[0]
+        self.visits.append(visit)
+        if self.git is not None and visit.path.startswith("/owner/repo.git/"):
+            self._send(handler, self._from_git(visit, self.git))
+            return
+        prefix = "POST " if visit.method == "POST" else ""
+        path = prefix + visit.path
+        path = path if path in self.pages else path.partition("?")[0]
         page = self.pages.get(path, Page({"message": "Not Found"}, 404))
         if not isinstance(page, Page):
             page(handler)
             return
+        self._send(handler, page)
+
+    def _send(self, handler: BaseHTTPRequestHandler, page: Page) -> None:
         data = page.body if isinstance(page.body, bytes) else json.dumps(page.body).encode()
         handler.send_response(page.status)
         for name, value in page.headers.items():
@@ -91,6 +116,36 @@ class TrackerServer(LoopbackServer):
         handler.send_header("Content-Length", str(len(data)))
         handler.end_headers()
         handler.wfile.write(data)
+
+    def _from_git(self, visit: Visit, repository: Path) -> Page:
+        """What git answers as a CGI program."""
+        path, _, query = visit.path.partition("?")
+        pushes = "git-receive-pack" in visit.path
+        _, _, login = visit.headers.get("authorization", "").partition(" ")
+        _, _, password = base64.b64decode(login).decode().partition(":")
+        if pushes and self.password is not None and password != self.password:
+            return Page(b"", 403 if login else 401, {"WWW-Authenticate": 'Basic realm="git"'})
+        env = os.environ | {
+            "GIT_PROJECT_ROOT": str(repository),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": path.removeprefix("/owner/repo.git"),
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": visit.method,
+            "CONTENT_TYPE": visit.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(visit.body)),
+            "HTTP_CONTENT_ENCODING": visit.headers.get("content-encoding", ""),
+            "GIT_PROTOCOL": visit.headers.get("git-protocol", ""),
+            "REMOTE_USER": "tester",  # with a user, git takes pushes
+            "REMOTE_ADDR": "127.0.0.1",
+        }
+        done = subprocess.run(
+            ["git", "http-backend"], env=env, input=visit.body, capture_output=True, check=True
+        )
+        head, _, body = done.stdout.partition(b"\r\n\r\n")
+        lines = (line.partition(": ") for line in head.decode().split("\r\n"))
+        headers = {name: value for name, _, value in lines}
+        status = int(headers.pop("Status", "200").split()[0])
+        return Page(body, status, headers)
 
     def silent(self, handler: BaseHTTPRequestHandler) -> None:
         """Accepts the request and never answers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
-from m3agent.tools.test_runner import run_in_sandbox
+from m3agent.tools.test_runner import Framework, run_in_sandbox
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -384,6 +384,23 @@ async def test_unittest_with_nothing_to_run(bench: Bench) -> None:
     assert "no_such" in missing.content
     nothing = await bench.call("test_runner", test_file=".", framework="unittest")
     assert nothing.content.startswith("0 passed, 0 failed, 0 errors, 0 skipped\nno tests ran.")
+
+
+@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+async def test_several_targets(bench: Bench, framework: Framework) -> None:
+    """Those that are there. With pytest their ids are those they have among all, whatever settings a folder has."""
+    case = "import unittest\nclass Case(unittest.TestCase):\n    def test_one(self): pass\n"
+    names = ["test_a.py", "t/test_b.py", "t/u/test_c.py"]
+    await bench.put({**dict.fromkeys(names, case), "t/pytest.ini": "[pytest]\n"})
+    two = await run_in_sandbox(bench.sandbox, "./t/test_b.py", "gone.py", "./t/u", framework=framework)
+    ids = {
+        "pytest": ("t/test_b.py::Case::test_one", "t/u/test_c.py::Case::test_one"),
+        "unittest": ("test_b.Case.test_one", "test_c.Case.test_one"),
+    }
+    assert (two.passed, two.red, two.complete) == (ids[framework], set(), True)
+    none = await run_in_sandbox(bench.sandbox, "gone.py", "neither.py", framework=framework)
+    assert none.passed == ()
+    assert "gone" in none.output + str(none.errors)
 
 
 async def test_reports_outside_of_a_call(bench: Bench) -> None:

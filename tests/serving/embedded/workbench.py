@@ -130,7 +130,7 @@ class Workbench:
         report = self.root.parent / "report.jsonl"
         limit = str(max(1.0, timeout / 20))
         self.python(
-            "-c", Path(run_tests.__file__).read_text(), framework, str(report), ".", limit, timeout=timeout
+            "-c", Path(run_tests.__file__).read_text(), framework, str(report), limit, ".", timeout=timeout
         )
         entries = [json.loads(line) for line in report.read_text().splitlines()]
         outcomes = {entry["id"]: entry["outcome"] for entry in entries if "outcome" in entry}

@@ -1,0 +1,185 @@
+"""One attempt at an issue: a session from its start to the verdict on its patch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.agent import prompt, session_events
+from m3agent.agent.calls import Calls
+from m3agent.agent.conversation import Conversation
+from m3agent.agent.errors import UsageError
+from m3agent.agent.ground import Ground
+from m3agent.agent.limits import Limits
+from m3agent.agent.loop import Loop, Outcome
+from m3agent.agent.model import Model
+from m3agent.agent.request import FixRequest
+from m3agent.agent.resume import Outstanding, ResumePoint
+from m3agent.agent.session import Session
+from m3agent.agent.stall import StallDetector
+from m3agent.agent.variation import Variation
+from m3agent.agent.verify import Verification, verify
+from m3agent.agent.window import Window
+from m3agent.agent.workspaces import TREES
+from m3agent.sandbox.allow_list import parse_hosts
+from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.workspace import Patch, Workspace
+from m3agent.serving.chat import Delta
+from m3agent.serving.client import Client
+from m3agent.tools.registry import Toolset
+
+
+@dataclass
+class Attempt:
+    """What an attempt is given, and what it has come to so far: that is handed over if it ends early.
+
+    say: takes notes for people. started: seconds on the monotonic clock.
+    """
+
+    request: FixRequest
+    session: Session
+    limits: Limits
+    variation: Variation
+    say: Callable[[str], None]
+    on_delta: Callable[[Delta], None]
+    started: float = field(default_factory=time.monotonic)
+    stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    """Closes what the attempt works with."""
+    workspace: Workspace | None = None
+    messages: Conversation | None = None
+    outstanding: list[Outstanding] = field(default_factory=list)
+    """Calls of an earlier process of this session that the model has no results of."""
+    sandbox: Sandbox | None = None
+    loop: Loop | None = None
+    outcome: Outcome | None = None
+    patch: Patch | None = None
+    evidence: Verification | None = None
+    failure: Exception | None = None
+    """What ended it early and is not the model's doing."""
+    overtaken_by: int | None = None
+    """The number of the attempt that was verified before this one had ended."""
+
+    def go_on(self, point: ResumePoint) -> None:
+        """Take up a session that ended before its time. Raises UsageError where a part of it is gone."""
+        folder = self.session.folder
+        if not (folder / TREES).is_dir():
+            raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
+        store = TreeStore(folder / TREES)
+        store.sweep()  # nobody else has it: the log is locked
+        self.workspace = Workspace(store, point.started["tree"])
+        self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
+        self.outstanding = point.outstanding(self.messages)
+        self.session.write(session_events.session_resumed(point, self.messages, self.outstanding))
+
+    async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:
+        """Start the sandbox that the attempt works in. Raises SandboxError."""
+        assert self.workspace is not None
+        log = session_events.log_requests(self.session, "session")
+        self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
+        await self.stack.enter_async_context(self.sandbox)
+
+    async def work(self, ground: Ground, dirty: int, cache_is_warm: asyncio.Event) -> None:
+        """Turns until the loop comes to an end; then there is an outcome and a patch, which may be empty.
+
+        dirty: files that differ from the commit. cache_is_warm: set by the first attempt as soon as the server has read
+        its prompt; the others wait for that, and so find theirs in its cache.
+
+        Raises:
+            SandboxError, ModelServerError, M3AgentError: what ends it early.
+        """
+        assert self.sandbox is not None
+        try:
+            client = await self.stack.enter_async_context(
+                Client(
+                    ground.endpoint,
+                    api_key=self.request.settings.key,
+                    on_retry=lambda note: self.session.write(session_events.retry(note)),
+                )
+            )
+            if self.messages is None:
+                begun = Conversation.begin(self.session.folder, self._first_messages(ground, dirty))
+                self.messages = self.stack.enter_context(contextlib.closing(begun))
+            if self.variation.number > 1:
+                await cache_is_warm.wait()
+
+            def on_delta(delta: Delta) -> None:
+                cache_is_warm.set()
+                self.on_delta(delta)
+
+            self.loop = self._new_loop(client, self.sandbox, ground, self.messages, on_delta)
+            if self.request.resume is not None:
+                await self.sandbox.rollback(self.request.resume.tree)
+                self.loop.go_on_from(self.request.resume)
+            self.outcome = await self.loop.run(self.outstanding)
+            self.patch = await self.sandbox.patch()
+        finally:
+            cache_is_warm.set()
+            await self.stack.aclose()
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the tests say that the issue is fixed."""
+        return self.evidence is not None and self.evidence.verdict == "verified"
+
+    async def verify(self, backend: Backend, spec: SandboxSpec, known: dict[str, Verification]) -> None:
+        """Check the patch, if there is one; `known` has what was found of other attempts' trees. Raises SandboxError."""
+        if self.patch is None or self.patch.empty:
+            return
+        assert self.workspace is not None
+        log = session_events.log_requests(self.session, "verify")
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(backend, spec, of, self.say, log)
+
+        if self.patch.tree not in known:
+            found = await verify(self.workspace, self.patch, fresh, self.session.folder / "calls")
+            known[self.patch.tree] = found
+        self.evidence = known[self.patch.tree]
+        session_events.log_verification(self.session, self.evidence)
+
+    def _first_messages(self, ground: Ground, dirty: int) -> list[dict[str, Any]]:
+        issue, settings, endpoint = self.request.issue, self.request.settings, ground.endpoint
+        assert ground.context is not None, "only a session that goes on has none"
+        if issue.images and not endpoint.images and self.variation.number == 1:
+            self.say(f"{endpoint.host} takes no images: the issue's {len(issue.images)} are left out")
+        return prompt.first_messages(
+            ground.context,
+            issue,
+            self.request.repository.head,
+            dirty,
+            images=endpoint.images,
+            instructions=settings.instructions,
+            hosts=parse_hosts(settings.allow_net or ""),
+            hint=self.variation.hint,
+        )
+
+    def _new_loop(
+        self,
+        client: Client,
+        sandbox: Sandbox,
+        ground: Ground,
+        messages: Conversation,
+        on_delta: Callable[[Delta], None],
+    ) -> Loop:
+        point = self.request.resume
+        stall = point.stall if point is not None else StallDetector()
+        model = Model(
+            client,
+            self.session,
+            self.limits,
+            messages,
+            stall,
+            prices=ground.prices,
+            thinking=self.request.settings.thinking,
+            sampling=self.variation.sampling,
+            on_delta=on_delta,
+        )
+        calls = Calls(sandbox, Toolset(sandbox, self.session.folder / "calls"), self.session)
+        window = Window(ground.endpoint.max_model_len)
+        return Loop(model, calls, sandbox, self.session, self.limits, messages, stall, window)

@@ -1,0 +1,75 @@
+"""The model's calls, carried out one by one: logged before and after, the work tree's state kept after each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from m3agent.agent import events, turn_events
+from m3agent.agent.context.output import writes_marker
+from m3agent.agent.session import Session
+from m3agent.sandbox.base import Sandbox
+from m3agent.serving.chat import ToolCall
+from m3agent.tools.base import ToolResult, refusal
+from m3agent.tools.registry import Toolset
+
+READ_ONLY = frozenset({"file_read"})
+"""Tools that cannot change the work tree: no checkpoint is taken after them."""
+
+
+@dataclass
+class Calls:
+    """Carries out a session's calls; `number` is that of the last one."""
+
+    sandbox: Sandbox
+    tools: Toolset
+    session: Session
+    number: int = 0
+    tested_tree: str | None = None
+    """The state of the work tree that the last test run saw."""
+    tests: Mapping[str, Any] | None = None
+    """What the last run of `test_runner` gave: the lists passed, failed, errored, skipped of ids."""
+
+    async def run(self, call: ToolCall, turn: int) -> ToolResult:
+        """One call: logged before and after its side effect, also when it is interrupted.
+
+        Raises:
+            SandboxError: the sandbox failed; a call that fails is a result.
+        """
+        self.number += 1
+        number, before = self.number, self.sandbox.tree
+        self.session.write(
+            events.CallStarted(
+                turn=turn, call=number, id=call.id, name=call.name, arguments=call.arguments, tree=before
+            )
+        )
+        started = time.monotonic()
+
+        def finish(result: ToolResult, status: turn_events.CallStatus, tree: str) -> None:
+            seconds = time.monotonic() - started
+            self.session.write(turn_events.call_finished(turn, number, call, result, status, seconds, tree))
+
+        try:
+            if problem := writes_marker(call.name, call.arguments):
+                result = refusal(problem)
+            else:
+                result = await self.tools.call(call.name, call.arguments, number, call.error)
+            after = before if call.name in READ_ONLY else await self.sandbox.checkpoint()
+        except asyncio.CancelledError:
+            finish(ToolResult("interrupted", is_error=True), "interrupted", before)
+            raise
+        refused = result.is_error and result.content.startswith("error: ")
+        finish(result, "refused" if refused else "done", after)
+        if after != before:
+            changes = self.sandbox.workspace.store.changed_paths(before, after)
+            self.session.write(events.FileChanged(turn=turn, call=number, changes=changes, tree=after))
+        if "passed" in result.data:
+            self.tested_tree, self.tests = after, result.data
+            self.session.write(turn_events.tests_finished(number, result, after))
+        elif call.name == "code_exec" and not refused and "test" in str((call.arguments or {}).get("code")):
+            # a model may well run its tests by hand; what it runs sees the tree as it is now
+            self.tested_tree = after
+        return result

@@ -1,0 +1,195 @@
+"""The last events of a session, whichever way it ended, and its patch handed over."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent import events
+from m3agent.agent.attempt import Attempt
+from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
+from m3agent.agent.handover import apply_to_work_tree, commit_to_branch
+from m3agent.agent.loop import Outcome
+from m3agent.agent.offer import offer
+from m3agent.agent.pull_request import Work, commit_message
+from m3agent.agent.verify import Verification
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.workspace import Patch
+from m3agent.serving.errors import ModelServerError
+from m3agent.serving.http import redact
+
+MODEL_SERVER_EXIT = 4
+SANDBOX_EXIT = 3
+PATCH = "patch.diff"
+"""In a session's folder: what came of it, as `git apply` takes it."""
+
+
+@dataclass(frozen=True)
+class FixResult:
+    """How it ended. patch: as `git apply` takes it, empty when there is none; evidence: None when nothing was checked."""
+
+    status: Status
+    exit_code: int
+    reason: str
+    patch: bytes
+    session: Path
+    evidence: Verification | None
+
+
+async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
+    """An attempt that nobody interrupted has come to its end; `hand_over` is for the one that was chosen.
+
+    Raises:
+        SandboxError: the patch could not be read; the attempt is not ended then.
+    """
+    if attempt.failure is not None:
+        return _failed(attempt, attempt.failure)
+    if attempt.overtaken_by is not None:
+        return end_early(attempt, f"attempt {attempt.overtaken_by} was verified first")
+    assert attempt.outcome is not None
+    assert attempt.patch is not None
+    status, reason = judge(attempt.outcome, attempt.evidence)
+    exit_code = EXIT_CODES[status]
+    found = [*notes, *_notes_on(attempt, attempt.patch)]
+    opened = None
+    wanted = attempt.request.hand_over
+    if hand_over and wanted.asked and attempt.evidence is not None:
+        try:
+            if status not in (Status.VERIFIED, Status.UNVERIFIED):
+                found.append("the patch was not handed over, since the fix did not succeed")
+            else:
+                # before the user's repository is touched: whatever ends this process then, the patch is there
+                attempt.session.write_file(PATCH, attempt.patch.text)
+                if wanted.pull_request:
+                    opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
+                    found.append(f"opened pull request {opened}")
+                else:
+                    found.append(_hand_over(attempt, attempt.patch, status))
+        except M3AgentError as error:
+            attempt.session.write(
+                events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
+            )
+            exit_code = error.exit_code
+    return _write(attempt, status, reason, exit_code, attempt.patch, found, opened)
+
+
+def end_early(
+    attempt: Attempt,
+    reason: str,
+    status: Status = Status.INTERRUPTED,
+    exit_code: int = EXIT_CODES[Status.INTERRUPTED],
+) -> FixResult:
+    """The session ends before its time, with the patch of its last checkpoint."""
+    patch = None
+    if attempt.workspace is not None and attempt.sandbox is not None:
+        with contextlib.suppress(SandboxError):  # there is a reason already; the patch is for convenience
+            patch = attempt.workspace.patch(attempt.sandbox.tree)
+    try:
+        return _write(attempt, status, reason, exit_code, patch, [])
+    except M3AgentError:  # the state folder cannot be written: that is the reason already
+        return FixResult(status, exit_code, reason, b"", attempt.session.folder, None)
+
+
+def _failed(attempt: Attempt, error: Exception) -> FixResult:
+    """Something failed that is not the model's doing."""
+    exit_code = SANDBOX_EXIT
+    if isinstance(error, ModelServerError):
+        exit_code = MODEL_SERVER_EXIT
+    elif isinstance(error, M3AgentError):
+        exit_code = error.exit_code
+    with contextlib.suppress(M3AgentError):
+        attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
+    return end_early(attempt, str(error), Status.ERROR, exit_code)
+
+
+def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
+    notes = []
+    if patch.runs_later:
+        notes.append(f"these files run by themselves later, read them first: {', '.join(patch.runs_later)}")
+    if attempt.sandbox is not None:
+        notes += [f"not in the patch: {name} ({why})" for name, why in attempt.sandbox.left_out.items()]
+    return notes
+
+
+def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
+    """Apply or commit the patch, as asked; says what was done."""
+    request, workspace = attempt.request, attempt.workspace
+    assert workspace is not None
+    if (branch := request.hand_over.branch) is None:
+        apply_to_work_tree(request.repository, workspace, patch)
+        return f"applied to the work tree: {', '.join(patch.paths)}"
+    message = commit_message(request.issue, status)
+    commit = commit_to_branch(request.repository, workspace, patch, branch, message)
+    return f"committed to branch {branch} as {commit[:12]}"
+
+
+async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: str) -> str:
+    """Open a pull request; returns its address. words: the model's last ones."""
+    request, workspace, loop = attempt.request, attempt.workspace, attempt.loop
+    assert workspace is not None
+    assert loop is not None
+    model = loop.model.client.endpoint.model
+    work = Work(request.issue, patch.paths, evidence, redact(words, request.settings.key), model)
+    return await offer(
+        request.repository,
+        workspace,
+        patch,
+        work,
+        branch=request.hand_over.branch,
+        github_api=request.settings.github_api,
+        say=attempt.say,
+    )
+
+
+def _write(
+    attempt: Attempt,
+    status: Status,
+    reason: str,
+    exit_code: int,
+    patch: Patch | None,
+    notes: list[str],
+    pull_request: str | None = None,
+) -> FixResult:
+    session, used, loop = attempt.session, attempt.limits.used, attempt.loop
+    text = patch.text if patch is not None else b""
+    path = session.write_file(PATCH, text) if text else None
+    session.write(
+        events.SessionFinished(
+            status=status,
+            exit=exit_code,
+            reason=reason,
+            patch=str(path) if path else None,
+            paths=list(patch.paths) if patch is not None else [],
+            notes=notes,
+            pull_request=pull_request,
+            turns=loop.model.turn if loop else 0,
+            calls=loop.calls.number if loop else 0,
+            prompt_tokens=used.prompt,
+            cached_tokens=used.cached,
+            completion_tokens=used.completion,
+            reasoning_tokens=used.reasoning,
+            cached_share=used.cached_share,
+            tokens_per_second=used.tokens_per_second,
+            price=used.price,
+            seconds=round(time.monotonic() - attempt.started, 3),
+        )
+    )
+    return FixResult(status, exit_code, reason, text, session.folder, attempt.evidence)
+
+
+def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:
+    """The status of a fix: what the tests say of the patch counts before how the loop ended."""
+    if evidence is not None and evidence.verdict == "verified":
+        return Status.VERIFIED, evidence.reason
+    if outcome.kind == "limit":
+        return Status.LIMIT, outcome.reason
+    if outcome.kind == "stalled":
+        return Status.STALLED, outcome.reason
+    if evidence is None:
+        return Status.EMPTY, "the model changed nothing" + (
+            f": {outcome.text.strip()[:300]}" if outcome.text.strip() else ""
+        )
+    return Status(evidence.verdict), evidence.reason

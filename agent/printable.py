@@ -1,0 +1,16 @@
+"""Texts of others on one line of a terminal: what a repository or a model wrote must not drive it."""
+
+from __future__ import annotations
+
+import re
+
+UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+)
+"""Control characters, lone surrogates, what changes the direction of writing, and tags."""
+
+
+def shown(text: object, limit: int = 160) -> str:
+    """Anything as one printable line of at most `limit` characters."""
+    line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,155 @@
+"""What a fix does, as the lines of its sessions' logs that tell of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from m3agent import __version__
+from m3agent.agent import events
+from m3agent.agent.choice import Rank
+from m3agent.agent.context.packed import Context
+from m3agent.agent.conversation import Conversation
+from m3agent.agent.errors import M3AgentError
+from m3agent.agent.request import FixRequest
+from m3agent.agent.resume import Outstanding, ResumePoint
+from m3agent.agent.session import Session
+from m3agent.agent.variation import Variation
+from m3agent.agent.verify import Verification
+from m3agent.sandbox.open import Backend
+from m3agent.sandbox.proxy import NetworkRequest
+from m3agent.serving.client import RetryNote
+from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.examine import Findings
+from m3agent.tools.test_runner import TestReport
+
+
+def session_started(
+    request: FixRequest,
+    backend: Backend,
+    url: str,
+    described: str,
+    tree: str,
+    dirty: int,
+    variation: Variation,
+    group: str,
+) -> events.SessionStarted:
+    """What is to be fixed, where and how. group: id of the first attempt's session."""
+    repository, issue = request.repository, request.issue
+    return events.SessionStarted(
+        m3agent=__version__,
+        repository={
+            "root": str(repository.root) if repository.root else None,
+            "git_dir": str(repository.git_dir),
+            "head": repository.head,
+            "branch": repository.branch,
+            "bare": repository.bare,
+            "shallow": repository.shallow,
+            "dirty": dirty,
+        },
+        issue={
+            "title": issue.title,
+            "source": issue.source,
+            "digest": issue.digest,
+            "text": issue.text,
+            "images": [
+                {"name": i.name, "media_type": i.media_type, "bytes": len(i.data), "digest": i.digest}
+                for i in issue.images
+            ],
+        },
+        endpoint={"url": url, "description": described},
+        sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
+        settings=request.settings.model_dump(mode="json", exclude={"api_key"}),
+        tree=tree,
+        attempt={**dataclasses.asdict(variation), "group": group} if variation.of > 1 else None,
+    )
+
+
+def context_packed(context: Context, seconds: float) -> events.ContextPacked:
+    """The repository as the model sees it."""
+    return events.ContextPacked(
+        files=len(context.files),
+        tokens=context.tokens,
+        exact=context.exact,
+        dropped=dict(Counter(reason for _, reason in context.dropped)),
+        redacted=list(context.redacted),
+        digest=context.digest,
+        seconds=round(seconds, 3),
+    )
+
+
+def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> events.EndpointProbed:
+    """What is known of the server."""
+    return events.EndpointProbed(
+        url=endpoint.url,
+        model=endpoint.model,
+        flavour=endpoint.flavour,
+        version=endpoint.version,
+        max_model_len=endpoint.max_model_len,
+        reasoning_field=endpoint.reasoning_field,
+        images=endpoint.images,
+        prefix_caching=findings.prefix_caching,
+        cached_tokens=findings.cached_tokens,
+        tokenizer_seconds=findings.tokenizer_seconds,
+        seconds=round(seconds, 3),
+    )
+
+
+def session_resumed(
+    point: ResumePoint, messages: Conversation, outstanding: Sequence[Outstanding]
+) -> events.SessionResumed:
+    """Where a session goes on."""
+    return events.SessionResumed(
+        m3agent=__version__,
+        messages=len(messages),
+        tree=point.tree,
+        interrupted=[each.call.id for each in outstanding if each.begun is not None and each.ended is None],
+    )
+
+
+def retry(note: RetryNote) -> events.Retry:
+    """A request that is sent again."""
+    return events.Retry(attempt=note.attempt, wait=note.wait_seconds, reason=note.reason)
+
+
+def log_requests(session: Session, where: Literal["session", "verify"]) -> Callable[[NetworkRequest], None]:
+    """Logs what a sandbox's programs ask the network for."""
+
+    def log(request: NetworkRequest) -> None:
+        with contextlib.suppress(M3AgentError):  # where the log cannot be written, the next event says so
+            session.write(events.NetworkRequest(where=where, **dataclasses.asdict(request)))
+
+    return log
+
+
+def log_verification(session: Session, evidence: Verification) -> None:
+    """The test runs of a verification and its verdict."""
+    runs: tuple[tuple[Literal["before", "after"], TestReport, str], ...] = (
+        ("before", evidence.before, evidence.old_tree),
+        ("after", evidence.after, evidence.new_tree),
+    )
+    for where, report, tree in runs:
+        session.write(
+            events.TestFinished(where=where, call=None, complete=report.complete, tree=tree, **report.sets)
+        )
+    session.write(
+        events.Verify(
+            verdict=evidence.verdict,
+            reason=evidence.reason,
+            fixed=list(evidence.fixed),
+            broken=list(evidence.broken),
+            still_red=list(evidence.still_red),
+            new=list(evidence.new_tests),
+            flaky=list(evidence.flaky),
+            seconds=evidence.seconds,
+        )
+    )
+
+
+def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events.AttemptChosen:
+    """The attempts, best first; sessions: of all attempts, in the order of their numbers."""
+    ranking = [{**dataclasses.asdict(rank), "session": sessions[rank.number - 1].id} for rank in ranks]
+    return events.AttemptChosen(chosen=ranks[0].number, ranking=ranking)

@@ -1,0 +1,29 @@
+"""Work that is done at once, and fails as itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar, overload
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@overload
+async def all_of(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B], /) -> tuple[A, B]: ...
+@overload
+async def all_of(*work: Coroutine[Any, Any, A]) -> tuple[A, ...]: ...
+async def all_of(*work: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
+    """All of it at once; the first failure cancels the rest, which is waited for, and is raised as itself.
+
+    A task group would raise it within a group, which handlers of the error itself do not catch.
+    """
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,81 @@
+"""Attempts side by side on one packed prefix, against a real vLLM; its weights may be random.
+
+    python benchmarks/gpu/attempts.py --url http://127.0.0.1:8000/v1 [--attempts 4] [--pad FOLDER] [--json FILE]
+
+The engine says the lines of fix.py. Shown is what each attempt's first request found in the server's prefix cache, and how
+long it waited for its first token: the first attempt pays for the prompt, the others should not. `--pad` puts the text files
+of a folder into the repository, so that the prompt is long. The exit status is 0 when the patch is verified and all others
+found at least nine tenths of their first prompt in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.common import commit_all
+from benchmarks.gpu.fix import FERRY, LINES
+from benchmarks.gpu.proxy import ScriptingProxy
+
+LEAST_CACHED = 0.9
+
+
+def main() -> int:
+    """Run the attempts and print what each found."""
+    parser = argparse.ArgumentParser(description="attempts that share a prefix, against a real engine")
+    parser.add_argument("--url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--attempts", type=int, default=4)
+    parser.add_argument("--pad", type=Path, help="a folder whose text files make the repository larger")
+    parser.add_argument("--json", type=Path, help="write the numbers there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ScriptingProxy(options.url, LINES) as proxy:
+        repo = Path(folder) / "ferry"
+        shutil.copytree(FERRY, repo)
+        if options.pad is not None:
+            for path in options.pad.rglob("*.py"):
+                copy = repo / "reference" / path.relative_to(options.pad).with_suffix(".txt")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+        commit_all(repo, "ferry 0.3.0")
+        command = [
+            sys.executable,
+            "-m",
+            "m3agent.agent.cli",
+            "fix",
+            str(repo / "ISSUE.md"),
+            "--repo",
+            str(repo),
+        ]
+        command += ["--endpoint", proxy.url, "--attempts", str(options.attempts), "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    numbers = {e["session"]: e["attempt"]["number"] for e in events if e["type"] == "session.started"}
+    rows = [
+        {"attempt": numbers[event["session"]]}
+        | {key: event[key] for key in ("prompt_tokens", "cached_share", "first_token_seconds")}
+        for event in events
+        if event["type"] == "turn.finished" and event["turn"] == 1
+    ]
+    rows.sort(key=lambda row: row["attempt"])
+    for row in rows:
+        share = "?" if row["cached_share"] is None else f"{row['cached_share']:.4f}"
+        print(
+            f"attempt {row['attempt']}: prompt {row['prompt_tokens']:,}, cached {share}, "
+            f"first token after {row['first_token_seconds']:.2f} s"
+        )
+    if options.json is not None:
+        options.json.write_text(json.dumps({"rows": rows, "exit": done.returncode}, indent=1))
+    shared = all((row["cached_share"] or 0) >= LEAST_CACHED for row in rows if row["attempt"] > 1)
+    return 0 if done.returncode == 0 and shared and len(rows) == options.attempts else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
