@@ -44,6 +44,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
 
     Raises:
         SandboxError: the patch could not be read; the attempt is not ended then.
+        EnvironmentFault: the log cannot be written, so nothing else would say how it ended.
     """
     if attempt.failure is not None:
         return _failed(attempt, attempt.failure)
@@ -94,14 +95,13 @@ def end_early(
 
 
 def _failed(attempt: Attempt, error: Exception) -> FixResult:
-    """Something failed that is not the model's doing."""
+    """Something failed that is not the model's doing. Raises EnvironmentFault where the log cannot say so."""
     exit_code = SANDBOX_EXIT
     if isinstance(error, ModelServerError):
         exit_code = MODEL_SERVER_EXIT
     elif isinstance(error, M3AgentError):
         exit_code = error.exit_code
-    with contextlib.suppress(M3AgentError):
-        attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
+    attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
     return end_early(attempt, str(error), Status.ERROR, exit_code)
 
 

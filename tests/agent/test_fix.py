@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -11,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.servers.dockerd import OwnEngine
 from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
+from tests.tools.small_disk import fill, small_disk
 
 MakeRepo = Callable[..., Path]
 
@@ -513,6 +515,27 @@ def test_a_full_disk_is_one_sentence(model: MisbehavingServer, make_repo: MakeRe
         assert "full" in done.stderr
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_disk_that_takes_no_byte_of_the_log_is_one_sentence_as_well(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "small", 8 << 20) as small:
+
+        def full() -> Iterator[Any]:
+            fill(small)
+            (log,) = small.glob("sessions/*/events.jsonl")
+            with log.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+                while True:  # its last page has room yet
+                    file.write(b" ")
+            yield from TEST.events
+
+        model.answers = [FIX, Stream(cast("list[Any]", full()))]  # it is filled when the answer is asked for
+        done = fix(make_repo(BUGGY), model.url, M3AGENT_STATE=str(small))
+        assert done.returncode == 3, done.stderr
+        said = one_sentence(done)
+        assert said.startswith("m3agent: cannot write the session in")
+        assert "the disk is full; make room" in said
 
 
 def ours(pid: int) -> list[str]:
