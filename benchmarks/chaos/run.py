@@ -272,8 +272,12 @@ class Witness:
             ours = path.is_relative_to(stage.state) or path.is_relative_to(stage.repo / ".git" / STAGED)
             if path.name.endswith((".tmp", ".lock", "~")) and not (code == -9 and ours):
                 yield f"half-written: {path.relative_to(stage.work)}"
-            # nor does git on a full disk
-            if path.name.startswith(("tmp_", "unfinished-")) and (code == 0 or not ours):
+            # nor does git on a full disk, in the user's repository neither, where its next gc does
+            if (
+                path.name.startswith(("tmp_", "unfinished-"))
+                and code == 0
+                and path.is_relative_to(stage.state)
+            ):
                 yield f"half-written: {path.relative_to(stage.work)}"
         for folder in (stage.scratch, stage.state / "scratch"):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
