@@ -70,7 +70,9 @@ class Attempt:
         folder = self.session.folder
         if not (folder / TREES).is_dir():
             raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
-        self.workspace = Workspace(TreeStore(folder / TREES), point.started["tree"])
+        store = TreeStore(folder / TREES)
+        store.sweep()  # nobody else has it: the log is locked
+        self.workspace = Workspace(store, point.started["tree"])
         self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
         self.outstanding = point.outstanding(self.messages)
         self.session.write(session_events.session_resumed(point, self.messages, self.outstanding))

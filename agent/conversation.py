@@ -106,8 +106,8 @@ class Conversation(Sequence[Message]):
         Raises:
             UsageError: there is none, or it is not one.
         """
-        messages = read_messages(folder)
-        if not messages:
+        messages = read_messages(folder) or []
+        if all(message["role"] == "system" for message in messages):
             raise UsageError(
                 f"the session in {folder} cannot be resumed: it ended before its first request, so start it anew"
             )

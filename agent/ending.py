@@ -23,6 +23,8 @@ from m3agent.serving.http import redact
 
 MODEL_SERVER_EXIT = 4
 SANDBOX_EXIT = 3
+PATCH = "patch.diff"
+"""In a session's folder: what came of it, as `git apply` takes it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
 
     Raises:
         SandboxError: the patch could not be read; the attempt is not ended then.
+        EnvironmentFault: the log cannot be written, so nothing else would say how it ended.
     """
     if attempt.failure is not None:
         return _failed(attempt, attempt.failure)
@@ -58,11 +61,14 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
         try:
             if status not in (Status.VERIFIED, Status.UNVERIFIED):
                 found.append("the patch was not handed over, since the fix did not succeed")
-            elif wanted.pull_request:
-                opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
-                found.append(f"opened pull request {opened}")
             else:
-                found.append(_hand_over(attempt, attempt.patch, status))
+                # before the user's repository is touched: whatever ends this process then, the patch is there
+                attempt.session.write_file(PATCH, attempt.patch.text)
+                if wanted.pull_request:
+                    opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
+                    found.append(f"opened pull request {opened}")
+                else:
+                    found.append(_hand_over(attempt, attempt.patch, status))
         except M3AgentError as error:
             attempt.session.write(
                 events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
@@ -89,14 +95,13 @@ def end_early(
 
 
 def _failed(attempt: Attempt, error: Exception) -> FixResult:
-    """Something failed that is not the model's doing."""
+    """Something failed that is not the model's doing. Raises EnvironmentFault where the log cannot say so."""
     exit_code = SANDBOX_EXIT
     if isinstance(error, ModelServerError):
         exit_code = MODEL_SERVER_EXIT
     elif isinstance(error, M3AgentError):
         exit_code = error.exit_code
-    with contextlib.suppress(M3AgentError):
-        attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
+    attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
     return end_early(attempt, str(error), Status.ERROR, exit_code)
 
 
@@ -150,7 +155,7 @@ def _write(
 ) -> FixResult:
     session, used, loop = attempt.session, attempt.limits.used, attempt.loop
     text = patch.text if patch is not None else b""
-    path = session.write_file("patch.diff", text) if text else None
+    path = session.write_file(PATCH, text) if text else None
     session.write(
         events.SessionFinished(
             status=status,

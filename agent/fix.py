@@ -15,7 +15,7 @@ from m3agent.agent.attempt import Attempt
 from m3agent.agent.choice import ranked, result_of
 from m3agent.agent.ending import FixResult, end, end_early
 from m3agent.agent.environments import chosen_sandbox, with_environment
-from m3agent.agent.errors import M3AgentError
+from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.ground import Ground, find_endpoint, prepare
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.limits import Limits
@@ -213,7 +213,9 @@ async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
                 attempt.session.write(event)
         for attempt in attempts:
             if attempt is not chosen:
-                await end(attempt, hand_over=False, notes=notes)
+                # its log cannot be written, perhaps; what counts is how the chosen one ends
+                with contextlib.suppress(EnvironmentFault):
+                    await end(attempt, hand_over=False, notes=notes)
     try:
         return await end(chosen, hand_over=True, notes=notes)
     except asyncio.CancelledError:

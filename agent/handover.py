@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repository import GitCommandFailed, Repository
+from m3agent.agent.workspaces import scratch_folder
 from m3agent.sandbox.git import TreeEntry
 from m3agent.sandbox.workspace import Patch, Workspace
+
+STAGED = "m3agent"
+"""In git's folder of the user's repository: where files are made whole before they are moved into the work tree."""
 
 
 @dataclass(frozen=True)
@@ -81,24 +86,56 @@ def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
 def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patch) -> None:
     """Write the patched files into the user's work tree: all of them, or none.
 
+    A process that is killed here leaves each file as it was or as it is to be, and nothing else in the work tree; files
+    that are as the patch has them already are passed over, so that it can be done again.
+
     Raises:
         PermissionRefused: a file has uncommitted changes, changed meanwhile, or is no longer a plain path.
     """
     root = repository.root
     if root is None:
         raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
-    refuse_dirty(repository, patch, "--apply")
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    left = [path for path in patch.paths if not _is_there(root / path, workspace, patched.get(path))]
+    patch = dataclasses.replace(patch, paths=tuple(left))
+    refuse_dirty(repository, patch, "--apply")
     for path in patch.paths:
         _refuse_moved(root, path, workspace, base.get(path))
+    try:
+        with scratch_folder(repository.git_dir, STAGED) as staged:
+            _write_all(root, patch.paths, base, patched, workspace, staged)
+    except OSError as error:
+        raise PermissionRefused(
+            f"the patch could not be written to {error.filename2 or error.filename}: {error.strerror}; it is kept in the "
+            "session's folder"
+        ) from None
+    for path in patch.paths:
+        folder = (root / path).parent
+        while folder != root and _remove_if_empty(folder):  # as git does when a folder's last file goes
+            folder = folder.parent
+
+
+def _write_all(
+    root: Path,
+    paths: Sequence[str],
+    base: Mapping[str, TreeEntry],
+    patched: Mapping[str, TreeEntry],
+    workspace: Workspace,
+    staged: Path,
+) -> None:
+    """Bring the files at `paths` from `base` to `patched`, by way of `staged`. Raises OSError, all being as it was."""
     made: list[Path] = []
     moves: list[_Move] = []
     try:
-        for path in patch.paths:
+        for path in paths:
             for folder in _missing_folders(root, root / path):
                 folder.mkdir()
                 made.append(folder)
-            move = _Move(root / path, _new_name(root / path), _new_name(root / path))
+            target = root / path
+            # a file that is moved from another file system is not there at once
+            same = target.parent.stat().st_dev == staged.stat().st_dev
+            room = staged if same else target.parent
+            move = _Move(target, _new_name(room), _new_name(room))
             moves.append(move)
             # both are written before anything is moved: what can fail fails now
             for source, entries in ((move.new, patched), (move.old, base)):
@@ -110,20 +147,12 @@ def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patc
                 if path in patched and base[path].mode == patched[path].mode:
                     move.new.chmod(mode)
         _carry_out(moves)
-    except OSError as error:
-        raise PermissionRefused(
-            f"the patch could not be written to {error.filename}: {error.strerror}; it is kept in the session's folder"
-        ) from None
     finally:
         for move in moves:
             move.new.unlink(missing_ok=True)
             move.old.unlink(missing_ok=True)
         for folder in reversed(made):
             _remove_if_empty(folder)
-    for path in patch.paths:
-        folder = (root / path).parent
-        while folder != root and _remove_if_empty(folder):  # as git does when a folder's last file goes
-            folder = folder.parent
 
 
 def commit_to_branch(
@@ -209,8 +238,8 @@ def _carry_out(moves: list[_Move]) -> None:
         raise
 
 
-def _new_name(target: Path) -> Path:
-    return target.with_name(f".m3agent-{secrets.token_hex(6)}.tmp")
+def _new_name(folder: Path) -> Path:
+    return folder / f".m3agent-{secrets.token_hex(6)}.tmp"
 
 
 def _missing_folders(root: Path, target: Path) -> list[Path]:
@@ -224,6 +253,21 @@ def _remove_if_empty(folder: Path) -> bool:
     except OSError:  # it holds files, or is gone already, or is not ours to remove: it may stay
         return False
     return True
+
+
+def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bool:
+    """Whether a file is as the patch has it."""
+    try:
+        mode = target.lstat().st_mode
+    except OSError:
+        return entry is None and not os.path.lexists(target)
+    if entry is None or stat.S_ISLNK(mode) != stat.S_ISLNK(entry.mode):
+        return False
+    content = workspace.store.get_blob(entry.sha)
+    if stat.S_ISLNK(mode):
+        return os.fsencode(target.readlink()) == content
+    runs = bool(mode & 0o100) == bool(entry.mode & 0o100)
+    return stat.S_ISREG(mode) and runs and target.read_bytes() == content
 
 
 def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | None) -> None:

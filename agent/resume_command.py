@@ -139,7 +139,7 @@ async def _resume(
     from m3agent.agent.settings import state_dir
 
     state = state_dir(os.environ)
-    screen = Screen(quiet=as_json)
+    screen = Screen()
     with screen:
         session, lines = Session.open(folder(state), sinks(screen, as_json=as_json))
         try:

@@ -16,6 +16,8 @@ from m3agent.sandbox.workspace import Workspace
 
 TREES = "trees.git"
 """In a session's folder: the states of its work tree."""
+SCRATCH = "scratch"
+"""In the state folder: a folder for each command that needs one."""
 
 
 def workspace_of(repository: Repository, folder: Path) -> Workspace:
@@ -30,14 +32,15 @@ def workspace_of(repository: Repository, folder: Path) -> Workspace:
 
 
 @contextlib.contextmanager
-def scratch_folder(state: Path) -> Iterator[Path]:
-    """A folder for one command, removed at its end; what a killed one left is removed by the next.
+def scratch_folder(where: Path, name: str = SCRATCH) -> Iterator[Path]:
+    """A folder for one command, below `where`/`name`, removed at its end; what a killed one left is removed by the next.
 
-    Whether its owner lives is told by a lock, which the kernel lets go of with the process, whatever ended it.
+    Whether its owner lives is told by a lock, which the kernel lets go of with the process, whatever ended it. Raises
+    OSError where it cannot be made.
     """
-    base = state / "scratch"
+    base = where / name
     base.mkdir(mode=0o700, exist_ok=True)
-    sweep_scratch(state)
+    sweep_scratch(where, name)
     with _locked(base):  # or another's sweep could come between the making and the locking
         folder = Path(tempfile.mkdtemp(dir=base))
         lock = _lock(folder, fcntl.LOCK_SH)
@@ -49,9 +52,9 @@ def scratch_folder(state: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def sweep_scratch(state: Path) -> int:
+def sweep_scratch(where: Path, name: str = SCRATCH) -> int:
     """Remove the folders whose owner is gone; returns how many."""
-    base = state / "scratch"
+    base = where / name
     if not base.is_dir():
         return 0
     removed = 0

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -363,24 +364,23 @@ class Sandbox:
         self, request: Request, log: Path | None, keep: int, sink: Callable[[int, bytes], object] | None
     ) -> ExecResult:
         streams = {1: _Output(keep), 2: _Output(keep)}
-        file = None if log is None else await asyncio.to_thread(log.open, "wb")
         try:
-            while True:
-                header, payload = await request.next()
-                if header["ev"] == "out":
-                    streams[header["fd"]].add(payload)
-                    if file is not None:
-                        file.write(payload)
-                        file.flush()  # it may be read while the command runs
-                    if sink is not None:
-                        sink(header["fd"], payload)
-                elif header["ev"] == "exit":
-                    return _result(header, streams)
+            # closing it writes again what could not be written
+            with nullcontext() if log is None else await asyncio.to_thread(log.open, "wb") as file:
+                while True:
+                    header, payload = await request.next()
+                    if header["ev"] == "out":
+                        streams[header["fd"]].add(payload)
+                        if file is not None:
+                            file.write(payload)
+                            file.flush()  # it may be read while the command runs
+                        if sink is not None:
+                            sink(header["fd"], payload)
+                    elif header["ev"] == "exit":
+                        return _result(header, streams)
         except OSError as error:
             raise DiskFull(f"cannot write {log}: {error.strerror}; make room and try again") from None
         finally:
-            if file is not None:
-                file.close()
             self.channel.forget(request.id)
 
     async def kill(self, job: int) -> ExecResult | None:

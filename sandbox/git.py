@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +51,10 @@ JUNK = (
 )
 SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/") and "*" not in name))
 """Folders a scan of the work tree does not enter."""
+
+
+UNFINISHED = "unfinished-"
+"""Beginning of the name of what in a store is still being made."""
 
 
 class GitFailed(SandboxError):
@@ -106,6 +110,17 @@ def run_git(
     return done
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises DiskFull where a file of ours at `path`, on the host, cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskFull(
+            f"cannot write {error.filename or path}: {error.strerror}; make room and try again"
+        ) from None
+
+
 @dataclass(frozen=True)
 class TreeEntry:
     """One file of a tree: path (undecodable bytes as surrogates), git's mode and the blob's id."""
@@ -125,12 +140,22 @@ class TreeStore:
         self.git_dir = git_dir
         if not (git_dir / "HEAD").exists():
             run_git("init", "--quiet", "--bare", "--object-format=sha1", str(git_dir))
-        (git_dir / "info").mkdir(exist_ok=True)
-        (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
-        (git_dir / "info" / "exclude").write_text("\n".join(JUNK) + "\n")
-        if alternates is not None:
-            (git_dir / "objects" / "info").mkdir(exist_ok=True)
-            (git_dir / "objects" / "info" / "alternates").write_bytes(os.fsencode(alternates) + b"\n")
+        with writing(git_dir):
+            (git_dir / "info").mkdir(exist_ok=True)
+            (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+            (git_dir / "info" / "exclude").write_text("\n".join(JUNK) + "\n")
+            if alternates is not None:
+                (git_dir / "objects" / "info").mkdir(exist_ok=True)
+                (git_dir / "objects" / "info" / "alternates").write_bytes(os.fsencode(alternates) + b"\n")
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed here left half done. For who has the store to himself."""
+        for pattern in ("index-*", f"{UNFINISHED}*", "objects/??/tmp_obj_*"):
+            for left in self.git_dir.glob(pattern):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
     def git(
         self,
@@ -180,8 +205,8 @@ class TreeStore:
         Raises:
             GitFailed: one of them is not there.
         """
-        # not a pipe: it could fill up while git waits for its output to be read
-        with tempfile.TemporaryFile() as names:
+        # not a pipe: it could fill up while git waits for its output to be read; nor a file on a disk that may be full
+        with open(os.memfd_create("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
             names.write("".join(f"{sha}\n" for sha in shas).encode())
             names.seek(0)
             with subprocess.Popen(

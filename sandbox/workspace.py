@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.git import TreeEntry, TreeStore
+from m3agent.sandbox.git import UNFINISHED, TreeEntry, TreeStore, writing
 
 TreeId = str
 """A git tree id: names one state of the work tree."""
@@ -128,11 +128,13 @@ class Workspace:
             ]
             plain = [e for e in entries if stat.S_IFMT(e.mode) == stat.S_IFREG]
             # made whole under another name: somebody else may want it too, and we may be killed
-            folder = Path(tempfile.mkdtemp(prefix="ignore-files-", dir=self.store.git_dir))
-            for entry, content in zip(plain, self.store.get_blobs([e.sha for e in plain]), strict=True):
-                target = folder / entry.path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+            contents = self.store.get_blobs([e.sha for e in plain])
+            with writing(self._ignore_files):
+                folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.store.git_dir))
+                for entry, content in zip(plain, contents, strict=True):
+                    target = folder / entry.path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content)
             try:
                 folder.rename(self._ignore_files)
             except OSError:  # it is there by now

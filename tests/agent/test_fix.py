@@ -6,19 +6,19 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.servers.dockerd import OwnEngine
 from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
+from tests.tools.small_disk import fill, small_disk
 
 MakeRepo = Callable[..., Path]
 
@@ -195,6 +195,20 @@ def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None
     model.answers = [FIX, TEST, DONE]
     assert fix(repo, model.url, "--apply").returncode == 0
     assert "return a + b" in (repo / "calc.py").read_text()
+
+
+def test_the_patch_is_kept_before_the_repository_is_touched(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
+) -> None:
+    """A filter of the user's own runs while the commit is made, and sees what a kill would leave there."""
+    repo = make_repo(BUGGY)
+    look = f"cat {own_state}/state/sessions/*/patch.diff > {tmp_path}/seen; cat"
+    git(repo, "config", "filter.look.clean", look)
+    (repo / ".git" / "info" / "attributes").write_text("calc.py filter=look\n")
+    model.answers = [FIX, TEST, DONE]
+    done = fix(repo, model.url, "--branch", "fix/add")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen").read_text() == done.stdout != ""
 
 
 def test_uncommitted_changes_are_worked_on_and_never_overwritten(
@@ -503,6 +517,27 @@ def test_a_full_disk_is_one_sentence(model: MisbehavingServer, make_repo: MakeRe
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
+def test_a_disk_that_takes_no_byte_of_the_log_is_one_sentence_as_well(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "small", 8 << 20) as small:
+
+        def full() -> Iterator[Any]:
+            fill(small)
+            (log,) = small.glob("sessions/*/events.jsonl")
+            with log.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+                while True:  # its last page has room yet
+                    file.write(b" ")
+            yield from TEST.events
+
+        model.answers = [FIX, Stream(cast("list[Any]", full()))]  # it is filled when the answer is asked for
+        done = fix(make_repo(BUGGY), model.url, M3AGENT_STATE=str(small))
+        assert done.returncode == 3, done.stderr
+        said = one_sentence(done)
+        assert said.startswith("m3agent: cannot write the session in")
+        assert "the disk is full; make room" in said
+
+
 def ours(pid: int) -> list[str]:
     """Containers and processes that belong to the m3agent process `pid`, dead or alive."""
     left = []
@@ -595,50 +630,19 @@ def test_nothing_is_alive_two_seconds_after_kill_9(
 
 
 @pytest.fixture
-def own_engine(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """A Docker engine of the test's own, to be killed: its address and process id."""
-    program = shutil.which("dockerd")
-    if program is None or os.geteuid() != 0:
-        pytest.skip("needs root and a dockerd to start")
-    folder = Path(tempfile.mkdtemp(prefix="m3d", dir="/tmp"))  # a socket's path has to be short
-    address = f"unix://{folder}/s"
-    options = ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--host", address]
-    folders = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
-    with (folder / "log").open("wb") as log:
-        # in a network of its own: an engine without a bridge takes away the one that this machine's engine uses
-        engine = subprocess.Popen(
-            ["unshare", "--net", program, *options, *folders], stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        for _ in range(300):
-            if (folder / "s").exists() and not run_docker(address, "version").returncode:
-                break
-            assert engine.poll() is None, (folder / "log").read_text()
-        yield address, engine.pid
-    finally:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            if str(folder).encode() in _read(path):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(path.parent.name), signal.SIGKILL)
-        engine.wait()
-        for line in Path("/proc/mounts").read_text().splitlines():
-            if line.split()[1].startswith(str(folder)):
-                subprocess.run(["umount", "-l", line.split()[1]], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def run_docker(address: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["docker", "--host", address, *args], capture_output=True, check=False, text=True, timeout=20
-    )
+def own_engine() -> Iterator[OwnEngine]:
+    """A Docker engine of the test's own, to be killed."""
+    if why := OwnEngine.barred_by():
+        pytest.skip(why)
+    with OwnEngine() as engine:
+        yield engine
 
 
 def test_an_engine_that_dies_midway_is_exit_3(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: tuple[str, int]
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: OwnEngine
 ) -> None:
-    address, engine = own_engine
     model.answers = [FIX, calls("code_exec", code="while True: pass"), DONE]
-    environment = {**os.environ, "DOCKER_HOST": address}
+    environment = {**os.environ, "DOCKER_HOST": own_engine.address}
     process = subprocess.Popen(
         command(
             "fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--endpoint", model.url, "--sandbox", "docker"
@@ -650,7 +654,7 @@ def test_an_engine_that_dies_midway_is_exit_3(
     model.wait_for_chats(2)
     while not [e for e in of_type(own_state, "call.started") if e["call"] == 2]:
         assert process.poll() is None
-    os.kill(engine, signal.SIGKILL)
+    own_engine.kill()
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 3, stderr
     assert b"Traceback" not in stderr

@@ -175,7 +175,7 @@ def test_apply_takes_changes_of_links_and_modes(make: MakePatch) -> None:
 @pytest.mark.parametrize("kind", ["modified", "staged", "untracked", "deleted"])
 def test_apply_refuses_files_with_uncommitted_changes(make: MakePatch, kind: str) -> None:
     made = make()
-    path = {"untracked": "new/deep/n.py", "deleted": "b.py"}.get(kind, "a.py")
+    path = "new/deep/n.py" if kind == "untracked" else "a.py"
     target = made.root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     if kind == "deleted":
@@ -303,6 +303,40 @@ def test_what_was_moved_before_a_failure_is_put_back(make: MakePatch) -> None:
             made.apply()
     finally:
         subprocess.run(["chattr", "-i", str(made.root / "z.py")], check=True)
+    assert snapshot(made.root) == before
+
+
+def test_what_a_kill_in_the_middle_left_is_completed(make: MakePatch, tmp_path: Path) -> None:
+    """Some files are as the patch has them, and the copies that were not moved lie in git's folder."""
+    made, clone = make(), tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(made.root), str(clone))
+    subprocess.run(["git", "apply"], cwd=clone, input=made.patch.text, check=True)
+    staged = made.root / ".git" / "m3agent" / "killed"
+    staged.mkdir(parents=True)
+    (staged / ".m3agent-1.tmp").write_bytes(b"ONE")
+    (made.root / "a.py").write_bytes(b"ONE\r\n\xff")
+    (made.root / "b.py").unlink()
+    (made.root / "run.sh").chmod(0o755)
+    (made.root / "link").symlink_to("d/c.py")
+    for _ in range(2):  # the second time changes nothing
+        made.apply()
+        assert snapshot(made.root) == snapshot(clone)
+        assert list((made.root / ".git" / "m3agent").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["content", "mode", "a link"])
+def test_what_is_nearly_as_the_patch_has_it_is_still_somebody_s(make: MakePatch, kind: str) -> None:
+    made = make()
+    if kind == "content":
+        (made.root / "a.py").write_bytes(b"ONE\n")
+    elif kind == "mode":
+        (made.root / "a.py").write_bytes(b"ONE\r\n\xff")
+        (made.root / "a.py").chmod(0o755)
+    else:
+        (made.root / "link").write_text("d/c.py")
+    before = snapshot(made.root)
+    with pytest.raises(PermissionRefused, match="has uncommitted changes"):
+        made.apply()
     assert snapshot(made.root) == before
 
 

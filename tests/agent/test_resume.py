@@ -151,6 +151,7 @@ def test_interrupted_by_the_user(
     assert process.returncode == 130
     model.answers = [TEST, DONE]
     done = resume("--json")
+    assert "verified" in done.stderr, "as with fix --json, people are told as well"
     assert done.returncode == 0, done.stderr
     printed = [json.loads(line) for line in done.stdout.splitlines()]
     assert printed == checked(model, own_state)[-len(printed) :]
@@ -213,7 +214,8 @@ def test_what_cannot_be_resumed(
     log.write_text(raw)
     messages = log.with_name("messages.jsonl")
     kept = messages.read_bytes()
-    for content, word in ((b"", "first request"), (b"{]\n", "damaged")):
+    alone = kept.splitlines(keepends=True)[0]  # the system message, without the repository
+    for content, word in ((b"", "first request"), (alone, "first request"), (b"{]\n", "damaged")):
         messages.write_bytes(content)
         refused = resume()
         assert refused.returncode == 2, refused.stderr

@@ -233,14 +233,29 @@ def test_what_is_ignored(store: TreeStore, tmp_path: Path) -> None:
     assert store.ignored(["a.py"], tmp_path) == set()
 
 
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
         store = TreeStore(folder / "trees.git")
+        kept = store.put_blob(b"kept")
         room = fill(folder)
+        assert store.get_blobs([kept] * 1000) == [b"kept"] * 1000, "reading needs no room"
         with pytest.raises(DiskFull, match=r"the disk is full: .* make room and try again"):
             store.put_blob(os.urandom(100_000))
         room.unlink()
         assert store.get_blob(store.put_blob(b"x")) == b"x"
+
+
+def test_what_a_kill_left_half_done_is_swept(tmp_path: Path) -> None:
+    store = TreeStore(tmp_path / "trees.git")
+    blob = store.put_blob(b"x")
+    whole = sorted(store.git_dir.rglob("*"))
+    (store.git_dir / "index-1").touch()
+    (store.git_dir / "index-1.lock").touch()
+    (store.git_dir / "unfinished-1" / "a").mkdir(parents=True)
+    (store.git_dir / "objects" / blob[:2] / "tmp_obj_1").touch()
+    store.sweep()
+    assert sorted(store.git_dir.rglob("*")) == whole
 
 
 def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

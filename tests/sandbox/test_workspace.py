@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.errors import PathEscapes
+from m3agent.sandbox.errors import DiskFull, PathEscapes
 from m3agent.sandbox.git import TreeStore, run_git
 from m3agent.sandbox.workspace import Workspace, inside_git, runs_later
+from tests.conftest import write_files
+from tests.tools.small_disk import fill, small_disk
 
 REGULAR, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
 
@@ -83,6 +85,20 @@ def test_links_inside_the_tree_are_handed_over(workspace_of: WorkspaceOf, target
     workspace = workspace_of({"a.py": "one\n"})
     tree = workspace.commit_changes(workspace.base, [("d/link", LINK, target)], [])
     assert workspace.patch(tree).paths == ("d/link",)
+
+
+def test_a_full_disk_is_said_and_what_was_begun_is_not_used(tmp_path: Path) -> None:
+    files = {".gitignore": "*.log\n" + "# a long one\n" * 2000}
+    with small_disk(tmp_path / "disk", 2 << 20) as disk:
+        write_files(tmp_path / "tree", dict(files))
+        workspace = Workspace.from_folder(TreeStore(disk / "trees.git"), tmp_path / "tree", sorted(files))
+        (spare := disk / "spare").write_bytes(b"x" * (16 << 10))
+        room = fill(disk)
+        spare.unlink()  # room for folders, and not for the file
+        with pytest.raises(DiskFull, match=r"cannot write .*: No space left on device; make room"):
+            workspace._base_ignore_files()
+        room.unlink()
+        assert (workspace._base_ignore_files() / ".gitignore").read_text() == files[".gitignore"]
 
 
 def test_a_file_of_git_s_own_that_is_taken_away_is_refused_too(workspace_of: WorkspaceOf) -> None:

@@ -75,11 +75,14 @@ async def test_calls_that_reach_no_tool(bench: Bench) -> None:
     assert all(result.is_error for result in (unknown, garbled))
 
 
-async def test_a_full_disk_of_the_host_is_not_shown_to_the_model(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 1_000_000])
+async def test_a_full_disk_of_the_host_is_not_shown_to_the_model(
+    bench: Bench, tmp_path: Path, size: int
+) -> None:
     with small_disk(tmp_path / "calls", 64 << 10) as folder:
         fill(folder)
         with pytest.raises(DiskFull, match=r"cannot write .*0001\.log: No space left on device; make room"):
-            await Toolset(bench.sandbox, folder).call("code_exec", {"code": "print('x' * 1_000_000)"}, 1)
+            await Toolset(bench.sandbox, folder).call("code_exec", {"code": f"print('x' * {size})"}, 1)
 
 
 async def test_a_dead_sandbox_is_raised_not_shown(tight: Bench) -> None:

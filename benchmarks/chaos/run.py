@@ -1,0 +1,356 @@
+"""One chaos run: a fix with one fault, then what its user would do; and everything that must hold, checked."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.chaos.faults import Plan, Stage
+from benchmarks.common import commit_all, git
+from benchmarks.sandbox_cycles import PR_SET_CHILD_SUBREAPER, children, containers_of, describe
+
+from m3agent.agent.conversation import FILE as MESSAGES
+from m3agent.agent.handover import STAGED
+from tests.servers.misbehaving import history_faults
+
+ISSUE = "add() gives wrong sums: add(2, 3) should be 5."
+BUGGY = {
+    "calc.py": "def add(a, b):\n    return a - b\n",
+    "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
+    "trace.txt": "0\n",
+}
+FIXED = BUGGY | {"calc.py": "def add(a, b):\n    return a + b\n", "trace.txt": "0\n1\n2\n3\n"}
+BRANCH = "fix/add"
+MOST_RESUMED = 5
+LIMIT = 150.0  # seconds for one process of a run to come to its end
+PATIENCE = 10.0  # seconds for everything that a process started to be gone after it
+ERRORS = frozenset({3, 4})
+"""Exit codes of what a fault may end a fix with: the machine, the model's server. The session goes on after both."""
+ANEW = ("start it anew", "there are no sessions")
+"""What resuming says of a session that ended before it had begun."""
+
+How = Literal["at once", "resumed", "anew", "refused"]
+
+
+@dataclass
+class Result:
+    """What came of a run. how: verified in the process that was hit, after resuming, after a second fix where the first
+    had not begun, or resuming ended with a clear refusal, with all handed over before. seconds: from the fault to the
+    end, None where it did not come. ends: exit codes; said: the last line of standard error of each process."""
+
+    plan: Plan
+    how: How = "at once"
+    seconds: float | None = None
+    ends: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class End:
+    """How one process of the harness ended; code is -9 for one that was killed."""
+
+    pid: int
+    code: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def said(self) -> str:
+        """The last error, else the last line of standard error."""
+        lines = self.stderr.strip().splitlines()
+        errors = [line for line in lines if line.startswith(("error ", "m3agent: "))]
+        return (errors or lines or [""])[-1].strip()
+
+
+def play(plan: Plan, folder: Path) -> Result:
+    """Carry out one run in `folder`, which is made."""
+    # whatever a killed process leaves behind becomes our child, so that it can be found
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    result = Result(plan)
+    with Stage(plan, folder) as stage:
+        _write(stage.repo, BUGGY)
+        commit_all(stage.repo, "first")
+        witness = Witness(stage, git(stage.repo, "rev-parse", "HEAD").stdout)
+        hand_over = {"print": [], "apply": ["--apply"], "branch": ["--branch", BRANCH]}[plan.hand_over]
+        options = [*hand_over, *(["--json"] if plan.as_json else [])]
+        fix = ["fix", ISSUE, "--repo", str(stage.repo), "--endpoint", stage.model.url]
+        fix += ["--sandbox", plan.backend, *options]
+        resume = ["sessions", "resume", "last", *options]
+        struck: float | None = None
+        command = fix
+        try:
+            for number in range(MOST_RESUMED):
+                with running(stage, command, number) as process:
+                    if number == 0 and stage.strike(process):
+                        struck = time.monotonic()
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            process.wait(plan.back)
+                        stage.repair()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(LIMIT)
+                    hung = process.poll() is None
+                end = _end(stage, process, number)
+                result.ends.append(end.code)
+                result.said.append(end.said)
+                result.violations += [
+                    f"process {number + 1}: {fault}" for fault in witness.faults(end, struck)
+                ]
+                if hung:
+                    result.violations.append(f"process {number + 1} had not ended after {LIMIT:g} s")
+                    break
+                if end.code == 0 or (end.code == 2 and "is over (verified)" in end.said):
+                    break
+                if any(words in end.said for words in ANEW):
+                    command, result.how = fix, "anew"
+                elif end.code in (2, 5) and number and witness.handed_over():
+                    result.how = "refused"
+                    break
+                elif end.code in ERRORS or end.code == -9:
+                    command = resume
+                    result.how = "resumed" if result.how == "at once" else result.how
+                else:
+                    break
+            if struck is not None:
+                result.seconds = round(time.monotonic() - struck, 2)
+            result.violations += witness.final_faults(result)
+        except Exception as error:  # noqa: BLE001  # a run that cannot be judged is a violation, and the others go on
+            result.violations.append(f"the run could not be judged: {type(error).__name__}: {error}")
+    return result
+
+
+@contextlib.contextmanager
+def running(stage: Stage, arguments: list[str], number: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`m3agent` with a state, home and temporary folder of the run's own; killed at the end if it still runs."""
+    foreign = ("M3AGENT_", "XDG_", "OPENAI_", "GIT_", "DOCKER_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    env |= {"HOME": str(stage.folder), "TMPDIR": str(stage.scratch), "M3AGENT_STATE": str(stage.state)}
+    if host := (stage.engine.address if stage.engine else os.environ.get("DOCKER_HOST")):
+        env["DOCKER_HOST"] = host
+    with (
+        (stage.folder / f"stdout-{number}").open("wb") as stdout,
+        (stage.folder / f"stderr-{number}").open("wb") as stderr,
+    ):
+        command = [sys.executable, "-m", "m3agent.agent.cli", *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _end(stage: Stage, process: subprocess.Popen[bytes], number: int) -> End:
+    stdout, stderr = ((stage.folder / f"{name}-{number}").read_bytes() for name in ("stdout", "stderr"))
+    return End(process.pid, process.returncode, stdout, stderr.decode(errors="replace"))
+
+
+class Witness:
+    """Sees what each process of a run leaves, and says what of it must not be."""
+
+    def __init__(self, stage: Stage, head: bytes) -> None:
+        self._stage, self._head = stage, head
+        self._grown: dict[Path, bytes] = {}
+        self._pids: set[int] = set()
+        self._before = set(children(os.getpid()))
+        self._ended = End(0, 0, b"", "")
+        expected = stage.folder / "expected"
+        _write(expected, FIXED)
+        commit_all(expected, "fixed")
+        self._fixed_tree = git(expected, "rev-parse", "HEAD^{tree}").stdout
+
+    def faults(self, end: End, struck: float | None) -> list[str]:
+        """What is wrong after one process has ended."""
+        self._pids.add(end.pid)
+        self._ended = end
+        found = [*self._exit(end, struck), *self._left(), *self._files(), *self._repository()]
+        for log in self._stage.logs():
+            for path in (log, log.with_name(MESSAGES)):
+                found += self._growth(path)
+            lines = _whole_lines(log)
+            if [line.get("seq") for line in lines] != list(range(1, len(lines) + 1)):
+                found.append(f"{log.name}: the lines are not numbered from 1 without gaps")
+            begun = [line["call"] for line in lines if line["type"] == "call.started"]
+            if begun != sorted(set(begun)):
+                found.append(f"{log.name}: a call was begun twice: {begun}")
+        if self._stage.plan.as_json:
+            found += self._printed(end)
+        return found
+
+    def final_faults(self, result: Result) -> list[str]:
+        """What is wrong at the end of the run."""
+        stage, plan = self._stage, self._stage.plan
+        if not (logs := stage.logs()):
+            return ["there is no session"]
+        lines = _whole_lines(logs[-1])
+        found = []
+        begun = [line["call"] for line in lines if line["type"] == "call.started"]
+        ended = [line["call"] for line in lines if line["type"] == "call.finished"]
+        ids = [(line["turn"], line["id"]) for line in lines if line["type"] == "call.started"]
+        if sorted(ended) != begun or len(set(ids)) != len(ids):
+            found.append(f"calls begun {begun}, ended {ended}, ids {ids}")
+        bodies = stage.model.requests()
+        found += history_faults(bodies)
+        kept = [json.loads(line) for line in logs[-1].with_name(MESSAGES).read_bytes().splitlines()]
+        sent = json.loads(bodies[-1])["messages"] if bodies else []
+        if kept[: len(sent)] != sent:
+            found.append(f"{MESSAGES} does not begin with what the model was sent last")
+        if (status := lines[-1].get("status")) != "verified" and result.how != "refused":
+            return [*found, f"the session ended {status} with exit {result.ends[-1]}: {result.said[-1]}"]
+        patches = [
+            path for path in stage.state.glob("sessions/*/patch.diff") if path.parent == logs[-1].parent
+        ]
+        if [self._patched(path.read_bytes()) for path in patches] != [self._fixed_tree]:
+            found.append("the patch does not make what the script makes")
+        if result.ends[-1] == 0 and not plan.as_json and self._ended.stdout != patches[0].read_bytes():
+            found.append("what was printed is not the patch")
+        if plan.hand_over != "print" and not self.handed_over():
+            found.append(f"the patch was not handed over (--{plan.hand_over})")
+        return found
+
+    def handed_over(self) -> bool:
+        """Whether the user's repository has the whole patch in the way that was asked for."""
+        if self._stage.plan.hand_over == "apply":
+            return _read_files(self._stage.repo) == FIXED
+        tree = git(self._stage.repo, "rev-parse", "--verify", "--quiet", f"{BRANCH}^{{tree}}").stdout
+        return tree == self._fixed_tree
+
+    def _exit(self, end: End, struck: float | None) -> Iterator[str]:
+        if "Traceback" in end.stderr or "Traceback" in end.stdout.decode(errors="replace"):
+            yield f"a traceback: {end.stderr[-1500:]}"
+        if end.code in (0, -9):
+            return
+        if struck is None and end.code:
+            yield f"ended with {end.code} before the fault: {end.said}"
+        logs = self._stage.logs()
+        errors = [line["text"] for line in _whole_lines(logs[-1]) if line["type"] == "error"] if logs else []
+        flat = " ".join((end.stderr + end.stdout.decode(errors="replace")).split())
+        if not end.said.startswith("m3agent: ") and not any(
+            " ".join(text.split()) in flat for text in errors[-1:]
+        ):
+            yield f"ended with {end.code} and no clear sentence: {end.stderr[-500:]!r}"
+
+    def _left(self) -> list[str]:
+        """Processes, containers and mounts that are still there after some seconds."""
+        stage, deadline = self._stage, time.monotonic() + PATIENCE
+        with contextlib.ExitStack() as stack:
+            api = stage.docker()
+            if api is not None:
+                stack.enter_context(closing(api))
+            while True:
+                new = set(children(os.getpid())) - self._before - {stage.model.pid}
+                own = str(stage.engine.folder) if stage.engine else None
+                found = [
+                    f"still running: {line}"
+                    for line in map(describe, sorted(new))
+                    if line is not None and not (own and own in line)
+                ]
+                if api is not None:
+                    found += [f"container left: {line}" for line in containers_of(api, self._pids)]
+                mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+                found += [f"mount left: {each}" for each in mounts if each.startswith(f"{stage.work}/")]
+                if not found or time.monotonic() > deadline:
+                    return found
+                time.sleep(0.05)
+
+    def _files(self) -> Iterator[str]:
+        """Files that were not finished, or forgotten."""
+        stage = self._stage
+        code = self._ended.code
+        for path in sorted(stage.work.rglob("*")):
+            # what was killed cannot tidy up after itself: the next process does, in the state folder and here
+            ours = path.is_relative_to(stage.state) or path.is_relative_to(stage.repo / ".git" / STAGED)
+            if path.name.endswith((".tmp", ".lock", "~")) and not (code == -9 and ours):
+                yield f"half-written: {path.relative_to(stage.work)}"
+            # nor does git on a full disk, in the user's repository neither, where its next gc does
+            if (
+                path.name.startswith(("tmp_", "unfinished-"))
+                and code == 0
+                and path.is_relative_to(stage.state)
+            ):
+                yield f"half-written: {path.relative_to(stage.work)}"
+        for folder in (stage.scratch, stage.state / "scratch"):
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                yield f"temporary file left: {path.relative_to(stage.work)}"
+
+    def _repository(self) -> Iterator[str]:
+        """What happened to the user's repository: nothing, or all that was asked for."""
+        stage = self._stage
+        if git(stage.repo, "rev-parse", "HEAD").stdout != self._head:
+            yield "HEAD of the user's repository moved"
+        files = _read_files(stage.repo)
+        if stage.plan.hand_over == "apply" and self._ended.code == -9:  # killed amid two files: each is whole
+            whole = files.keys() == BUGGY.keys() and all(files[n] in (BUGGY[n], FIXED[n]) for n in files)
+        else:
+            whole = files == BUGGY or (stage.plan.hand_over == "apply" and files == FIXED)
+        if not whole:
+            yield f"the user's work tree is neither as before nor fixed: {files}"
+        if git(stage.repo, "rev-parse", "--verify", "--quiet", BRANCH).stdout and not self.handed_over():
+            yield "the branch holds something else than the fix"
+        checked = git(stage.repo, "fsck", "--strict", "--no-dangling", "--no-progress")
+        if checked.returncode:
+            yield f"git fsck: {checked.stderr.decode(errors='replace')}"
+
+    def _growth(self, path: Path) -> Iterator[str]:
+        """Whether a file still begins with what it held before; half a line at its end may go."""
+        now = path.read_bytes() if path.exists() else b""
+        if not now.startswith(self._grown.get(path, b"")):
+            yield f"{path.name} lost or changed lines that it had"
+        self._grown[path] = now[: now.rfind(b"\n") + 1]
+        try:
+            for line in self._grown[path].splitlines():
+                json.loads(line)
+        except ValueError:
+            yield f"{path.name} holds a line that is not JSON"
+        if self._ended.code != -9 and now != self._grown[path]:
+            yield f"{path.name} ends in half a line"
+
+    def _printed(self, end: End) -> Iterator[str]:
+        """Whether every event that was printed is in the log."""
+        printed = [json.loads(line) for line in end.stdout.splitlines(keepends=True) if line.endswith(b"\n")]
+        logged = [line for log in self._stage.logs() for line in _whole_lines(log)]
+        lost = [line for line in printed if line not in logged]
+        if lost:
+            yield f"printed and not in the log: {lost}"
+
+    def _patched(self, patch: bytes) -> bytes:
+        """The tree that a patch makes of the user's commit."""
+        index = self._stage.folder / "patched"
+        index.mkdir(exist_ok=True)
+        for args in (
+            ("init", "-q"),
+            ("fetch", "-q", str(self._stage.repo), "HEAD"),
+            ("read-tree", "FETCH_HEAD"),
+        ):
+            git(index, *args)
+        git(index, "apply", "--cached", "-", stdin=patch)
+        return git(index, "write-tree").stdout
+
+
+def _whole_lines(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def _read_files(folder: Path) -> dict[str, str]:
+    """Every file of a work tree with its text."""
+    return {
+        str(path.relative_to(folder)): path.read_text(errors="replace")
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".git" not in path.relative_to(folder).parts
+    }

@@ -1,0 +1,91 @@
+"""A Docker engine of its own, to be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import docker
+from docker.errors import DockerException
+
+PATIENCE = 30.0  # seconds for an engine to answer
+
+
+class OwnEngine:
+    """A dockerd with folders, socket and network of its own, running while it is entered."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="m3d", dir="/tmp"))  # a socket's path has to be short
+        self.address = f"unix://{self.folder}/s"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def barred_by() -> str | None:
+        """Why none can be started here, if that is so."""
+        return None if shutil.which("dockerd") and os.geteuid() == 0 else "needs root and a dockerd to start"
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            if str(self.folder).encode() in _read(path):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+        for line in Path("/proc/mounts").read_text().splitlines():
+            if line.split()[1].startswith(str(self.folder)):
+                subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it, for the first time or again; it answers when this returns."""
+        at = self.folder
+        options = ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--host", self.address]
+        folders = ["--data-root", f"{at}/data", "--exec-root", f"{at}/exec", "--pidfile", f"{at}/pid"]
+        with (at / "log").open("ab") as log:
+            # in a network of its own: an engine without a bridge takes away the one that this machine's engine uses
+            self._process = subprocess.Popen(
+                ["unshare", "--net", "dockerd", *options, *folders],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + PATIENCE
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the engine did not start: {(at / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End the engine as `kill -9` does. What it started goes on."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            with contextlib.closing(docker.APIClient(base_url=self.address, timeout=5)) as api:
+                return bool(api.ping())
+        except DockerException:
+            return False
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
