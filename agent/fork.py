@@ -15,6 +15,7 @@ from m3agent.agent.events import SessionForked
 from m3agent.agent.session import Session, new_id
 from m3agent.agent.session_log import LOG, Line, read_log, text, whole
 from m3agent.agent.workspaces import TREES, scratch_folder
+from m3agent.sandbox.git import UNFINISHED
 
 
 def fork(state: Path, source: Path, turn: int | None) -> Path:
@@ -42,8 +43,9 @@ def fork(state: Path, source: Path, turn: int | None) -> Path:
             (folder / "calls").mkdir(mode=0o700)
             _write(folder / LOG, _log_until(lines, last, name))
             _write(folder / MESSAGES, _messages_until(said, answered.index(last) + 1))
-            # what git is writing there at this moment has no name yet, and belongs to no tree
-            shutil.copytree(source / TREES, folder / TREES, ignore=shutil.ignore_patterns("tmp_*", "*.lock"))
+            # what is being written there at this moment has no name yet, and belongs to no tree
+            unfinished = shutil.ignore_patterns("tmp_*", "*.lock", f"{UNFINISHED}*")
+            shutil.copytree(source / TREES, folder / TREES, ignore=unfinished)
             target = state / "sessions" / name
             folder.rename(target)
     except (OSError, shutil.Error) as error:
