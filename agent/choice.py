@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -78,12 +79,8 @@ def _essence(path: str, content: bytes) -> str:
     """A digest of what a file does: a Python file's syntax without docstrings, of another its text without spaces."""
     essence = b"".join(content.split())
     if path.endswith(".py"):
-        try:
-            tree = ast.parse(content)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            pass
-        else:
-            essence = ast.dump(_without_docstrings(tree)).encode(errors="replace")
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            essence = ast.dump(_without_docstrings(ast.parse(content))).encode(errors="replace")
     return hashlib.sha256(essence).hexdigest()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from m3agent.agent import events, session_events
 from m3agent.agent.accounting import Totals
 from m3agent.agent.attempt import Attempt
-from m3agent.agent.choice import ranked, result_of
+from m3agent.agent.choice import Rank, ranked, result_of
 from m3agent.agent.ending import FixResult, end, end_early
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
@@ -198,25 +198,16 @@ async def _work(
 
 async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
     """Choose among the attempts and end all of them; returns what came of the chosen one."""
-    results = [
-        result_of(attempt.variation.number, attempt.workspace, attempt.patch, attempt.evidence)
-        for attempt in attempts
-    ]
-    ranks = ranked(results)
-    chosen = next(attempt for attempt in attempts if attempt.variation.number == ranks[0].number)
-    notes = []
-    if len(attempts) > 1:
-        notes = [f"attempt {ranks[0].number} of {len(attempts)} was chosen"]
-        event = session_events.attempt_chosen(ranks, [attempt.session for attempt in attempts])
-        for attempt in attempts:
-            with contextlib.suppress(M3AgentError):
-                attempt.session.write(event)
-        for attempt in attempts:
-            if attempt is not chosen:
-                # its log cannot be written, perhaps; what counts is how the chosen one ends
-                with contextlib.suppress(EnvironmentFault):
-                    await end(attempt, hand_over=False, notes=notes)
+    chosen, notes = attempts[0], list[str]()
     try:
+        if len(attempts) > 1:
+            chosen = await _choose(attempts)
+            notes = [f"attempt {chosen.variation.number} of {len(attempts)} was chosen"]
+            for attempt in attempts:
+                if attempt is not chosen:
+                    # its log cannot be written, perhaps; what counts is how the chosen one ends
+                    with contextlib.suppress(EnvironmentFault):
+                        await end(attempt, hand_over=False, notes=notes)
         return await end(chosen, hand_over=True, notes=notes)
     except asyncio.CancelledError:
         end_early(chosen, "interrupted")
@@ -224,3 +215,22 @@ async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
     except FAILURES as error:
         chosen.failure = error
         return await end(chosen, hand_over=False)
+
+
+async def _choose(attempts: Sequence[Attempt]) -> Attempt:
+    """The best attempt; why, stands in the log of each. Raises SandboxError where a patch cannot be read."""
+
+    def rank() -> list[Rank]:
+        return ranked(
+            [
+                result_of(attempt.variation.number, attempt.workspace, attempt.patch, attempt.evidence)
+                for attempt in attempts
+            ]
+        )
+
+    ranks = await asyncio.to_thread(rank)
+    event = session_events.attempt_chosen(ranks, [attempt.session for attempt in attempts])
+    for attempt in attempts:
+        with contextlib.suppress(M3AgentError):
+            attempt.session.write(event)
+    return attempts[ranks[0].number - 1]

@@ -116,3 +116,10 @@ def test_comments_layout_docstrings_and_tests_make_no_difference(kind_of) -> Non
         "what does not parse is compared as text"
     )
     assert kind_of() is None
+
+
+@pytest.mark.parametrize(
+    "text", ["x = " + "-" * 50_000 + "1\n", "x = " + "+".join("1" * 50_000) + "\n", "x = '\0'\n", "(" * 9000]
+)
+def test_code_that_breaks_a_parser_is_compared_as_text(kind_of, text: str) -> None:  # type: ignore[no-untyped-def]
+    assert kind_of(a=text) == kind_of(a=text + "\n") != kind_of(a=text + "y = 2\n")
