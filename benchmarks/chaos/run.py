@@ -44,9 +44,10 @@ How = Literal["at once", "resumed", "anew", "refused"]
 
 @dataclass
 class Result:
-    """What came of a run. how: verified in the process that was hit, after resuming, after a second fix where the first
-    had not begun, or resuming ended with a clear refusal, with all handed over before. seconds: from the fault to the
-    end, None where it did not come. ends: exit codes; said: the last line of standard error of each process."""
+    """What came of a run. how: verified in the process that was hit, after resuming, or after a second fix where the first
+    had not begun; or ended with a clear refusal, to hand over again what is there whole, or onto a full disk, and then
+    nothing is there and the patch is kept. seconds: from the fault to the end, None where it did not come. ends: exit
+    codes; said: the last error, or line of standard error, of each process."""
 
     plan: Plan
     how: How = "at once"
@@ -113,7 +114,9 @@ def play(plan: Plan, folder: Path) -> Result:
                     break
                 if any(words in end.said for words in ANEW):
                     command, result.how = fix, "anew"
-                elif end.code in (2, 5) and number and witness.handed_over():
+                elif (end.code in (2, 5) and number and witness.handed_over()) or (
+                    end.code == 5 and plan.kind == "disk"
+                ):
                     result.how = "refused"
                     break
                 elif end.code in ERRORS or end.code == -9:
@@ -214,7 +217,7 @@ class Witness:
             found.append("the patch does not make what the script makes")
         if result.ends[-1] == 0 and not plan.as_json and self._ended.stdout != patches[0].read_bytes():
             found.append("what was printed is not the patch")
-        if plan.hand_over != "print" and not self.handed_over():
+        if plan.hand_over != "print" and result.how != "refused" and not self.handed_over():
             found.append(f"the patch was not handed over (--{plan.hand_over})")
         return found
 
