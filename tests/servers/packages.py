@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import io
+import ipaddress
 import json
 import os
 import shutil
@@ -183,7 +184,9 @@ def reachable_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
     api = connect()
     config = api.inspect_network("bridge")["IPAM"]["Config"]
     api.close()
-    address = next((one["Gateway"] for one in config if one.get("Gateway")), "127.0.0.1")
+    # some engines name the bridge's own address only after a restart; it is the network's first
+    first = str(next(ipaddress.ip_network(config[0]["Subnet"]).hosts())) if config else "127.0.0.1"
+    address = next((one["Gateway"] for one in config if one.get("Gateway")), first)
     for name in [n for n in os.environ if n.startswith(("UV_", "PIP_"))]:
         monkeypatch.delenv(name)
     try:
