@@ -110,8 +110,11 @@ def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRe
         for columns in (50, 30, 120):
             terminal.resize(columns, 60)
             cut = "…" if columns == 30 else "10 out"
-            terminal.until(lambda lines, cut=cut: any(cut in row for row in rows_of(lines)))  # type: ignore[misc]
-            assert len(rows_of(terminal.lines)) == 2
+
+            def drawn(lines: list[str], cut: str = cut) -> bool:
+                return len(rows_of(lines)) == 2 and any(cut in row for row in rows_of(lines))
+
+            terminal.until(drawn)
         assert [line[:30] for line in terminal.lines[:-2]] == [line[:30].rstrip() for line in before[:-2]]
         terminal.process.terminate()
         assert terminal.until_the_end() == 130
