@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from m3agent.agent.settings import Settings
 
 Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.")]
-MaxTurns = Annotated[int | None, typer.Option(help="Most requests, those made before included.", metavar="N")]
-MaxMinutes = Annotated[
-    float | None, typer.Option(help="Most time worked, that before included.", metavar="M")
-]
 
 
 def resume(
     session: Which,
-    max_turns: MaxTurns = None,
-    max_minutes: MaxMinutes = None,
+    max_turns: Annotated[
+        int | None, typer.Option(help="Most requests, those made before included.", metavar="N")
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Most time worked, that before included.", metavar="M")
+    ] = None,
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     apply: Apply = False,
@@ -64,8 +64,8 @@ def fork(
         typer.Option(help="Go on from the end of this turn; the last one if left out.", metavar="N"),
     ] = None,
     tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
-    max_turns: MaxTurns = None,
-    max_minutes: MaxMinutes = None,
+    max_turns: Annotated[int | None, typer.Option(help="Most requests from there on.", metavar="N")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Most time from there on.", metavar="M")] = None,
     max_tokens: MaxTokens = None,
     max_cost: MaxCost = None,
     apply: Apply = False,
