@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import os
 import random
@@ -96,13 +97,14 @@ async def host(backend: Backend, store: Path, base: str, seed: str) -> None:
 def children(pid: int) -> list[int]:
     """Living processes below one, however deep."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            below = [int(each) for each in task.read_text().split()]
-        except OSError:
-            continue
-        for each in below:
-            found += [each, *children(each)]
+    with contextlib.suppress(FileNotFoundError):  # it ended before its tasks could be listed
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                below = [int(each) for each in task.read_text().split()]
+            except OSError:
+                continue
+            for each in below:
+                found += [each, *children(each)]
     return found
 
 
