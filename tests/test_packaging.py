@@ -70,6 +70,18 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert f"{metadata}/licenses/LICENSE" in names
 
 
+def test_the_wheel_holds_the_option_listings_and_reads_them(wheel: Path) -> None:
+    listings = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "serving" / "plan" / "listings").iterdir()
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        assert {f"m3agent/{name}" for name in listings} <= set(archive.namelist())
+    program = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    program += "from m3agent.serving.plan.listing import listing; print(listing('vllm').version)"
+    command = [sys.executable, "-I", "-S", "-c", program, str(wheel)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.33.0\n"
+
+
 def test_the_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"m3agent-{m3agent.__version__}.dist-info/entry_points.txt").decode()

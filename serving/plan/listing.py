@@ -1,0 +1,227 @@
+"""Checks a launch command against the options that an engine's version really has.
+
+vLLM's argument parser knows no names for parsers, backends and quantisations, so a misspelt one parses, the weights
+are read for minutes, and only then the server ends or, worse, runs without. The listings come from the engines' own
+parsers and registries (`scripts/condense_listing.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from m3agent.serving.plan.command import Command, Option, flag_of
+
+_STARTS = {
+    "vllm": ("vllm serve", "vllm.entrypoints.cli.main serve", "vllm.entrypoints.openai.api_server"),
+    "sglang": ("sglang.launch_server",),
+}
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+_MODEL = {"vllm": "--model", "sglang": "--model-path"}
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]?")  # 25.6k is 25,600; 1K is 1,024
+_OPTIMISATION = re.compile(r"-O=?(?P<level>.*)", re.DOTALL)  # vLLM rewrites -O3, -O=3 and -O 3
+
+_COUNTS = {"none": (0, 0), "maybe": (0, 1), "one": (1, 1), "some": (1, None), "any": (0, None)}
+
+Takes = Literal["none", "maybe", "one", "some", "any"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """An option as the engine has it: its flags, how many values it takes, their type and their names.
+
+    `type` is None where any text goes; `names` is empty where any name goes.
+    """
+
+    flags: tuple[str, ...]
+    takes: Takes = "one"
+    type: str | None = None
+    names: tuple[str, ...] = ()
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The options of one version of an engine, by flag."""
+
+    engine: str
+    version: str
+    options: Mapping[str, Known]
+
+    @property
+    def name(self) -> str:
+        """Engine and version as people write them."""
+        return f"{_ENGINES[self.engine]} {self.version}"
+
+    def spelt(self, flag: str) -> str:
+        """The flag as the listing has it: vLLM takes underscores for dashes, up to a dot."""
+        if self.engine != "vllm" or not flag.startswith("--"):
+            return flag
+        base, dot, field = flag.partition(".")
+        return base.replace("_", "-") + dot + field
+
+
+def versions(engine: str) -> list[str]:
+    """The versions of an engine that there is a listing of, oldest first; empty for an engine without any."""
+    found = [
+        entry.name.removesuffix(".json").removeprefix(f"{engine}-")
+        for entry in (resources.files("m3agent.serving.plan") / "listings").iterdir()
+        if entry.name.startswith(f"{engine}-")
+    ]
+    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+
+
+@cache
+def listing(engine: str, version: str | None = None) -> Listing:
+    """The listing of a version, by default of the newest that there is.
+
+    Raises:
+        ValueError: There is none of that engine or version.
+    """
+    known = versions(engine)
+    if not known or version not in (None, *known):
+        raise ValueError(
+            f"There is no option listing of {engine} {version}; there are {', '.join(known)}."
+            if known
+            else f"There is no option listing of {engine}; there are some of vllm and sglang."
+        )
+    file = resources.files("m3agent.serving.plan") / "listings" / f"{engine}-{version or known[-1]}.json"
+    data = json.loads(file.read_text("utf-8"))
+    options: dict[str, Known] = {}
+    for row in data["options"]:
+        names = tuple(data["registries"].get(row.get("registry"), row.get("names", ())))
+        option = Known(
+            tuple(row["flags"]), row.get("takes", "one"), row.get("type"), names, row.get("repeats", False)
+        )
+        options |= dict.fromkeys(option.flags, option)
+    return Listing(engine, data["version"], options)
+
+
+def problems(argv: Sequence[str], listing: Listing) -> list[str]:
+    """What the engine would refuse in a command, or take for something else; one sentence each, empty if nothing."""
+    command = Command.of(argv)
+    if command.starts not in _STARTS[listing.engine]:
+        return [
+            f"`{command.starts}` is not how {listing.name} is started; that is `{_STARTS[listing.engine][0]}`."
+        ]
+    found: list[str] = []
+    places = 1 if command.starts.endswith("serve") else 0
+    found += [f"`{word}` belongs to no option." for word in command.positional[places:]]
+    seen: set[Known] = set()
+    for option in command.options:
+        found += _problems_of(option, listing)
+        known = listing.options.get(listing.spelt(flag_of(option)))
+        if known in seen and not known.repeats:
+            found.append(
+                f"`{flag_of(option)}` stands twice, perhaps as its own opposite, and only the last one counts."
+            )
+        elif known is not None:
+            seen.add(known)
+    if not command.positional[:places] and listing.options[_MODEL[listing.engine]] not in seen:
+        found.append(f"No model is named, so {listing.name} would end, or serve its default one.")
+    return found
+
+
+def _problems_of(option: Option, listing: Listing) -> list[str]:
+    flag, equals, inline = option[0].partition("=")
+    values = ((inline,) if equals else ()) + option[1:]
+    if listing.engine == "vllm" and (short := _OPTIMISATION.fullmatch(option[0])):
+        level = (short["level"], *option[1:]) if short["level"] else option[1:]
+        fits = level in (("0",), ("1",), ("2",), ("3",))
+        return [] if fits else [f"`{' '.join(option)}`: -O takes 0, 1, 2 or 3."]
+    spelt = listing.spelt(flag)
+    known = listing.options.get(spelt)
+    base = listing.options.get(spelt.partition(".")[0])
+    if known is None and "." in spelt and base is not None and listing.engine == "vllm":
+        if base.type not in ("json", "json or text"):
+            return [f"`{flag}`: {base.flags[0]} is no group of settings, so nothing can be set in it."]
+        known = Known((spelt,))  # a setting inside of a group; the engine's parser does not list those
+    if known is None:
+        return [_unknown(flag, spelt, listing)]
+    if wrong := _count(flag, values, known):
+        return wrong
+    checks = [(flag, value, known) for value in values]
+    if known.type == "json":
+        checks += [check for value in values for check in _inside(flag, value, spelt, listing)]
+    return [sentence for check in checks if (sentence := _value_problem(*check))]
+
+
+def _inside(flag: str, value: str, spelt: str, listing: Listing) -> list[tuple[str, str, Known]]:
+    """The settings of a group given as JSON whose names the listing has."""
+    group = json.loads(value) if _json(value) else None
+    return [
+        (f"{flag}.{name}", setting, known)
+        for name, setting in (group.items() if isinstance(group, dict) else ())
+        if isinstance(setting, str) and (known := listing.options.get(f"{spelt}.{name}"))
+    ]
+
+
+def _unknown(flag: str, spelt: str, listing: Listing) -> str:
+    longer = {known.flags: name for name, known in listing.options.items() if name.startswith(spelt)}
+    if spelt.startswith("--") and len(longer) == 1:
+        (name,) = longer.values()
+        return f"`{flag}` is short for `{name}` until another version has more such: write it in full."
+    return f"{listing.name} has no option `{flag}`{_hint(spelt, listing.options)}"
+
+
+def _count(flag: str, values: tuple[str, ...], known: Known) -> list[str]:
+    least, most = _COUNTS[known.takes]
+    if len(values) < least:
+        return [f"`{flag}` needs a value."]
+    if most == 0 and values:
+        return [f"`{flag}` is a switch and takes no value, but `{values[0]}` follows it."]
+    if most is not None and len(values) > most:
+        return [f"`{flag}` takes one value, but `{values[1]}` follows `{values[0]}`."]
+    return []
+
+
+def _value_problem(flag: str, value: str, known: Known) -> str | None:
+    if known.names and value not in known.names:
+        return f"`{flag}` has no `{value}`{_hint(value, known.names)}"
+    if known.type is not None and not _TYPES[known.type](value):
+        return f"`{flag}` takes {_NAMES[known.type]}, not `{value}`."
+    return None
+
+
+def _hint(word: str, known: Sequence[str] | Mapping[str, Known]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean `{near[0]}`?" if near else "."
+
+
+def _parses(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    def fits(value: str) -> bool:
+        try:
+            parse(value)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    return fits
+
+
+_json = _parses(json.loads)
+_TYPES: Mapping[str, Callable[[str], bool]] = {
+    "int": _parses(int),
+    "float": _parses(float),
+    "number": _parses(float),
+    "size": lambda value: _SIZE.fullmatch(value) is not None,
+    "size or auto": lambda value: value in ("-1", "auto") or _SIZE.fullmatch(value) is not None,
+    "json": _json,
+    # what does not look like JSON is taken as a text, so a lost brace is not refused by the engine
+    "json or text": lambda value: not value.lstrip().startswith("{") or _json(value),
+}
+_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "number": "a number",
+    "size": "a whole number such as 8192 or 8k",
+    "size or auto": "a whole number such as 131072 or 128K, or auto",
+    "json": "JSON",
+    "json or text": "JSON that is complete",
+}

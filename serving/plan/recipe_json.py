@@ -1,0 +1,145 @@
+"""The recipes for the command line: their names, and one of them with its overlay, as plain data or as text."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from m3agent.serving.plan.command import Option, command_line
+from m3agent.serving.plan.listing import listing, problems, versions
+from m3agent.serving.plan.overlay import Change, KvDtype, applied, overlay
+from m3agent.serving.plan.recipe import RECIPES, SLURM_SCRIPT, recipe, slurm_script
+
+
+def recipe_list() -> list[str]:
+    """The recipes' names, in their fixed order."""
+    return [known.name for known in RECIPES]
+
+
+def recipe_json(
+    name: str,
+    *,
+    context: int | None = None,
+    vision: bool = False,
+    loopback: bool = True,
+    kv_dtype: KvDtype | None = None,
+) -> dict[str, Any]:
+    """A recipe as JSON's types: the documented command, the overlay for agent work, and the command that results.
+
+    `problems` are those of the documented command with the newest version that there is a listing of, `checked_with`;
+    None for an engine without one, or a command that is not the engine's own. `result` is None for a refused recipe.
+
+    Raises:
+        ValueError: There is no such recipe, or `overlay` refuses what is asked of it.
+    """
+    known = recipe(name)
+    changes = overlay(known, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
+    argv, env = applied(known, changes)
+    checked = listing(known.engine) if versions(known.engine) and changes else None
+    files = {**known.files}
+    for change in changes:
+        files |= change.files
+    if SLURM_SCRIPT in files:
+        files[SLURM_SCRIPT] = slurm_script(argv, env)
+    packages = sorted({package for change in changes for package in change.packages})
+    return {
+        "name": known.name,
+        "engine": known.engine,
+        "vendor": known.vendor,
+        "checkpoint": known.checkpoint,
+        "gpus": known.gpus,
+        "image": known.image,
+        "source": known.source,
+        "verified": known.verified,
+        "notes": known.notes,
+        "refused": known.refused,
+        "argv": list(known.argv),
+        "env": dict(known.env),
+        "files": dict(known.files),
+        "checked_with": checked.name if checked else None,
+        "problems": problems(known.argv, checked) if checked else None,
+        "overlay": [_change_json(change) for change in changes],
+        "result": None
+        if known.refused
+        else {"argv": list(argv), "env": env, "files": files, "packages": packages},
+    }
+
+
+def recipe_text(
+    name: str,
+    *,
+    context: int | None = None,
+    vision: bool = False,
+    loopback: bool = True,
+    kv_dtype: KvDtype | None = None,
+) -> str:
+    """A recipe for people and shells: the documented command as it is, everything else in comments below it.
+
+    The comments have its files, the overlay with each reason, and the command that results.
+
+    Raises:
+        ValueError: As `recipe_json`.
+    """
+    shown = recipe_json(name, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
+    lines = [
+        f"# {name}: {shown['source']}",
+        command_line(shown["argv"], shown["env"]),
+        *_comment(f"GPUs: {shown['gpus']}" + (f", image {shown['image']}" if shown["image"] else "")),
+        *_comment(shown["notes"]),
+        *(_comment(f"Never planned: {shown['refused']}.") if shown["refused"] else ()),
+    ]
+    for file, text in shown["files"].items():
+        lines += ["#", f"# {file}:", *_indented(text)]
+    if shown["problems"]:
+        lines += ["#", f"# As it stands {shown['checked_with']} does not take it:"]
+        lines += [line for sentence in shown["problems"] for line in _comment(sentence)]
+    if shown["overlay"]:
+        lines += ["#", "# For agent work:"]
+    for change in shown["overlay"]:
+        lines += [f"#   {mark}" for mark in _marks(change)]
+        lines += _comment(f"{change['reason']} ({change['source']})", "      ")
+    if shown["overlay"] and shown["result"]:
+        result = shown["result"]
+        lines += ["#", "# That makes:", *_indented(command_line(result["argv"], result["env"]))]
+        lines += [f"# beside the engine: {package}" for package in result["packages"]]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent=f"# {indent}", subsequent_indent=f"# {indent}")
+
+
+def _indented(text: str) -> list[str]:
+    return [f"#   {line}".rstrip() for line in text.splitlines()]
+
+
+def _marks(change: dict[str, Any]) -> Iterator[str]:
+    yield from (f"+ {shlex.join(option)}" for option in change["added"])
+    yield from (f"~ {shlex.join(old)} -> {shlex.join(new)}" for old, new in change["changed"])
+    yield from (f"- {shlex.join(option)}" for option in change["dropped"])
+    yield from (f"= {shlex.join(option)}" for option in change["kept"])
+    yield from (
+        f"- {name}" if value is None else f"+ {name}={value}" for name, value in change["env"].items()
+    )
+    yield from (f"+ {name}: {text.strip()}" for name, text in change["files"].items())
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "what": change.what,
+        "added": _lists(change.added),
+        "changed": [_lists(pair) for pair in change.changed],
+        "dropped": _lists(change.dropped),
+        "kept": _lists(change.kept),
+        "env": dict(change.env),
+        "files": dict(change.files),
+        "packages": list(change.packages),
+        "reason": change.reason,
+        "source": change.source,
+    }
+
+
+def _lists(options: tuple[Option, ...]) -> list[list[str]]:
+    return [list(option) for option in options]

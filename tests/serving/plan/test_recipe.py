@@ -1,0 +1,245 @@
+"""The documented recipes: names, order, and commands that a shell takes as they are."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from m3agent.serving.plan.command import Command, command_line
+from m3agent.serving.plan.recipe import RECIPES, recipe
+from m3agent.serving.plan.recipe_json import recipe_json, recipe_list, recipe_text
+
+NAMES = [
+    "vllm-nvidia-tp8",
+    "vllm-nvidia-tp8-ep",
+    "vllm-nvidia-dp8-ep",
+    "vllm-nvidia-blog",
+    "vllm-nvidia-128k",
+    "vllm-nvidia-mxfp8",
+    "vllm-nvidia-docker",
+    "vllm-amd-tp8",
+    "vllm-amd-tp8-ep",
+    "vllm-amd-dp8-ep",
+    "vllm-amd-1m",
+    "vllm-amd-mxfp4-aiter",
+    "vllm-amd-mxfp4-emulation",
+    "vllm-amd-docker",
+    "vllm-cloud-2gpu",
+    "sglang-8gpu",
+    "sglang-cloud-2gpu",
+    "trtllm-gb200-2x4",
+    "dynamo-trtllm-disagg",
+    "dynamo-vllm-agg",
+]
+
+P = "--tool-call-parser minimax_m3 --reasoning-parser minimax_m3 --enable-auto-tool-choice"
+M = "MiniMaxAI/MiniMax-M3"
+AMD = "--attention-backend TRITON_ATTN --mm-encoder-tp-mode data --mm-encoder-attn-backend ROCM_AITER_FA"
+PRINTED = {
+    "vllm-nvidia-tp8": f"vllm serve {M} --tensor-parallel-size 8 --block-size 128 {P}",
+    "vllm-nvidia-tp8-ep": f"vllm serve {M} --tensor-parallel-size 8 --enable-expert-parallel --block-size 128 {P}",
+    "vllm-nvidia-dp8-ep": f"vllm serve {M} --data-parallel-size 8 --enable-expert-parallel --block-size 128 {P}",
+    "vllm-nvidia-blog": (
+        f"vllm serve {M} --tensor-parallel-size 8 --enable-expert-parallel --block-size 128 "
+        "--mm-encoder-attn-backend FLASHINFER --mm-processor-cache-type shm --tool-call-parser minimax_m3 "
+        "--enable-auto-tool-choice --reasoning-parser minimax_m3 --trust-remote-code"
+    ),
+    "vllm-nvidia-128k": f"vllm serve {M} --tensor-parallel-size 8 --block-size 128 --max-model-len 131072",
+    "vllm-nvidia-mxfp8": f"vllm serve {M}-MXFP8 --tensor-parallel-size 8 --block-size 128 {P}",
+    "vllm-nvidia-docker": "docker pull vllm/vllm-openai:minimax-m3",
+    "vllm-amd-tp8": f"vllm serve {M} --tensor-parallel-size 8 --block-size 128 {AMD} {P}",
+    "vllm-amd-tp8-ep": (
+        f"vllm serve {M} --tensor-parallel-size 8 --enable-expert-parallel --block-size 128 {AMD} {P}"
+    ),
+    "vllm-amd-dp8-ep": (
+        f"vllm serve {M} --data-parallel-size 8 --enable-expert-parallel --block-size 128 {AMD} {P}"
+    ),
+    "vllm-amd-1m": (
+        f"vllm serve {M} --block-size 128 --kv-cache-dtype fp8 --tensor-parallel-size 8 --max-model-len 1048576 {AMD} "
+        "--tool-call-parser minimax_m3 --enable-auto-tool-choice --reasoning-parser minimax_m3 --hf-overrides "
+        '{"text_config":{"rope_scaling":{"rope_type":"yarn","factor":2.0,"original_max_position_embeddings":524288}}}'
+    ),
+    "vllm-amd-mxfp4-aiter": (
+        "vllm serve amd/MiniMax-M3-MXFP4 --tensor-parallel-size 4 --block-size 128 --moe-backend aiter "
+        f"--attention-backend TRITON_ATTN --language-model-only --no-enable-prefix-caching {P}"
+    ),
+    "vllm-amd-mxfp4-emulation": (
+        "vllm serve amd/MiniMax-M3-MXFP4 --tensor-parallel-size 8 --block-size 128 --moe-backend emulation "
+        f"--attention-backend TRITON_ATTN {P}"
+    ),
+    "vllm-amd-docker": (
+        "docker run --rm -it --device /dev/kfd --device /dev/dri --group-add video --cap-add SYS_PTRACE "
+        "--security-opt seccomp=unconfined --ipc=host --shm-size=16g -p 8000:8000 --entrypoint /bin/bash "
+        "vllm/vllm-openai-rocm:minimax-m3"
+    ),
+    "vllm-cloud-2gpu": (
+        "python -m vllm.entrypoints.openai.api_server --model ./minimax-m3 --served-model-name minimax-m3 "
+        "--tensor-parallel-size 2 --quantization fp8 --enable-expert-parallel --max-model-len 131072 "
+        "--kv-cache-dtype fp8_e5m2 --gpu-memory-utilization 0.92 --enable-chunked-prefill --max-num-seqs 16 --port 8000"
+    ),
+    "sglang-8gpu": (
+        f"python -m sglang.launch_server --model-path {M} --dtype bfloat16 --tp-size 8 --ep-size 8 --trust-remote-code "
+        "--mem-fraction-static 0.8 --enable-multimodal --quantization mxfp8 --attention-backend flashinfer "
+        "--mm-attention-backend flashinfer_cudnn --moe-runner-backend deep_gemm --chunked-prefill-size 8192 "
+        "--reasoning-parser minimax-m3 --tool-call-parser minimax-m3-nom"
+    ),
+    "sglang-cloud-2gpu": (
+        "python -m sglang.launch_server --model-path ./minimax-m3 --tp 2 --quantization fp8 --enable-moe-ep "
+        "--context-length 131072 --port 30000"
+    ),
+}
+AMD_ENV = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}
+ENV = {
+    "vllm-amd-tp8": AMD_ENV,
+    "vllm-amd-tp8-ep": AMD_ENV,
+    "vllm-amd-dp8-ep": AMD_ENV,
+    "vllm-amd-1m": AMD_ENV | {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
+    "vllm-amd-mxfp4-aiter": AMD_ENV | {"VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_USE_AITER_MOE": "1"},
+    "vllm-amd-mxfp4-emulation": AMD_ENV,
+    "trtllm-gb200-2x4": {"MODEL": "/models/MiniMax-M3"},
+}
+
+
+def test_the_names_are_fixed_and_in_order() -> None:
+    assert recipe_list() == NAMES
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_command_is_what_its_document_prints(name: str) -> None:
+    assert " ".join(recipe(name).argv) == PRINTED[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_environment_is_what_the_document_sets(name: str) -> None:
+    assert dict(recipe(name).env) == ENV.get(name, {})
+
+
+def test_tensorrt_is_started_by_slurm() -> None:
+    known = recipe("trtllm-gb200-2x4")
+    assert known.argv[:11] == (
+        *("srun", "-N", "2", "--ntasks", "8", "--ntasks-per-node", "4", "--mpi=pmix", "--gres=gpu:4"),
+        "--container-image=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc20",
+        "--container-mounts=/models:/models,/workspace:/workspace,${TRTLLM_DIR}:${TRTLLM_DIR}",
+    )
+    assert known.argv[-1] == (
+        "trtllm-llmapi-launch python3 -m tensorrt_llm.commands.serve $MODEL --trust_remote_code "
+        "--reasoning_parser minimax_m3 --tool_parser minimax_m3 --chat_template $MODEL/chat_template.jinja "
+        "--host 0.0.0.0 --extra_llm_api_options $EXTRA_LLM_API_FILE"
+    )
+    for name, data_parallel in (("tep.yaml", "false"), ("dep.yaml", "true")):
+        assert "sparse_attention_config:\n  algorithm: minimax_m3\n" in known.files[name]
+        assert "kv_cache_config:\n  enable_block_reuse: false\n" in known.files[name]
+        assert "tensor_parallel_size: 8\nmoe_expert_parallel_size: 8\n" in known.files[name]
+        assert f"enable_attention_dp: {data_parallel}\n" in known.files[name]
+
+
+def test_what_counts_the_wrong_model_is_refused() -> None:
+    refused = {known.name: known.refused for known in RECIPES if known.refused}
+    assert set(refused) == {"vllm-cloud-2gpu", "sglang-cloud-2gpu"}
+    for name, why in refused.items():
+        assert why is not None
+        assert "427 billion" in why
+        assert recipe_json(name)["result"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("vllm-nvidia-tp-8", "vllm-nvidia-tp8"),
+        ("sglang-8gpus", "sglang-8gpu"),
+        ("dynamo-vllm", "dynamo-vllm-agg"),
+    ],
+)
+def test_a_misspelt_name_finds_its_like(name: str, near: str) -> None:
+    with pytest.raises(ValueError, match=rf"no recipe '{name}'; did you mean .*{near}"):
+        recipe(name)
+
+
+def test_a_name_like_no_other_points_to_the_list() -> None:
+    with pytest.raises(ValueError, match="--recipe list"):
+        recipe("???")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_comes_apart_and_together_again(name: str) -> None:
+    argv = recipe(name).argv
+    assert Command.of(argv).words == argv
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_plain_data(name: str) -> None:
+    shown = recipe_json(name)
+    assert json.loads(json.dumps(shown)) == shown
+    assert shown["argv"] == list(recipe(name).argv)
+    for change in shown["overlay"]:
+        assert change["reason"].endswith(".")
+        assert change["source"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("docker")])
+def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -> None:
+    """Every program is a script that writes down the words and variables it was started with."""
+    known = recipe(name)
+    told = tmp_path / "told"
+    echo = f"#!{sys.executable}\nimport json, os, sys\n"
+    echo += f"open({str(told)!r}, 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+    program = tmp_path / known.argv[0]
+    program.write_text(echo)
+    program.chmod(0o755)
+    given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TRTLLM_DIR": "/t", "EXTRA_LLM_API_FILE": "/f"}
+    script = command_line(known.argv, known.env)
+    subprocess.run([shutil.which("bash") or "bash", "-c", script], env=given, check=True)
+    words, env = json.loads(told.read_text())
+    filled = {"${TRTLLM_DIR}": "/t", "$EXTRA_LLM_API_FILE": "/f", "$MODEL": "/models/MiniMax-M3"}
+    expected = list(known.argv[1:])
+    for variable, value in filled.items():
+        expected = [word.replace(variable, value) for word in expected]
+    assert words == expected
+    assert {key: env[key] for key in known.env} == dict(known.env)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [(known.name, file) for known in RECIPES for file in known.files if file.endswith(".sh")],
+)
+def test_scripts_are_bash(name: str, file: str) -> None:
+    script = recipe(name).files[file]
+    result = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_is_the_documented_command_to_a_shell(name: str) -> None:
+    known, text = recipe(name), recipe_text(name)
+    code = [line for line in text.splitlines() if not line.startswith("#")]
+    assert "\n".join(code) == command_line(known.argv, known.env)
+    for change in recipe_json(name)["overlay"]:
+        assert change["reason"] in " ".join(text.replace("\n#", "").split())
+    assert ("Never planned" in text) == (known.refused is not None)
+    for content in known.files.values():
+        assert all(f"#   {line}".rstrip() in text for line in content.splitlines())
+
+
+def test_the_text_marks_what_is_added_changed_dropped_and_kept() -> None:
+    text = recipe_text("sglang-8gpu", loopback=False)
+    for mark in (
+        "+ --enable-metrics",
+        "~ --tool-call-parser minimax-m3-nom -> --tool-call-parser minimax-m3",
+        "- --trust-remote-code",
+        "+ sglang.yaml: api-key: $M3AGENT_API_KEY",
+        "did you mean `minimax-m3`?",
+    ):
+        assert mark in text
+    assert "= --block-size 128" in recipe_text("vllm-amd-1m", context=131_072)
+    assert "- VLLM_ALLOW_LONG_MAX_MODEL_LEN\n" in recipe_text("vllm-amd-1m", context=131_072)
+
+
+def test_the_slurm_script_has_the_overlay_too() -> None:
+    shown = recipe_json("trtllm-gb200-2x4", context=100_000)
+    script = shown["result"]["files"]["serve.sh"]
+    assert "--max_seq_len 100000" in script
+    assert "export TLLM_PREFIX_TOKEN_CACHE=1" in script
+    assert "--max_seq_len" not in shown["files"]["serve.sh"]
