@@ -113,11 +113,10 @@ def plan(
                 engine=None if engine is None else Engine(engine.value),
                 vision=vision,
             )
+            prices = Prices(gpu_price, throughput)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        raise typer.Exit(
-            _plan(fleet, wish, Prices(gpu_price, throughput), local=gpus is None, as_json=as_json)
-        )
+        raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
 
 
 def _plan(fleet: Fleet, wish: Wish, prices: Prices, *, local: bool, as_json: bool) -> int:

@@ -159,7 +159,7 @@ class Fleet:
         return replace(self, per_node=count // nodes, nodes=nodes)
 
 
-_SPEC = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([a-z]+[0-9]+[a-z]*)(?:[- ]?([0-9]{2,3})(?:gb)?)?")
+_SPEC = re.compile(r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?([a-z]+[0-9]+[a-z]*)(?:[- ]?([0-9]{2,3})(?:gb)?)?")
 
 
 def parse_gpus(text: str) -> Fleet:

@@ -96,6 +96,11 @@ class Prices:
     tokens_per_second: float | None = None
     hosted: float = HOSTED["api.minimax.io"].completion
 
+    def __post_init__(self) -> None:
+        for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{value} is no price and no number of tokens a second")
+
 
 @dataclass(frozen=True)
 class Cost:

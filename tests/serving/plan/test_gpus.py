@@ -51,6 +51,7 @@ def test_what_people_write(text: str, name: str, nodes: int, per_node: int) -> N
         ("0xH200", "0 GPUs"),
         ("0x8xH200", "0 GPUs"),
         ("9999xH200", "9,999 GPUs"),
+        ("9" * 5000 + "xH200", "write it like 8xH200"),
         ("H200;" * 30, "…"),
     ],
 )
