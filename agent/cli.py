@@ -31,6 +31,7 @@ from m3agent.agent.console import (
     sinks,
 )
 from m3agent.agent.export_command import export
+from m3agent.agent.plan_command import plan
 from m3agent.agent.report_commands import report, sessions_app
 from m3agent.agent.resume_command import fork, resume
 from m3agent.agent.sandbox_commands import sandbox_app
@@ -60,6 +61,7 @@ sessions_app.command("fork")(fork)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("report")(report)
+app.command("plan")(plan)
 
 
 class Thinking(StrEnum):

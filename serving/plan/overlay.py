@@ -14,13 +14,11 @@ from typing import Literal
 
 from m3agent.serving.plan.command import Command, Option, flag_of
 from m3agent.serving.plan.recipe import MXFP4, YARN, Recipe
+from m3agent.serving.plan.shape import LONGEST_CONTEXT, NATIVE_CONTEXT
 
-KvDtype = Literal["auto", "fp8"]
+KvCacheDtype = Literal["auto", "fp8"]
+"""As options name it: `auto` is the model's own type."""
 
-NATIVE_CONTEXT = 524_288
-"""Tokens: `max_position_embeddings` of M3's published configuration."""
-LONGEST_CONTEXT = 1_048_576
-"""Tokens: what M3 is advertised for, and what was served with the changes below."""
 KEY = "$M3AGENT_API_KEY"
 """Stands where the server's key goes. Whoever starts the server fills it in, in an environment or a private file."""
 ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type")
@@ -61,7 +59,7 @@ class _Wanted:
     context: int | None
     vision: bool
     loopback: bool
-    kv_dtype: KvDtype | None
+    kv_dtype: KvCacheDtype | None
 
     def change(
         self,
@@ -107,7 +105,7 @@ def overlay(
     context: int | None = None,
     vision: bool = False,
     loopback: bool = True,
-    kv_dtype: KvDtype | None = None,
+    kv_dtype: KvCacheDtype | None = None,
 ) -> list[Change]:
     """The changes to a recipe for agent work, in the order in which they are told.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from m3agent.serving.plan.command import Option, command_line
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.overlay import Change, KvDtype, applied, overlay
+from m3agent.serving.plan.overlay import Change, KvCacheDtype, applied, overlay
 from m3agent.serving.plan.recipe import RECIPES, SLURM_SCRIPT, recipe, slurm_script
 
 
@@ -24,7 +24,7 @@ def recipe_json(
     context: int | None = None,
     vision: bool = False,
     loopback: bool = True,
-    kv_dtype: KvDtype | None = None,
+    kv_dtype: KvCacheDtype | None = None,
 ) -> dict[str, Any]:
     """A recipe as JSON's types: the documented command, the overlay for agent work, and the command that results.
 
@@ -73,7 +73,7 @@ def recipe_text(
     context: int | None = None,
     vision: bool = False,
     loopback: bool = True,
-    kv_dtype: KvDtype | None = None,
+    kv_dtype: KvCacheDtype | None = None,
 ) -> str:
     """A recipe for people and shells: the documented command as it is, everything else in comments below it.
 

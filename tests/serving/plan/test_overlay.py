@@ -7,7 +7,7 @@ import pytest
 
 from m3agent.serving.plan.command import Command, flag_of
 from m3agent.serving.plan.listing import listing, problems
-from m3agent.serving.plan.overlay import ENCODER_FLAGS, KEY, Change, KvDtype, applied, overlay
+from m3agent.serving.plan.overlay import ENCODER_FLAGS, KEY, Change, KvCacheDtype, applied, overlay
 from m3agent.serving.plan.recipe import MXFP4, RECIPES, Recipe, recipe
 from m3agent.serving.plan.recipe_json import recipe_json
 
@@ -16,8 +16,8 @@ ENGINES_OWN = [
 ]
 SET = [*ENGINES_OWN, recipe("trtllm-gb200-2x4")]
 IDS = [known.name for known in SET]
-Asked = tuple[int | None, bool, bool, KvDtype | None]
-DTYPES: tuple[KvDtype | None, ...] = (None, "auto", "fp8")
+Asked = tuple[int | None, bool, bool, KvCacheDtype | None]
+DTYPES: tuple[KvCacheDtype | None, ...] = (None, "auto", "fp8")
 ASKED: list[Asked] = list(product((None, 131_072, 1_048_576), (False, True), (False, True), DTYPES))
 
 

@@ -1,0 +1,244 @@
+"""Which GPUs this machine has, asked of the programs that come with every driver: nvidia-smi, amd-smi, rocm-smi.
+
+NVML would say the same as nvidia-smi, which is made on it; one way of asking is enough for something asked once.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from m3agent.serving.plan.gpus import GIB, GPUS, MIB, Fleet, gpu_of_product
+
+ANSWER_SECONDS = 20
+"""A driver that is asleep needs some seconds for each GPU."""
+
+HELD = 512 * MIB
+"""Memory in use from which others are taken to work on a GPU; the driver's own share is less."""
+
+_NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.mode.current")
+
+
+class DetectionError(Exception):
+    """There are no GPUs here that M3 could be planned for: one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What was found. `notes`: sentences on what limits it."""
+
+    fleet: Fleet
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One GPU as the driver tells it; bytes."""
+
+    index: int
+    uuid: str
+    product: str
+    total: int
+    used: int
+    mig: bool = False
+
+
+def detect(environ: Mapping[str, str]) -> Detected:
+    """The GPUs that a server started with this environment would see.
+
+    Raises DetectionError where there are none, where they differ, or where they are sliced by MIG.
+    """
+    path = environ.get("PATH")
+    found = _nvidia(path)
+    variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
+    if found is None:
+        found = _amd_smi(path) or _rocm_smi(path)
+        variables = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    if not found:
+        raise DetectionError(
+            "no GPU was found here (neither nvidia-smi nor amd-smi nor rocm-smi lists one); "
+            "name the ones to plan for, like --gpus 8xH200"
+        )
+    variable = next((name for name in variables if name in environ), variables[0])
+    if variable in environ:
+        found = _visible(found, variable, environ[variable])
+    return _fleet(found, variable)
+
+
+def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
+    sliced = [gpu for gpu in found if gpu.mig]
+    if sliced:
+        whole = [gpu for gpu in found if not gpu.mig]
+        instead = f", or leave it out with {variable}={_indices(whole)}" if whole else ""
+        raise DetectionError(
+            f"GPU {_indices(sliced)} is divided into slices by MIG, and M3 needs whole GPUs: "
+            f"end that as root with `nvidia-smi -i {_indices(sliced)} -mig 0`{instead}"
+        )
+    kinds: dict[str, list[_Seen]] = {}
+    for gpu in found:
+        kinds.setdefault(gpu.product, []).append(gpu)
+    if len(kinds) > 1:
+        listed = "; ".join(f"{len(of)} x {product} ({_indices(of)})" for product, of in kinds.items())
+        known = [of for of in kinds.values() if gpu_of_product(of[0].product, of[0].total)]
+        most = max(known or kinds.values(), key=len)
+        raise DetectionError(
+            f"the GPUs here are of several kinds: {listed}; one server needs equal ones, "
+            f"choose them with {variable}={_indices(most)}"
+        )
+    product, total = found[0].product, min(gpu.total for gpu in found)
+    kind = gpu_of_product(product, total)
+    if kind is None:
+        raise DetectionError(
+            f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that M3 is known to run on; "
+            f"those are {', '.join(GPUS)}"
+        )
+    held = [gpu for gpu in found if gpu.used >= HELD]
+    if not held:
+        return Detected(Fleet(kind, len(found)))
+    fullest = max(held, key=lambda gpu: gpu.used)
+    note = (
+        f"other programs hold memory on GPU {_indices(held)}, most on GPU {fullest.index} "
+        f"({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan does with what is left; "
+        "`nvidia-smi` or `amd-smi process` names them"
+    )
+    return Detected(Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used)), (note,))
+
+
+def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
+    """Those that a variable leaves visible, read as CUDA reads it: indices or (beginnings of) UUIDs."""
+    chosen: list[_Seen] = []
+    for entry in (part.strip() for part in value.split(",")) if value.strip() else ():
+        if entry.upper().startswith("MIG-"):
+            raise DetectionError(
+                f"{variable}={value} names a slice of a GPU (MIG), and M3 needs whole GPUs; name whole ones"
+            )
+        match = [
+            gpu
+            for gpu in found
+            if (entry.isdecimal() and gpu.index == int(entry))
+            or (entry.upper().startswith("GPU-") and gpu.uuid.upper().startswith(entry.upper()))
+        ]
+        if len(match) != 1 or match[0] in chosen:
+            wrong = "names no GPU of this machine" if not match else "names one more than once"
+            raise DetectionError(
+                f"{variable}={value}: {entry or 'an empty entry'} {wrong} (it has {_indices(found)}); "
+                "CUDA would leave out what follows, so mend the variable or unset it"
+            )
+        chosen += match
+    if not chosen:
+        raise DetectionError(f"{variable} is set to nothing, which hides every GPU; unset it or name some")
+    return chosen
+
+
+def _nvidia(path: str | None) -> list[_Seen] | None:
+    """What nvidia-smi lists; None where there is no such program or no NVIDIA GPU."""
+    text = _ask(
+        path, "nvidia-smi", f"--query-gpu={','.join(_NVIDIA_FIELDS)}", "--format=csv,noheader,nounits"
+    )
+    if text is None:
+        return None
+    found: list[_Seen] = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) != len(_NVIDIA_FIELDS):
+            continue  # "No devices were found"
+        index, uuid, product, total, used, mig = (cell.strip() for cell in row)
+        mig_on = mig.casefold() == "enabled"
+        if not (total.isdecimal() and used.isdecimal()):
+            raise DetectionError(
+                f"nvidia-smi says {total!r} for the memory of GPU {index} ({product}); look at its state with `nvidia-smi -q`"
+            )
+        found.append(_Seen(int(index), uuid, product, int(total) * MIB, int(used) * MIB, mig_on))
+    return found or None
+
+
+def _amd_smi(path: str | None) -> list[_Seen]:
+    asics = _listed(_ask(path, "amd-smi", "static", "--asic", "--json"), "amd-smi")
+    usages = _listed(_ask(path, "amd-smi", "metric", "--mem-usage", "--json"), "amd-smi") if asics else []
+    found: list[_Seen] = []
+    try:
+        usage = {int(entry["gpu"]): entry["mem_usage"] for entry in usages}
+        for entry in asics:
+            index = int(entry["gpu"])
+            total, used = (int(usage[index][name]["value"]) * MIB for name in ("total_vram", "used_vram"))
+            found.append(_Seen(index, "", str(entry["asic"]["market_name"]), total, used))
+    except (KeyError, TypeError, ValueError):
+        raise _unreadable("amd-smi") from None
+    return found
+
+
+def _rocm_smi(path: str | None) -> list[_Seen]:
+    text = _ask(path, "rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    found: list[_Seen] = []
+    if not text or not text.strip():
+        return found
+    try:
+        for card, fields in json.loads(text).items():
+            if card.startswith("card"):
+                product = next(str(fields[name]) for name in ("Card Series", "Card series") if name in fields)
+                total, used = (int(fields[f"VRAM Total {name}(B)"]) for name in ("Memory ", "Used Memory "))
+                found.append(_Seen(int(card[4:]), "", product, total, used))
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        raise _unreadable("rocm-smi") from None
+    return found
+
+
+def _listed(text: str | None, program: str) -> list[Any]:
+    """amd-smi's list of GPUs; newer versions wrap it."""
+    if not text or not text.strip():
+        return []
+    try:
+        answer = json.loads(text)
+        return list(answer["gpu_data"] if isinstance(answer, dict) else answer)
+    except (KeyError, TypeError, ValueError):
+        raise _unreadable(program) from None
+
+
+def _ask(path: str | None, program: str, *arguments: str) -> str | None:
+    """What a program prints; None where it is not there or finds no GPU.
+
+    Raises DetectionError where it does not answer.
+    """
+    full = shutil.which(program, path=path)
+    if full is None:
+        return None
+    try:
+        done = subprocess.run(
+            [full, *arguments],
+            capture_output=True,
+            check=False,
+            timeout=ANSWER_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise DetectionError(
+            f"{program} did not answer within {ANSWER_SECONDS} s; look at the driver, or name the GPUs with --gpus"
+        ) from None
+    except OSError as error:
+        raise DetectionError(
+            f"{program} cannot be started: {error.strerror}; name the GPUs with --gpus"
+        ) from None
+    output = done.stdout.decode(errors="replace")
+    if done.returncode:
+        said = " ".join((done.stderr.decode(errors="replace") or output).split())[:200]
+        if "no devices" in said.casefold():
+            return None
+        raise DetectionError(
+            f"{program} failed with exit code {done.returncode}: {said or 'it says nothing'}; "
+            "look at the driver, or name the GPUs with --gpus"
+        )
+    return output
+
+
+def _unreadable(program: str) -> DetectionError:
+    return DetectionError(
+        f"what {program} says is not in a form that this version reads; name the GPUs with --gpus"
+    )
+
+
+def _indices(gpus: Sequence[_Seen]) -> str:
+    return ",".join(str(gpu.index) for gpu in gpus)

@@ -1,0 +1,655 @@
+"""From GPUs and a wanted context to plans, best first, and to refusals with their numbers. Pure: it starts nothing.
+
+Every way that M3 can be spread over the GPUs is weighed, also over fewer of them: so more GPUs never allow less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from m3agent.serving.plan.gpus import GIB, PRICES_OF, Architecture, Fleet, Vendor
+from m3agent.serving.plan.shape import (
+    BLOCK,
+    LONGEST_CONTEXT,
+    NATIVE_CONTEXT,
+    TOTAL_PARAMETERS,
+    Batch,
+    KvDtype,
+    Precision,
+    Room,
+    Split,
+    outside_bytes,
+    possible_tp,
+    room,
+)
+from m3agent.serving.plan.traps import Engine, Rope, Setup, Severity, Trap, met
+from m3agent.serving.prices import HOSTED
+
+ERROR = 0.03
+"""How far the predicted tokens of cache may be off: the three measured runs are within 0.2%."""
+
+_VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
+_VERSIONS = {Engine.VLLM: ">=0.24", Engine.SGLANG: ">=0.5.23", Engine.TRTLLM: ">=1.3.0rc20"}
+
+_CHECKPOINTS = {
+    Precision.BF16: "MiniMaxAI/MiniMax-M3",
+    Precision.MXFP8: "MiniMaxAI/MiniMax-M3-MXFP8",
+    Precision.MXFP4: "amd/MiniMax-M3-MXFP4",
+}
+"""None is known for the others: whoever asks for one has it."""
+
+_OFFERED = {
+    Architecture.HOPPER: (Precision.MXFP8, Precision.BF16),
+    Architecture.BLACKWELL: (Precision.MXFP8, Precision.BF16),
+    Architecture.CDNA4: (Precision.MXFP8, Precision.BF16, Precision.MXFP4),
+    Architecture.CDNA3: (Precision.BF16, Precision.MXFP8),
+}
+"""In order of preference, where none was asked for. MXFP8 halves the weights; CDNA3 has no units for it."""
+
+_ENGINES = (Engine.VLLM, Engine.SGLANG, Engine.TRTLLM)
+"""In order of preference: measured, not measured, no prefix reuse."""
+
+_SGLANG_SHARE = 0.8  # --mem-fraction-static of its recipe: weights and cache, without activations
+_TRTLLM_SHARE = 0.9  # of what is left beside weights and activations: its default
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted. `context` and `typical` in tokens; `concurrency`: sequences of `typical` tokens at a time.
+
+    `typical`: the 90th percentile of the work, None: as long as the context. `precision`, `engine`: None is any.
+    """
+
+    context: int = NATIVE_CONTEXT
+    concurrency: int = 1
+    typical: int | None = None
+    precision: Precision | None = None
+    engine: Engine | None = None
+    vision: bool = False
+
+    def __post_init__(self) -> None:
+        if not BLOCK <= self.context <= LONGEST_CONTEXT:
+            raise ValueError(
+                f"a context of {self.context:,} tokens is out of range: {BLOCK} to {LONGEST_CONTEXT:,}"
+            )
+        if not 1 <= self.sequence <= self.context:
+            raise ValueError(f"a typical sequence of {self.typical:,} tokens is not within the context")
+        if self.concurrency < 1:
+            raise ValueError(f"{self.concurrency} sequences at a time are none")
+
+    @property
+    def sequence(self) -> int:
+        """Tokens that each sequence is reckoned with."""
+        return self.context if self.typical is None else self.typical
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Dollars. `gpu_hour`: None takes the list's on-demand price; `hosted`: of a million output tokens at the API.
+
+    `tokens_per_second`: output of the whole server, None takes what was measured for the very plan, if anything was.
+    """
+
+    gpu_hour: float | None = None
+    tokens_per_second: float | None = None
+    hosted: float = HOSTED["api.minimax.io"].completion
+
+    def __post_init__(self) -> None:
+        for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{value} is no price and no number of tokens a second")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan costs. Dollars an hour and for a million output tokens; None is unknown. Spot prices come and go.
+
+    `breakeven_tokens_per_second`: output above which it is cheaper than the hosted API's price of output.
+    """
+
+    dollars_per_hour: float | None
+    spot_dollars_per_hour: float | None
+    price_source: str
+    tokens_per_second: float | None
+    throughput_source: str
+    dollars_per_million: float | None
+    hosted_dollars_per_million: float
+    breakeven_tokens_per_second: float | None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of each GPU: `total` as a process sees it; `allowed` to the engine, which is weights, other and kv.
+
+    `kv_spare`: of kv, beyond one sequence as long as the context; `outside_spare`: free beyond all that is reckoned.
+    """
+
+    total: int
+    allowed: int
+    weights: int
+    other: int
+    kv: int
+    kv_spare: int
+    outside_spare: int
+    measured_total: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to serve M3, with all that a launcher needs to know.
+
+    `versions`: of the engine (PEP 440); `checkpoint`: None where none is known; `kv_cache_dtype`: as the engine's option
+    spells it; `utilisation`: the engine's share of memory (vLLM's of all, SGLang's without activations, TensorRT-LLM's
+    of what is left); `env`: what has to be set; `kv_tokens`: of each rank's cache; `concurrency`: typical sequences
+    that all ranks hold, `sequences`: whole ones; `tight`: memory is drawn tight.
+    """
+
+    engine: Engine
+    recipe: str
+    versions: str
+    checkpoint: str | None
+    precision: Precision
+    gpus: str
+    tp: int
+    ep: bool
+    dp: int
+    nodes: int
+    max_model_len: int
+    kv_cache_dtype: str
+    utilisation: float
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    cudagraph_capture_sizes: tuple[int, ...]
+    block_size: int
+    text_only: bool
+    encoder_parallel: bool
+    trust_remote_code: bool
+    rope: Rope
+    hf_overrides: Mapping[str, object]
+    env: Mapping[str, str]
+    attention_backend: str | None
+    moe_backend: str | None
+    parser: str
+    memory: Memory
+    kv_tokens: int
+    concurrency: float
+    sequences: int
+    cost: Cost
+    tight: bool
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """GPUs that it takes."""
+        return self.tp * self.dp
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a precision cannot be served. Bytes are of each GPU with M3 spread best; `lacking` is what is short.
+
+    `kv_tokens`: the longest context that it would hold; 0 where not even the weights fit.
+    """
+
+    precision: Precision
+    reason: str
+    tp: int
+    weights: int
+    other: int
+    allowed: int
+    lacking: int
+    kv_tokens: int
+    trap: str | None = None
+
+
+def plans(fleet: Fleet, wish: Wish, prices: Prices | None = None) -> list[Plan]:
+    """All that hold one sequence as long as the context, best first; empty if nothing does.
+
+    Those come first that hold the wanted sequences at a time, then those at ease with memory, then by engine, nodes,
+    precision, and fewest tricks. Of several that differ only in cache and memory settings the best stands.
+    """
+    prices = prices or Prices()
+    best: dict[tuple[object, ...], _Candidate] = {}
+    for candidate in _candidates(fleet, wish):
+        if candidate.fits and not candidate.barred:
+            kind = (candidate.engine, candidate.precision, candidate.split, candidate.nodes)
+            if kind not in best or candidate.rank < best[kind].rank:
+                best[kind] = candidate
+    return [candidate.plan(prices) for candidate in sorted(best.values(), key=lambda found: found.rank)]
+
+
+def refusals(fleet: Fleet, wish: Wish) -> list[Refusal]:
+    """Why each precision that has no plan has none, in the order in which they are preferred."""
+    found: dict[Precision, _Candidate] = {}
+    served: set[Precision] = set()
+    for candidate in _candidates(fleet, wish):
+        if candidate.fits and not candidate.barred:
+            served.add(candidate.precision)
+        nearest = found.get(candidate.precision)
+        if nearest is None or candidate.closeness > nearest.closeness:
+            found[candidate.precision] = candidate
+    return [nearest.refusal() for precision, nearest in found.items() if precision not in served]
+
+
+def smallest(fleet: Fleet, wish: Wish) -> Fleet | None:
+    """The fewest GPUs of this kind that serve the wish, of 1, 2, 4, 8 and 16; None if that is not enough."""
+    for fewest in map(fleet.of, (1, 2, 4, 8, 16)):
+        if any(plan.sequences >= wish.concurrency for plan in plans(fewest, wish)):
+            return fewest
+    return None
+
+
+def longest_context(fleet: Fleet, wish: Wish) -> int:
+    """Tokens of the longest sequence that any plan for these GPUs holds, whatever context the wish names; 0: none."""
+    # by trying: what a context leaves for the cache depends a little on the context itself
+    low, high = 0, LONGEST_CONTEXT // BLOCK
+    while low < high:
+        middle = (low + high + 1) // 2
+        if plans(fleet, replace(wish, context=middle * BLOCK, typical=None)):
+            low = middle
+        else:
+            high = middle - 1
+    return low * BLOCK
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """How memory is set. Both were measured on four H200."""
+
+    tight: bool
+    utilisation: float
+    batched: int
+    sequences: int
+
+
+_PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    fleet: Fleet
+    wish: Wish
+    engine: Engine
+    precision: Precision
+    split: Split
+    nodes: int
+    kv: KvDtype
+    profile: _Profile
+    utilisation: float
+    batch: Batch
+    room: Room
+    setup: Setup
+    barred: list[Trap] = field(default_factory=list)
+
+    @property
+    def outside(self) -> int:
+        return outside_bytes(self.split, self.batch, self.wish.context)
+
+    @property
+    def unasked(self) -> int:
+        """Bytes that are free and that the engine does not ask for."""
+        free = self.room.total if self.fleet.free_bytes is None else self.fleet.free_bytes
+        return min(free, self.room.total) - self.room.allowed
+
+    @property
+    def fits(self) -> bool:
+        return self.room.tokens >= self.wish.context and self.unasked >= self.outside
+
+    @property
+    def concurrency(self) -> float:
+        return self.split.dp * self.room.tokens / self.wish.sequence
+
+    @property
+    def sequences(self) -> int:
+        """Whole ones: a sequence cannot be spread over two ranks."""
+        return self.split.dp * (self.room.tokens // self.wish.sequence)
+
+    @property
+    def enough(self) -> bool:
+        return self.sequences >= self.wish.concurrency
+
+    @property
+    def rank(self) -> tuple[int | bool | float, ...]:
+        offered = _OFFERED[self.fleet.gpu.architecture]
+        precision = offered.index(self.precision) if self.precision in offered else len(offered)
+        return (
+            not self.enough,
+            self.profile.tight,
+            _ENGINES.index(self.engine),
+            self.nodes > 1,
+            precision,
+            self.kv is KvDtype.FP8,
+            self.split.dp,
+            -self.split.gpus,
+        )
+
+    @property
+    def closeness(self) -> tuple[bool, int, int]:
+        """How near it is to being served: by law, then by the cache that it lacks."""
+        return (not self.barred, self.room.kv - self.room.token * self.wish.context, -self.split.gpus)
+
+    def refusal(self) -> Refusal:
+        lacking = max(0, self.room.token * self.wish.context - self.room.kv)
+        if self.barred:
+            trap = self.barred[0]
+            reason = f"{trap.effect}; {trap.remedy} ({trap.source})"
+        elif self.room.kv <= 0:
+            reason = (
+                f"weights of {_gib(self.room.weights)} a GPU and {_gib(self.room.other)} for the engine's work exceed "
+                f"the {_gib(self.room.allowed)} that may be used by {_gib(-self.room.kv)}, before any cache"
+            )
+        elif lacking:
+            reason = (
+                f"beside {_gib(self.room.weights)} of weights a GPU the cache holds {self.room.tokens:,} tokens of the "
+                f"{self.wish.context:,} wanted: short by {_gib(lacking)} a GPU"
+            )
+        else:
+            reason = f"only {_gib(self.unasked)} a GPU would stay free, {_gib(self.outside)} are needed"
+        return Refusal(
+            self.precision,
+            reason,
+            self.split.tp,
+            self.room.weights,
+            self.room.other,
+            self.room.allowed,
+            lacking,
+            self.room.tokens,
+            self.barred[0].name if self.barred else None,
+        )
+
+    def plan(self, prices: Prices) -> Plan:
+        room, wish = self.room, self.wish
+        spare = room.kv - room.token * wish.context
+        memory = Memory(
+            room.total,
+            room.allowed,
+            room.weights,
+            room.other,
+            room.kv,
+            spare,
+            self.unasked - self.outside,
+            self.fleet.gpu.measured,
+        )
+        return Plan(
+            engine=self.engine,
+            recipe=_recipe(self),
+            versions=_versions(self.engine, self.fleet.gpu.architecture),
+            checkpoint=_CHECKPOINTS.get(self.precision),
+            precision=self.precision,
+            gpus=str(Fleet(self.fleet.gpu, self.split.gpus // self.nodes, self.nodes)),
+            tp=self.split.tp,
+            ep=self.split.ep,
+            dp=self.split.dp,
+            nodes=self.nodes,
+            max_model_len=wish.context,
+            kv_cache_dtype=self.setup.kv_dtype,
+            utilisation=self.utilisation,
+            max_num_batched_tokens=self.batch.tokens,
+            max_num_seqs=self.batch.sequences,
+            cudagraph_capture_sizes=self.batch.graphs,
+            block_size=BLOCK,
+            text_only=self.setup.text_only,
+            encoder_parallel=self.setup.encoder_parallel,
+            trust_remote_code=self.setup.trust_remote_code,
+            rope=self.setup.rope,
+            hf_overrides=_overrides(self.setup),
+            env=dict(self.setup.env),
+            attention_backend=self.setup.attention_backend,
+            moe_backend=self.setup.moe_backend,
+            parser=str(self.setup.parser),
+            memory=memory,
+            kv_tokens=room.tokens,
+            concurrency=round(self.concurrency, 2),
+            sequences=self.sequences,
+            cost=_cost(self, prices),
+            tight=self.profile.tight,
+            reasons=tuple(self.reasons()),
+            warnings=tuple(self.warnings()),
+        )
+
+    def reasons(self) -> Iterator[str]:
+        """Why it stands where it does."""
+        room, wish = self.room, self.wish
+        share = (room.tokens - wish.context) / wish.context
+        over = "GPU" if self.split.tp == 1 else f"{self.split.tp} GPUs"
+        yield (
+            f"{self.precision.upper()} weights are {_gib(room.weights)} a GPU over {over}; with {_gib(room.other)} for the "
+            f"engine's work {_gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
+        )
+        yield (
+            f"one sequence of {wish.context:,} tokens leaves {room.tokens - wish.context:,} tokens ({share:.1%}, "
+            f"{_gib(room.kv - room.token * wish.context)} a GPU) to spare"
+        )
+        if not self.enough:
+            yield (
+                f"it holds {self.concurrency:.1f} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
+                "a time; the others wait"
+            )
+        if self.kv is KvDtype.FP8:
+            yield "fp8 cache: in bf16 the same memory does not hold what is wanted"
+        if self.profile.tight:
+            yield (
+                f"memory is drawn tight (utilisation {self.utilisation:g}, {self.batch.tokens:,} tokens a step): with "
+                f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} it does not hold what is wanted"
+            )
+        if self.split.gpus < self.fleet.count:
+            yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay free"
+
+    def warnings(self) -> Iterator[str]:
+        """What to know before it is started."""
+        if self.room.tokens < self.wish.context * (1 + ERROR):
+            safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
+            yield (
+                f"thin: the prediction is good to {ERROR:.0%} and less than that is to spare; if the engine refuses to start, "
+                f"a context of {safe:,} is safe"
+            )
+        if not self.fleet.gpu.measured:
+            yield f"the memory of a {self.fleet.gpu.name} was not measured by us: {self.fleet.gpu.source}"
+        if self.precision not in _CHECKPOINTS:
+            yield (
+                f"no {self.precision.upper()} checkpoint is known to us, and which of its layers are in 16 bits is assumed"
+            )
+        if self.wish.vision:
+            yield "with images: the encoder's memory is assumed, nothing was measured with it"
+        for trap in met(self.setup, Severity.WARN):
+            yield f"{trap.effect}; {trap.remedy} ({trap.source})"
+
+
+def _candidates(fleet: Fleet, wish: Wish) -> Iterator[_Candidate]:
+    offered = _OFFERED[fleet.gpu.architecture] if wish.precision is None else (wish.precision,)
+    for engine in _ENGINES if wish.engine is None else (wish.engine,):
+        for precision in offered:
+            for split, nodes in _splits(engine, fleet):
+                for kv in KvDtype:
+                    for profile in _PROFILES if engine is Engine.VLLM else _PROFILES[:1]:
+                        yield _candidate(fleet, wish, engine, precision, split, nodes, kv, profile)
+
+
+def _splits(engine: Engine, fleet: Fleet) -> Iterator[tuple[Split, int]]:
+    """Every way over these GPUs or some of them, with the number of nodes that it takes."""
+    if engine is Engine.SGLANG:
+        if fleet.gpu.vendor is Vendor.NVIDIA and fleet.per_node >= 8:
+            yield Split(8, ep=True), 1
+        return
+    if engine is Engine.TRTLLM:
+        if fleet.gpu.architecture is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
+            yield Split(8, ep=True), 2
+        return
+    powers = [2**power for power in range(7)]
+    for tp in filter(possible_tp, powers):
+        if tp <= fleet.per_node:
+            yield Split(tp), 1
+        for dp in powers[1:]:
+            if tp <= 4 and tp * dp <= fleet.per_node:  # above TP4 ranks of their own hold more than copies do
+                yield Split(tp, dp, ep=True), 1
+        for nodes in powers[1:]:
+            if nodes <= fleet.nodes and tp % nodes == 0 and tp // nodes <= fleet.per_node:
+                yield Split(tp), nodes
+
+
+def _candidate(
+    fleet: Fleet,
+    wish: Wish,
+    engine: Engine,
+    precision: Precision,
+    split: Split,
+    nodes: int,
+    kv: KvDtype,
+    profile: _Profile,
+) -> _Candidate:
+    sequences = max(profile.sequences, wish.concurrency)
+    graphs = tuple(2**power for power in range(min(sequences, 64).bit_length()))
+    batch = Batch(profile.batched, sequences, graphs)
+    setup = _setup(fleet, wish, engine, precision, split, nodes, kv)
+    total, outside = fleet.gpu.usable_bytes, outside_bytes(split, batch, wish.context)
+    utilisation = profile.utilisation
+    if fleet.free_bytes is not None:  # others hold memory: what the engine may have is free when it starts
+        within = math.floor((fleet.free_bytes - outside) / total * 1000) / 1000
+        utilisation = max(0.0, min(utilisation, within))
+    found = room(
+        total,
+        utilisation,
+        split=split,
+        precision=precision,
+        kv=kv,
+        batch=batch,
+        positions=max(wish.context, NATIVE_CONTEXT),
+        vision=wish.vision,
+    )
+    if engine is not Engine.VLLM:
+        utilisation, found = _other_engine(engine, found, outside)
+    barred = met(setup, Severity.REFUSE)
+    return _Candidate(
+        fleet, wish, engine, precision, split, nodes, kv, profile, utilisation, batch, found, setup, barred
+    )
+
+
+def _other_engine(engine: Engine, found: Room, outside: int) -> tuple[float, Room]:
+    """The share that the engine's own option takes, and how its memory divides (assumed, from its documentation)."""
+    if engine is Engine.SGLANG:
+        kv = int(_SGLANG_SHARE * found.total) - found.weights
+        share = _SGLANG_SHARE
+    else:
+        kv = int(_TRTLLM_SHARE * (found.total - outside - found.weights - found.other))
+        share = _TRTLLM_SHARE
+    return share, Room(
+        found.total, found.weights + found.other + kv, found.weights, found.other, kv, found.token
+    )
+
+
+def _setup(
+    fleet: Fleet, wish: Wish, engine: Engine, precision: Precision, split: Split, nodes: int, kv: KvDtype
+) -> Setup:
+    amd = fleet.gpu.vendor is Vendor.AMD
+    long = wish.context > NATIVE_CONTEXT
+    env = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"} if amd else {}
+    if amd and long:
+        env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    fp8 = "fp8_e4m3" if engine is Engine.SGLANG else "fp8"
+    return Setup(
+        engine=engine,
+        vendor=fleet.gpu.vendor,
+        architecture=fleet.gpu.architecture,
+        precision=precision,
+        context=wish.context,
+        kv_dtype=fp8 if kv is KvDtype.FP8 else "auto",
+        rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
+        text_only=not wish.vision,
+        encoder_parallel=wish.vision,
+        attention_backend="TRITON_ATTN" if amd else None,
+        moe_backend="emulation" if precision is Precision.MXFP4 else None,
+        parser="minimax-m3" if engine is Engine.SGLANG else "minimax_m3",
+        nodes=nodes,
+        tp=split.tp,
+        dp=split.dp,
+        trust_remote_code=engine is Engine.TRTLLM,
+        assumed_parameters=TOTAL_PARAMETERS,
+        env=env,
+    )
+
+
+def _overrides(setup: Setup) -> dict[str, object]:
+    """What `--hf-overrides` (SGLang: `--json-model-override-args`) has to say for this window."""
+    if setup.rope is Rope.EXTENDED:
+        return {"text_config": {"max_position_embeddings": setup.context}}
+    if setup.rope is Rope.YARN:
+        scaling = {
+            "rope_type": "yarn",
+            "factor": float(math.ceil(setup.context / NATIVE_CONTEXT)),
+            "original_max_position_embeddings": NATIVE_CONTEXT,
+        }
+        return {"text_config": {"rope_scaling": scaling}}
+    return {}
+
+
+def _recipe(candidate: _Candidate) -> str:
+    """The documented command that comes nearest; the plan's own values take the place of its."""
+    if candidate.engine is Engine.SGLANG:
+        return "sglang-8gpu"
+    if candidate.engine is Engine.TRTLLM:
+        return "trtllm-gb200-2x4"
+    amd = candidate.fleet.gpu.vendor is Vendor.AMD
+    if candidate.precision is Precision.MXFP4:
+        return "vllm-amd-mxfp4-emulation"
+    if candidate.split.dp > 1:
+        return "vllm-amd-dp8-ep" if amd else "vllm-nvidia-dp8-ep"
+    if amd:
+        return "vllm-amd-1m" if candidate.wish.context > NATIVE_CONTEXT else "vllm-amd-tp8"
+    return "vllm-nvidia-mxfp8" if candidate.precision is Precision.MXFP8 else "vllm-nvidia-tp8"
+
+
+def _versions(engine: Engine, architecture: Architecture) -> str:
+    if engine is Engine.VLLM and architecture is not Architecture.BLACKWELL:
+        return _VLLM_OFF_BLACKWELL
+    return _VERSIONS[engine]
+
+
+def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
+    """Tokens a second of one stream where this very plan was measured, for the longest context up to the typical."""
+    measured = (
+        candidate.engine is Engine.VLLM
+        and candidate.fleet.gpu.name == "H200"
+        and candidate.precision is Precision.MXFP8
+        and candidate.split == Split(4)
+    )
+    if not measured:
+        return None, "not measured"
+    if candidate.wish.sequence <= 131_072:
+        return 119.0, "measured: one stream, up to 131,072 tokens of context, four H200, vLLM 0.24"
+    return (
+        74.0,
+        "measured: one stream at 1,000,000 tokens of context (119 up to 131,072), four H200, vLLM 0.24",
+    )
+
+
+def _cost(candidate: _Candidate, prices: Prices) -> Cost:
+    gpu = candidate.fleet.gpu
+    each = gpu.on_demand if prices.gpu_hour is None else prices.gpu_hour
+    source = (
+        "given"
+        if prices.gpu_hour is not None
+        else f"on demand, {PRICES_OF}"
+        if each is not None
+        else "unknown"
+    )
+    hour = None if each is None else each * candidate.split.gpus
+    speed, speed_source = _throughput(candidate)
+    if prices.tokens_per_second is not None:
+        speed, speed_source = prices.tokens_per_second, "given"
+    return Cost(
+        hour,
+        None if gpu.spot is None or prices.gpu_hour is not None else gpu.spot * candidate.split.gpus,
+        source,
+        speed,
+        speed_source,
+        None if hour is None or not speed else hour / (speed * 3600) * 1e6,
+        prices.hosted,
+        None if hour is None or not prices.hosted else hour / (prices.hosted * 3600) * 1e6,
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.1f} GiB"

@@ -1,0 +1,109 @@
+"""The table of GPUs and the way numbers of them are written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m3agent.serving.plan.gpus import ALIASES, GIB, GPUS, Fleet, gpu_of_product, parse_gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "nodes", "per_node"),
+    [
+        ("H200", "H200", 1, 1),
+        ("8xH200", "H200", 1, 8),
+        ("8XH200", "H200", 1, 8),
+        (" 4 x h200 ", "H200", 1, 4),
+        ("4×H200", "H200", 1, 4),  # noqa: RUF001  # pasted from a web page
+        ("8xH200-141", "H200", 1, 8),
+        ("8xh200-141gb", "H200", 1, 8),
+        ("8x H200 141GB", "H200", 1, 8),
+        ("2x4xGB200", "GB200", 2, 4),
+        ("8xGB200", "GB200", 2, 4),
+        ("16xH200", "H200", 2, 8),
+        ("12xH200", "H200", 1, 12),
+        ("8xH100", "H100-80", 1, 8),
+        ("8xH20", "H20-96", 1, 8),
+        ("8xH20-141", "H20-141", 1, 8),
+        ("4xmi355x", "MI355X", 1, 4),
+        ("8xMI300X-192GB", "MI300X", 1, 8),
+    ],
+)
+def test_what_people_write(text: str, name: str, nodes: int, per_node: int) -> None:
+    fleet = parse_gpus(text)
+    assert (fleet.gpu.name, fleet.nodes, fleet.per_node) == (name, nodes, per_node)
+    assert fleet.count == nodes * per_node
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("8xH300", "did you mean H200"),
+        ("8xMI350", "MI350X"),
+        ("H200-80", "H200"),
+        ("8xRTX4090", "it knows H100-80, H200"),
+        ("", "write it like 8xH200"),
+        ("8x", "write it like 8xH200"),
+        ("2x2x2xH200", "write it like 8xH200"),
+        ("-1xH200", "write it like 8xH200"),
+        ("0xH200", "0 GPUs"),
+        ("0x8xH200", "0 GPUs"),
+        ("9999xH200", "9,999 GPUs"),
+        ("9" * 5000 + "xH200", "write it like 8xH200"),
+        ("H200;" * 30, "…"),
+    ],
+)
+def test_anything_else_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        parse_gpus(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@given(st.sampled_from(sorted(GPUS)), st.integers(1, 30), st.integers(1, 4))
+def test_a_fleet_is_written_as_it_is_read(name: str, nodes: int, per_node: int) -> None:
+    fleet = Fleet(GPUS[name], per_node, nodes)
+    assert parse_gpus(str(fleet)) == fleet
+    assert parse_gpus(str(fleet).lower()) == fleet
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    try:
+        fleet = parse_gpus(text)
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert fleet.gpu.name in GPUS
+
+
+def test_every_other_name_leads_to_a_gpu() -> None:
+    assert set(ALIASES.values()) <= set(GPUS)
+    assert not set(ALIASES) & set(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("product", "gib", "name"),
+    [
+        ("NVIDIA H200", 140.4, "H200"),
+        ("NVIDIA H100 80GB HBM3", 79.6, "H100-80"),
+        ("NVIDIA H20", 95.6, "H20-96"),
+        ("NVIDIA H20-3e", 140.4, "H20-141"),
+        ("NVIDIA GB200", 184.0, "GB200"),
+        ("AMD Instinct MI300X OAM", 192.0, "MI300X"),
+        ("AMD Instinct MI355X", 288.0, "MI355X"),
+        ("NVIDIA GeForce RTX 4090", 24.0, None),
+        ("NVIDIA L4", 22.5, None),
+    ],
+)
+def test_what_drivers_call_them(product: str, gib: float, name: str | None) -> None:
+    found = gpu_of_product(product, int(gib * GIB))
+    assert (found.name if found else None) == name
+
+
+def test_a_smaller_sibling_counts_with_its_own_memory() -> None:
+    found = gpu_of_product("NVIDIA H200", 100 * GIB)
+    assert found is not None
+    assert found.usable_bytes == 100 * GIB

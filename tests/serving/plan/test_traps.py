@@ -1,0 +1,116 @@
+"""Each row of the table of traps applies to an example and not to the one right beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from m3agent.serving.plan.gpus import Architecture, Vendor
+from m3agent.serving.plan.shape import Precision
+from m3agent.serving.plan.traps import TRAPS, Engine, Rope, Setup, Severity, met
+
+H200 = Setup(Engine.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
+B200 = replace(H200, architecture=Architecture.BLACKWELL)
+MI355X = replace(
+    H200,
+    vendor=Vendor.AMD,
+    architecture=Architecture.CDNA4,
+    attention_backend="TRITON_ATTN",
+    env={"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"},
+)
+MXFP4 = replace(MI355X, precision=Precision.MXFP4, moe_backend="aiter")
+LONG = replace(H200, context=1_048_576, rope=Rope.EXTENDED)
+AMD_LONG = replace(
+    MI355X,
+    context=1_048_576,
+    rope=Rope.YARN,
+    env={**MI355X.env, "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
+)
+SGLANG = replace(H200, engine=Engine.SGLANG, block_size=None)
+TRTLLM = replace(B200, engine=Engine.TRTLLM, precision=Precision.BF16, block_size=None)
+
+# name of the row: (what it applies to, from which setup, what makes it not apply)
+EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
+    "parameters-230b": (H200, {"assumed_parameters": 229.9e9}, {"assumed_parameters": 427e9}),
+    "vllm-without-m3": (H200, {"version": "0.23.1"}, {"version": "0.24.0"}),
+    "vllm-0.25-off-blackwell": (
+        H200,
+        {"version": "0.26.0"},
+        {"version": "0.26.0", "architecture": Architecture.BLACKWELL},
+    ),
+    "nvfp4-off-blackwell": (
+        H200,
+        {"precision": Precision.NVFP4},
+        {"precision": Precision.NVFP4, "architecture": Architecture.BLACKWELL},
+    ),
+    "mxfp4-off-cdna4": (
+        MXFP4,
+        {"architecture": Architecture.CDNA3},
+        {"architecture": Architecture.CDNA4},
+    ),
+    "mxfp4-fp8-kv": (MXFP4, {"kv_dtype": "fp8"}, {"kv_dtype": "auto"}),
+    "mxfp4-aiter": (MXFP4, {"moe_backend": "emulation"}, {"moe_backend": "aiter"}),
+    "index-fp8-off-blackwell": (
+        H200,
+        {"index_dtype": "fp8"},
+        {"index_dtype": "fp8", "architecture": Architecture.BLACKWELL},
+    ),
+    "long-without-override": (LONG, {"rope": Rope.NATIVE}, {"rope": Rope.NATIVE, "context": 524_288}),
+    "yarn-on-nvidia": (LONG, {"rope": Rope.YARN}, {"rope": Rope.EXTENDED}),
+    "yarn-top-level": (AMD_LONG, {"rope": Rope.YARN_TOP_LEVEL}, {"rope": Rope.YARN}),
+    "extrapolated-window": (LONG, {}, {"context": 524_288}),
+    "amd-long-switch": (AMD_LONG, {"env": MI355X.env}, {"env": AMD_LONG.env}),
+    "block-size": (H200, {"block_size": 16}, {"block_size": 128}),
+    "amd-cudagraph": (MI355X, {"env": {}}, {"env": MI355X.env}),
+    "amd-attention": (MI355X, {"attention_backend": None}, {"attention_backend": "TRITON_ATTN"}),
+    "encoder-and-text-only": (
+        H200,
+        {"encoder_parallel": True, "text_only": True},
+        {"encoder_parallel": True, "text_only": False},
+    ),
+    "vllm-parser": (H200, {"parser": "minimax_m2"}, {"parser": "minimax_m3"}),
+    "sglang-parser": (SGLANG, {"parser": "minimax-m3-nom"}, {"parser": "minimax-m3"}),
+    "sglang-fp8-name": (SGLANG, {"kv_dtype": "fp8"}, {"kv_dtype": "fp8_e4m3"}),
+    "trtllm-bf16-only": (TRTLLM, {"precision": Precision.MXFP8}, {"precision": Precision.BF16}),
+    "trtllm-no-prefix-reuse": (TRTLLM, {}, {"engine": Engine.VLLM}),
+    "no-prefix-caching": (H200, {"prefix_caching": False}, {"prefix_caching": True}),
+    "data-parallel-prefix": (H200, {"dp": 2}, {"dp": 1}),
+    "several-nodes": (H200, {"nodes": 2}, {"nodes": 1}),
+    "kv-copies": (H200, {"tp": 8}, {"tp": 4}),
+    "remote-code": (H200, {"trust_remote_code": True}, {"trust_remote_code": False}),
+    "not-measured-engine": (SGLANG, {}, {"engine": Engine.VLLM}),
+}
+
+
+def names(setup: Setup) -> set[str]:
+    return {trap.name for trap in met(setup)}
+
+
+def test_every_row_has_an_example() -> None:
+    assert list(EXAMPLES) == [trap.name for trap in TRAPS]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_row_applies_to_its_example_and_not_to_the_neighbour(name: str) -> None:
+    setup, wrong, right = EXAMPLES[name]
+    assert name in names(replace(setup, **wrong))
+    assert name not in names(replace(setup, **right))
+
+
+@pytest.mark.parametrize(
+    "setup", [H200, B200, MI355X, MXFP4, AMD_LONG], ids=["h200", "b200", "amd", "mxfp4", "amd-1m"]
+)
+def test_sound_setups_meet_none(setup: Setup) -> None:
+    assert names(setup) == set()
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.27.1", "0.33.0", "0.27.1+cu130"])
+def test_good_versions_of_vllm(version: str) -> None:
+    assert names(replace(H200, version=version)) == set()
+
+
+@pytest.mark.parametrize("version", ["0.22.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0"])
+def test_bad_versions_of_vllm(version: str) -> None:
+    assert met(replace(H200, version=version), Severity.REFUSE)
