@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from m3agent.serving.plan.change import Change, KvCacheDtype
 from m3agent.serving.plan.command import Option, command_line
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.overlay import Change, KvCacheDtype, applied, overlay
+from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.recipe import RECIPES, SLURM_SCRIPT, recipe, slurm_script
 
 

@@ -5,9 +5,11 @@ from itertools import product
 
 import pytest
 
+from m3agent.serving.plan.change import KEY, Change, KvCacheDtype
 from m3agent.serving.plan.command import Command, flag_of
 from m3agent.serving.plan.listing import listing, problems
-from m3agent.serving.plan.overlay import ENCODER_FLAGS, KEY, Change, KvCacheDtype, applied, overlay
+from m3agent.serving.plan.overlay import applied, overlay
+from m3agent.serving.plan.overlay_vllm import ENCODER_FLAGS
 from m3agent.serving.plan.recipe import MXFP4, RECIPES, Recipe, recipe
 from m3agent.serving.plan.recipe_json import recipe_json
 

@@ -1,0 +1,113 @@
+"""One change to a recipe, how rules make them, and the rules that all engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from m3agent.serving.plan.command import Command, Option, flag_of
+from m3agent.serving.plan.recipe import Recipe
+
+KvCacheDtype = Literal["auto", "fp8"]
+"""As options name it: `auto` is the model's own type."""
+
+KEY = "$M3AGENT_API_KEY"
+"""Stands where the server's key goes. Whoever starts the server fills it in, in an environment or a private file."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change to a recipe, or a choice of the recipe's that is kept on purpose.
+
+    `changed` has pairs of the option as it stood and as it becomes. `env`: None takes a variable away. `files` are
+    written beside the command, `packages` installed beside the engine. `reason` is one sentence.
+    """
+
+    what: str
+    reason: str
+    source: str
+    added: tuple[Option, ...] = ()
+    changed: tuple[tuple[Option, Option], ...] = ()
+    dropped: tuple[Option, ...] = ()
+    kept: tuple[Option, ...] = ()
+    env: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A recipe, taken apart, and what is asked of it."""
+
+    recipe: Recipe
+    command: Command
+    context: int | None
+    vision: bool
+    loopback: bool
+    kv_dtype: KvCacheDtype | None
+
+    def change(
+        self,
+        what: str,
+        reason: str,
+        source: str,
+        *give: Option,
+        drop: Sequence[str] = (),
+        keep: Sequence[str] = (),
+        env: Mapping[str, str | None] = MappingProxyType({}),
+        files: Mapping[str, str] = MappingProxyType({}),
+        packages: tuple[str, ...] = (),
+    ) -> list[Change]:
+        """What brings `give` and `env` about, takes `drop` away and names `keep`; empty where nothing is left to."""
+        there = {flag_of(option): option for option in self.command.options}
+        differs = {name: value for name, value in env.items() if self.recipe.env.get(name) != value}
+        change = Change(
+            what,
+            reason,
+            source,
+            added=tuple(option for option in give if flag_of(option) not in there),
+            changed=tuple(
+                (there[flag], option)
+                for option in give
+                if (flag := flag_of(option)) in there and there[flag] != option
+            ),
+            dropped=tuple(there[flag] for flag in drop if flag in there),
+            kept=tuple(there[flag] for flag in keep if flag in there),
+            env=MappingProxyType(differs),
+            files=MappingProxyType(dict(files)),
+            packages=packages,
+        )
+        effect = change.added or change.changed or change.dropped or change.kept or change.env
+        return [change] if effect else []
+
+
+Rule = Callable[[Wanted], list[Change]]
+
+
+def plain_kv(wanted: Wanted) -> list[Change]:
+    """The KV cache in the model's own type."""
+    return wanted.change(
+        "KV cache", "The KV cache keeps the type of the model.", "as asked for", drop=["--kv-cache-dtype"]
+    )
+
+
+def only_here(wanted: Wanted, why: str) -> list[Change]:
+    """The server on this machine's loopback; `why` that has to be said to the engine."""
+    return wanted.change(
+        "loopback",
+        f"Only this machine can reach the server, so it needs no key; {why}.",
+        "the engine's options",
+        ("--host", "127.0.0.1"),
+    )
+
+
+def remote_code(wanted: Wanted) -> list[Change]:
+    """No code out of the checkpoint."""
+    return wanted.change(
+        "remote code",
+        "The engine has M3's architecture built in, so no Python out of the checkpoint needs to run.",
+        "vLLM's recipe page for MiniMax-M3, which does without",
+        drop=["--trust-remote-code"],
+    )

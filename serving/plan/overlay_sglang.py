@@ -1,0 +1,160 @@
+"""What agent work changes in a recipe for SGLang."""
+
+from __future__ import annotations
+
+from m3agent.serving.plan.change import KEY, Change, Rule, Wanted, only_here, plain_kv, remote_code
+from m3agent.serving.plan.shape import NATIVE_CONTEXT
+
+_SGLANG = "SGLang 0.5.23's options"
+
+
+def _names(wanted: Wanted) -> list[Change]:
+    found: list[Change] = []
+    short = wanted.command.option("--tp")
+    if short is not None:
+        found.append(
+            Change(
+                "full name",
+                "--tp is an abbreviation, which ends to work with the first other option that begins so.",
+                _SGLANG,
+                changed=((short, ("--tp-size", *short[1:])),),
+            )
+        )
+    if (gone := wanted.command.option("--enable-moe-ep")) is not None:
+        ranks = (short or wanted.command.option("--tp-size") or ("", "1"))[1]
+        found.append(
+            Change(
+                "expert parallelism",
+                "There is no --enable-moe-ep; experts are spread by --ep-size.",
+                _SGLANG,
+                changed=((gone, ("--ep-size", ranks)),),
+            )
+        )
+    return found
+
+
+def _parsers(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "parsers",
+        "Both are called minimax-m3; minimax-m3-nom, which a document has, does not exist.",
+        _SGLANG,
+        ("--tool-call-parser", "minimax-m3"),
+        ("--reasoning-parser", "minimax-m3"),
+    )
+
+
+def _prefix_cache(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "prefix cache",
+        "Each turn sends the conversation again, and the radix cache, on by default, is what makes that cheap.",
+        _SGLANG,
+        drop=["--disable-radix-cache"],
+    )
+
+
+def _cached_tokens(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "cached tokens",
+        "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
+        _SGLANG,
+        ("--enable-cache-report",),
+    )
+
+
+def _metrics(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "metrics",
+        "Without it there is no /metrics, where the cache's hit rate is read.",
+        _SGLANG,
+        ("--enable-metrics",),
+    )
+
+
+def _fast_tokens(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "fast tokeniser",
+        "The whole conversation becomes tokens anew each turn, which near a million tokens takes seconds otherwise.",
+        _SGLANG,
+        ("--tokenizer-backend", "fastokens"),
+        packages=("fastokens>=0.2",),
+    )
+
+
+def _text_only(wanted: Wanted) -> list[Change]:
+    if wanted.vision:
+        return wanted.change(
+            "vision",
+            "Images were asked for.",
+            _SGLANG,
+            ("--enable-multimodal",),
+            drop=["--language-model-only"],
+        )
+    return wanted.change(
+        "text only",
+        "The vision encoder is left out and its memory goes to the KV cache.",
+        _SGLANG,
+        ("--language-model-only",),
+        drop=["--enable-multimodal", "--mm-attention-backend"],
+    )
+
+
+def _kv_dtype(wanted: Wanted) -> list[Change]:
+    if wanted.kv_dtype is None:
+        return []
+    if wanted.kv_dtype == "auto":
+        return plain_kv(wanted)
+    return wanted.change(
+        "fp8 KV cache",
+        "It holds about 1.5 times the tokens; SGLang wants the format's whole name and has no plain fp8.",
+        _SGLANG,
+        ("--kv-cache-dtype", "fp8_e4m3"),
+    )
+
+
+def _context(wanted: Wanted) -> list[Change]:
+    if wanted.context is None:
+        return []
+    window = wanted.change(
+        "window",
+        "The window is what the work needs, not the most that M3 has.",
+        _SGLANG,
+        ("--context-length", str(wanted.context)),
+    )
+    if wanted.context <= NATIVE_CONTEXT:
+        return window
+    return window + wanted.change(
+        "positions past 512K",
+        "SGLang refuses a window beyond the checkpoint's positions without it; not tried by us with M3.",
+        "SGLang's environment variables",
+        env={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"},
+    )
+
+
+def _reach(wanted: Wanted) -> list[Change]:
+    if wanted.loopback:
+        return only_here(wanted, "SGLang does so by default, and here it is said")
+    return wanted.change(
+        "key",
+        "Other machines can reach the server, so it asks for a key; SGLang documents no variable for it, and every user "
+        "of a machine can read its command lines, so the key goes into a private file.",
+        _SGLANG,
+        ("--host", "0.0.0.0"),  # noqa: S104  # that is what was asked for
+        ("--config", "sglang.yaml"),
+        drop=["--api-key"],
+        files={"sglang.yaml": f"api-key: {KEY}\n"},
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _names,
+    _prefix_cache,
+    _parsers,
+    _cached_tokens,
+    _metrics,
+    _fast_tokens,
+    _text_only,
+    _kv_dtype,
+    _context,
+    remote_code,
+    _reach,
+)

@@ -1,0 +1,170 @@
+"""What agent work changes in a recipe for vLLM."""
+
+from __future__ import annotations
+
+import json
+
+from m3agent.serving.plan.change import KEY, Change, Rule, Wanted, only_here, plain_kv, remote_code
+from m3agent.serving.plan.recipe import YARN
+from m3agent.serving.plan.shape import LONGEST_CONTEXT, NATIVE_CONTEXT
+
+ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type")
+"""Options for the vision encoder; with `--language-model-only` there is no encoder."""
+
+_STRETCHED = json.dumps({"text_config": {"max_position_embeddings": LONGEST_CONTEXT}}, separators=(",", ":"))
+_VLLM_PAGE = "vLLM's recipe page for MiniMax-M3"
+_H200 = "measured by us on H200 with vLLM 0.24"
+
+
+def _block(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "block size",
+        "M3's sparse attention works on blocks of 128 tokens, and the KV cache has to be cut in the same way.",
+        _VLLM_PAGE,
+        ("--block-size", "128"),
+        keep=["--block-size"],
+    )
+
+
+def _prefix_cache(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "prefix cache",
+        "Each turn sends the conversation again: at a million tokens a cached prefix starts to answer 120 times sooner.",
+        _H200,
+        ("--enable-prefix-caching",),
+        drop=["--no-enable-prefix-caching", "--disable-prefix-caching"],
+    )
+
+
+def _parsers(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "parsers",
+        "Without them tool calls and reasoning come back as plain text in M3's markup.",
+        _VLLM_PAGE,
+        ("--tool-call-parser", "minimax_m3"),
+        ("--reasoning-parser", "minimax_m3"),
+        ("--enable-auto-tool-choice",),
+    )
+
+
+def _cached_tokens(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "cached tokens",
+        "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
+        "vLLM's options",
+        ("--enable-prompt-tokens-details",),
+    )
+
+
+def _metrics(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "metrics",
+        "--disable-log-stats leaves /metrics empty, and the prefix cache's hit rate is read there.",
+        "vLLM's metrics",
+        drop=["--disable-log-stats"],
+    )
+
+
+def _fast_tokens(wanted: Wanted) -> list[Change]:
+    return wanted.change(
+        "fast tokeniser",
+        "The whole conversation becomes tokens anew each turn: at 959,000 tokens that makes a turn start 3.5 times later.",
+        _H200,
+        env={"VLLM_USE_FASTOKENS": "1"},
+        packages=("fastokens>=0.2",),
+    )
+
+
+def _text_only(wanted: Wanted) -> list[Change]:
+    if wanted.vision:
+        return wanted.change(
+            "vision",
+            "Images were asked for, which need the encoder.",
+            _VLLM_PAGE,
+            drop=["--language-model-only"],
+        )
+    return wanted.change(
+        "text only",
+        "The vision encoder is left out and its memory goes to the KV cache; the encoder's options exclude this one.",
+        _VLLM_PAGE,
+        ("--language-model-only",),
+        drop=ENCODER_FLAGS,
+    )
+
+
+def _kv_dtype(wanted: Wanted) -> list[Change]:
+    if wanted.kv_dtype is None:
+        return []
+    if wanted.kv_dtype == "auto":
+        return plain_kv(wanted)
+    return wanted.change(
+        "fp8 KV cache",
+        "It holds about 1.5 times the tokens, lossless in the tests of the recipe's authors.",
+        _VLLM_PAGE,
+        ("--kv-cache-dtype", "fp8"),
+    )
+
+
+def _context(wanted: Wanted) -> list[Change]:
+    context, amd = wanted.context, wanted.recipe.vendor == "amd"
+    if context is None:
+        return []
+    long = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+    window = wanted.change(
+        "window",
+        "The window is what the work needs: the engine refuses to start where one full sequence does not fit.",
+        _VLLM_PAGE,
+        ("--max-model-len", str(context)),
+    )
+    if context <= NATIVE_CONTEXT:
+        stretched = wanted.command.option("--hf-overrides") is not None
+        return window + wanted.change(
+            "native positions",
+            f"M3 has {NATIVE_CONTEXT:,} positions of its own, and a smaller window needs no stretching.",
+            _VLLM_PAGE,
+            drop=["--hf-overrides"],
+            env={long: None} if stretched else {},
+        )
+    if amd:
+        return window + wanted.change(
+            "positions past 512K",
+            "YaRN has to stand under text_config, since one at the top never reaches the decoder.",
+            _VLLM_PAGE,
+            ("--hf-overrides", YARN),
+            env={long: "1"},
+        )
+    return window + wanted.change(
+        "positions past 512K",
+        "On NVIDIA vLLM does not hand YaRN to M3's rotary embedding, so the positions are just continued.",
+        f"{_H200}, with prompts of 1,000,200 tokens",
+        ("--hf-overrides", _STRETCHED),
+    )
+
+
+def _reach(wanted: Wanted) -> list[Change]:
+    if wanted.loopback:
+        return only_here(wanted, "vLLM listens on every network unless told otherwise")
+    return wanted.change(
+        "key",
+        "Other machines can reach the server, so it asks for a key, which only guards the paths under /v1; it comes from "
+        "the environment, since every user of a machine can read its command lines.",
+        "vLLM's security guide",
+        ("--host", "0.0.0.0"),  # noqa: S104  # that is what was asked for
+        drop=["--api-key"],
+        env={"VLLM_API_KEY": KEY},
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _block,
+    _prefix_cache,
+    _parsers,
+    _cached_tokens,
+    _metrics,
+    _fast_tokens,
+    _text_only,
+    _kv_dtype,
+    _context,
+    remote_code,
+    _reach,
+)
