@@ -19,7 +19,7 @@ from m3agent.agent.loop import Loop, Outcome
 from m3agent.agent.model import Model
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import Outstanding, ResumePoint
-from m3agent.agent.session import Session
+from m3agent.agent.session import CALLS, Session
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.variation import Variation
 from m3agent.agent.verify import Verification, verify
@@ -138,7 +138,7 @@ class Attempt:
             return new_sandbox(backend, spec, of, self.say, log)
 
         if self.patch.tree not in known:
-            found = await verify(self.workspace, self.patch, fresh, self.session.folder / "calls")
+            found = await verify(self.workspace, self.patch, fresh, self.session.folder / CALLS)
             known[self.patch.tree] = found
         self.evidence = known[self.patch.tree]
         session_events.log_verification(self.session, self.evidence)
@@ -180,6 +180,6 @@ class Attempt:
             sampling=self.variation.sampling,
             on_delta=on_delta,
         )
-        calls = Calls(sandbox, Toolset(sandbox, self.session.folder / "calls"), self.session)
+        calls = Calls(sandbox, Toolset(sandbox, self.session.folder / CALLS), self.session)
         window = Window(ground.endpoint.max_model_len)
         return Loop(model, calls, sandbox, self.session, self.limits, messages, stall, window)

@@ -15,6 +15,7 @@ from m3agent.agent.handover import apply_to_work_tree, commit_to_branch
 from m3agent.agent.loop import Outcome
 from m3agent.agent.offer import offer
 from m3agent.agent.pull_request import Work, commit_message
+from m3agent.agent.session import PATCH
 from m3agent.agent.verify import Verification
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.workspace import Patch
@@ -23,8 +24,6 @@ from m3agent.serving.http import redact
 
 MODEL_SERVER_EXIT = 4
 SANDBOX_EXIT = 3
-PATCH = "patch.diff"
-"""In a session's folder: what came of it, as `git apply` takes it."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from m3agent.agent.verify import Verification
 from m3agent.agent.workspaces import TREES, workspace_of
 from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.git import copy_store
 from m3agent.sandbox.open import Backend, SandboxSpec
 from m3agent.sandbox.workspace import Workspace
 from m3agent.serving.chat import Delta
@@ -159,9 +158,8 @@ def _give_workspaces(request: FixRequest, attempts: Sequence[Attempt]) -> None:
     first, *others = attempts
     first.workspace = workspace_of(request.repository, first.session.folder)
     for attempt in others:
-        folder = attempt.session.folder / TREES
-        shutil.copytree(first.session.folder / TREES, folder, symlinks=True)
-        attempt.workspace = Workspace(TreeStore(folder), first.workspace.base)
+        store = copy_store(first.workspace.store.git_dir, attempt.session.folder / TREES)
+        attempt.workspace = Workspace(store, first.workspace.base)
 
 
 async def _work(

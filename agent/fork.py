@@ -12,10 +12,10 @@ from m3agent.agent.conversation import FILE as MESSAGES
 from m3agent.agent.conversation import Message, as_line, read_lines
 from m3agent.agent.errors import UsageError
 from m3agent.agent.events import SessionForked
-from m3agent.agent.session import Session, new_id
+from m3agent.agent.session import Session, make_folder, new_id
 from m3agent.agent.session_log import LOG, Line, read_log, text, whole
 from m3agent.agent.workspaces import TREES, scratch_folder
-from m3agent.sandbox.git import UNFINISHED
+from m3agent.sandbox.git import copy_store
 
 
 def fork(state: Path, source: Path, turn: int | None) -> Path:
@@ -39,13 +39,10 @@ def fork(state: Path, source: Path, turn: int | None) -> Path:
     try:
         with scratch_folder(state) as scratch:
             folder = scratch / name
-            folder.mkdir(mode=0o700)
-            (folder / "calls").mkdir(mode=0o700)
+            make_folder(folder)
             _write(folder / LOG, _log_until(lines, last, name))
             _write(folder / MESSAGES, _messages_until(said, answered.index(last) + 1))
-            # what is being written there at this moment has no name yet, and belongs to no tree
-            unfinished = shutil.ignore_patterns("tmp_*", "*.lock", f"{UNFINISHED}*")
-            shutil.copytree(source / TREES, folder / TREES, ignore=unfinished)
+            copy_store(source / TREES, folder / TREES)
             target = state / "sessions" / name
             folder.rename(target)
     except (OSError, shutil.Error) as error:

@@ -10,13 +10,14 @@ from collections.abc import Collection
 from pathlib import Path
 
 from m3agent.agent.conversation import FILE as MESSAGES
+from m3agent.agent.session import CALLS
 from m3agent.agent.session_log import LOG
 from m3agent.agent.sessions import disk_use, session_folders
 from m3agent.agent.workspaces import TREES
 
 MOST_BYTES = 4 << 30
 """What sessions may take together. Beyond it the oldest lose what only resuming and looking closer need."""
-BULKY = (TREES, MESSAGES, "calls")
+BULKY = (TREES, MESSAGES, CALLS)
 LOOKED_AT = 200
 """Newest sessions that are asked whether they run: older ones have ended, or hung for days."""
 PAUSE = 24 * 3600

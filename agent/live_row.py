@@ -16,7 +16,7 @@ from rich.text import Text
 
 from m3agent.agent import turn_events
 from m3agent.agent.accounting import Totals
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import shown, telling_line
 from m3agent.agent.report import text
 from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
@@ -84,7 +84,7 @@ class Row:
                 self._speed = line["tokens_per_second"]
                 self._do("carrying out its calls" if self._calls else "checking the result")
             case "call.started":
-                self.call = f"{line['name']} {_argument(line['arguments'])}".rstrip()
+                self.call = f"{line['name']} {shown(telling_line(line['arguments']), 60)}".rstrip()
                 self._do(self.call)
             case "call.finished":
                 self._do(PREPARING)
@@ -209,13 +209,3 @@ def _end(line: str, room: int) -> str:
     while cell_len(line) > room - 1:
         line = line[max(1, (cell_len(line) - room) // 2) :]  # no character is wider than two cells
     return f"…{line}"
-
-
-def _argument(arguments: dict[str, Any] | None) -> str:
-    """The one argument that tells most."""
-    for name in ("path", "test_file", "code"):
-        if arguments and name in arguments:
-            return shown(
-                str(arguments[name]).strip().splitlines()[0] if str(arguments[name]).strip() else "", 60
-            )
-    return ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, faults, print_bytes
+from m3agent.agent.console import AsJson, columns, faults, print_bytes
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.gpus import Fleet
@@ -130,7 +130,8 @@ def _plan(fleet: Fleet, wish: Wish, prices: Prices, *, local: bool, as_json: boo
     if as_json:
         _print_json(fleet, wish, found, refused)
     elif found:
-        typer.echo(_table(found), nl=False)
+        rows = [_row(number, plan) for number, plan in enumerate(found[:SHOWN], start=1)]
+        typer.echo(columns([COLUMNS, *rows]), nl=False)
         typer.echo(_details(found[0]), nl=False)
     if found:
         return 0
@@ -152,15 +153,9 @@ def _here() -> Fleet:
     return detected.fleet
 
 
-def _table(found: list[Plan]) -> str:
-    rows = [COLUMNS, *(_row(number, plan) for number, plan in enumerate(found[:SHOWN], start=1))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "".join(line.rstrip() + "\n" for line in lines)
-
-
 def _row(number: int, plan: Plan) -> tuple[str, ...]:
     from m3agent.agent.report import text
+    from m3agent.serving.plan.gpus import gib
 
     return (
         str(number),
@@ -172,9 +167,9 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
         str(plan.dp),
         plan.kv_cache_dtype,
         f"{plan.utilisation:g}",
-        _gib(plan.memory.weights),
-        _gib(plan.memory.kv),
-        _gib(plan.memory.kv_spare),
+        gib(plan.memory.weights),
+        gib(plan.memory.kv),
+        gib(plan.memory.kv_spare),
         f"{plan.concurrency:.1f}",
         text.price(plan.cost.dollars_per_hour),
     )
@@ -185,6 +180,7 @@ def _details(plan: Plan) -> str:
     import json
 
     from m3agent.agent.report import text
+    from m3agent.serving.plan.gpus import gib
 
     memory, cost = plan.memory, plan.cost
     settings = (
@@ -199,8 +195,8 @@ def _details(plan: Plan) -> str:
         "settings": settings if plan.engine == "vllm" else "",
         "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
-        "memory": f"of {_gib(memory.total)} a GPU: {_gib(memory.weights)} weights, {_gib(memory.kv)} cache, "
-        f"{_gib(memory.other)} other, {_gib(memory.outside_spare)} never asked for",
+        "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} cache, "
+        f"{gib(memory.other)} other, {gib(memory.outside_spare)} never asked for",
         "cache": f"{plan.kv_tokens:,} tokens{' on each rank' if plan.dp > 1 else ''}, {plan.sequences} whole "
         f"sequence{'' if plan.sequences == 1 else 's'} at a time",
         "cost": f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot}); {speed} ({cost.throughput_source}); "
@@ -265,7 +261,3 @@ def _print_json(fleet: Fleet, wish: Wish, found: list[Plan], refused: list[Refus
         "refusals": [dataclasses.asdict(refusal) for refusal in refused],
     }
     print_bytes(json.dumps(value, indent=2).encode() + b"\n")
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, faults, print_bytes
+from m3agent.agent.console import AsJson, columns, faults, print_bytes
 
 if TYPE_CHECKING:
     from m3agent.agent.report.model import SessionReport
@@ -34,7 +34,7 @@ def sessions_list(as_json: AsJson = False) -> None:
         if as_json:
             _print_json([_fields(summary) for summary in found])
         elif found:
-            typer.echo(_table(found), nl=False)
+            typer.echo(columns([COLUMNS, *(_row(summary) for summary in found)]), nl=False)
         else:
             typer.echo("m3agent: there are no sessions yet", err=True)
         for summary in found:
@@ -104,13 +104,6 @@ def _read(state: Path, name: str) -> SessionReport:
     path = path.resolve()
     folder = path if path.is_dir() else None
     return report_of(read_log(path / LOG if folder else path), folder)
-
-
-def _table(found: list[Summary]) -> str:
-    rows = [COLUMNS, *(_row(summary) for summary in found)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def _row(summary: Summary) -> tuple[str, ...]:

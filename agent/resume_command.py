@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +54,12 @@ def resume(
     """
     limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
     with faults():
-        _go_on(lambda state: _found(state, session), "", limits, (apply, branch, pr), as_json)
+        from m3agent.agent.handover import HandOver
+        from m3agent.agent.sessions import find_session
+        from m3agent.agent.settings import state_dir
+
+        hand_over = HandOver(apply, branch, pr)
+        _go_on(find_session(state_dir(os.environ), session), "", limits, hand_over, as_json)
 
 
 def fork(
@@ -78,17 +83,17 @@ def fork(
     Any session will do, also one that is over or at work. The new one has the conversation and the work tree as they were
     at the end of the turn; its limits count from there.
     """
-    from m3agent.agent.fork import fork as fork_session
-
     limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
     with faults():
-        _go_on(
-            lambda state: fork_session(state, _found(state, session), turn),
-            tell,
-            limits,
-            (apply, branch, pr),
-            as_json,
-        )
+        from m3agent.agent.fork import fork as fork_session
+        from m3agent.agent.handover import HandOver
+        from m3agent.agent.sessions import find_session
+        from m3agent.agent.settings import state_dir
+
+        hand_over = HandOver(apply, branch, pr)  # before anything is copied
+        state = state_dir(os.environ)
+        folder = fork_session(state, find_session(state, session), turn)
+        _go_on(folder, tell, limits, hand_over, as_json)
 
 
 def _limits(
@@ -102,34 +107,16 @@ def _limits(
     }
 
 
-def _found(state: Path, session: str) -> Path:
-    from m3agent.agent.sessions import find_session
-
-    return find_session(state, session)
-
-
-def _go_on(
-    folder: Callable[[Path], Path],
-    tell: str,
-    limits: Mapping[str, object],
-    ways: tuple[bool, str | None, bool],
-    as_json: bool,
-) -> None:
-    """Go on in the session whose folder `folder` names, in the state folder it is given. ways: to hand the patch over."""
-    from m3agent.agent.handover import HandOver
-
-    code, patch = run(_resume(folder, tell, limits, HandOver(*ways), as_json))
+def _go_on(folder: Path, tell: str, limits: Mapping[str, object], hand_over: HandOver, as_json: bool) -> None:
+    """Go on in the session in `folder`; `tell` is what the user says to the model first."""
+    code, patch = run(_resume(folder, tell, limits, hand_over, as_json))
     if patch and not as_json:
         print_bytes(patch)
     raise typer.Exit(code)
 
 
 async def _resume(
-    folder: Callable[[Path], Path],
-    tell: str,
-    limits: Mapping[str, object],
-    hand_over: HandOver,
-    as_json: bool,
+    folder: Path, tell: str, limits: Mapping[str, object], hand_over: HandOver, as_json: bool
 ) -> tuple[int, bytes]:
     from m3agent.agent import fix as flow
     from m3agent.agent.context.text import harmless
@@ -141,7 +128,7 @@ async def _resume(
     state = state_dir(os.environ)
     screen = Screen()
     with screen:
-        session, lines = Session.open(folder(state), sinks(screen, as_json=as_json))
+        session, lines = Session.open(folder, sinks(screen, as_json=as_json))
         try:
             point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
             request = _request(point, limits, hand_over)

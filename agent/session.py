@@ -26,9 +26,21 @@ SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFini
 """Events that are on the disk before anything else happens."""
 
 
+CALLS = "calls"
+"""In a session's folder: the whole output of each call."""
+PATCH = "patch.diff"
+"""In a session's folder: what came of it, as `git apply` takes it."""
+
+
 def new_id() -> str:
     """A session's id; it starts with the time, so that names sort."""
     return datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a session's folder, for its owner only. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True)
+    (folder / CALLS).mkdir(mode=0o700)
 
 
 class Session:
@@ -55,8 +67,7 @@ class Session:
         name = name or new_id()
         folder = state / "sessions" / name
         try:
-            folder.mkdir(mode=0o700, parents=True)
-            (folder / "calls").mkdir(mode=0o700)
+            make_folder(folder)
         except OSError as error:
             raise fault(error, folder) from None
         return cls(folder, sinks)

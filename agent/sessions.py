@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.session import PATCH
 from m3agent.agent.session_log import LOG, Line, items, number, read_ends, read_log, text, whole
 
 NOT_FINISHED = "not finished"
@@ -124,7 +125,7 @@ def _summary(folder: Path, events: Iterable[Line], problem: str | None) -> Summa
                 pass
     status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
     price, seconds = number(last, "price"), number(last, "seconds")
-    patch = folder / "patch.diff"
+    patch = folder / PATCH
     return Summary(
         id=folder.name,
         folder=str(folder),

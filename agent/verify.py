@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from m3agent.agent.flaky import RERUNS, Runs, counting_neither_way, members, without
+from m3agent.agent.together import all_of
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.git import TreeEntry, TreeStore
 from m3agent.sandbox.toolbox import WANTED_MODULES
@@ -239,15 +240,8 @@ class _Pair:
     async def _run(
         self, trees: dict[str, str], suffix: str, targets: Sequence[str] = (".",)
     ) -> list[TestReport]:
-        tasks = [
-            asyncio.create_task(self._run_one(tree, name + suffix, targets)) for name, tree in trees.items()
-        ]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:  # not a task group, which would wrap the error that is to be raised
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        runs = (self._run_one(tree, name + suffix, targets) for name, tree in trees.items())
+        return list(await all_of(*runs))
 
     async def _run_one(self, tree: str, name: str, targets: Sequence[str]) -> TestReport:
         log = self.folder / f"verify-{self.prefix}{name}.log"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from m3agent.agent.context.forms import estimate
 from m3agent.agent.conversation import FIRST, Message
+from m3agent.agent.printable import shown
 from m3agent.serving.chat import Usage
 
 MOST_CONVERSATION = 131_072
@@ -112,5 +113,4 @@ def calls_made(messages: Sequence[Message]) -> str:
 
 
 def _line(text: str) -> str:
-    first = text.strip().partition("\n")[0]
-    return first if len(first) <= SHOWN else first[: SHOWN - 1] + "…"
+    return shown(text.strip().partition("\n")[0], SHOWN)

@@ -281,3 +281,15 @@ class TreeStore:
                 ok=(0, 1),  # 1: none of them is ignored
             )
         return {os.fsdecode(name.removeprefix(b"./")) for name in out.split(b"\0")[:-1]}
+
+
+def copy_store(source: Path, target: Path) -> TreeStore:
+    """A store at `target` with the trees of the one at `source`, which is only read and may be in use: what is just being
+    written there has no name yet and belongs to no tree.
+
+    Raises:
+        OSError, shutil.Error: it cannot be read or written.
+    """
+    unfinished = shutil.ignore_patterns("index-*", "tmp_*", "*.lock", f"{UNFINISHED}*")
+    shutil.copytree(source, target, symlinks=True, ignore=unfinished)
+    return TreeStore(target)

@@ -10,11 +10,12 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from m3agent.agent.printable import telling_line
 from m3agent.agent.report import text as show
 from m3agent.agent.report.model import Call, Incident, Request, SessionReport, SuiteRun, Turn
 from m3agent.agent.report.patch import parse_patch
+from m3agent.agent.session import PATCH
 from m3agent.agent.session_log import (
     Line,
     SessionLog,
@@ -29,8 +30,6 @@ from m3agent.agent.sessions import NOT_FINISHED
 
 MOST_PATCH = 400_000
 """Characters of a patch shown; what is longer is cut, with a note where the whole is."""
-TOLD_BY = ("path", "test_file", "code")
-"""Arguments of which the first that a call has is shown beside its name."""
 
 
 def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
@@ -54,7 +53,7 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
 
 def _add_patch(report: SessionReport, folder: Path | None) -> None:
     """Read the patch from the session's folder. A log's own word on where it is, is never followed: it may be forged."""
-    path = folder / "patch.diff" if folder else None
+    path = folder / PATCH if folder else None
     if path is not None and path.is_file() and not path.is_symlink():
         content = path.read_bytes().decode(errors="surrogateescape")
         report.patch_path = str(path)
@@ -235,7 +234,7 @@ class _Reader:
             name=text(line, "name"),
             arguments=arguments,
             line=position,
-            argument=_telling(arguments),
+            argument=show.one_line(telling_line(arguments), 120),
         )
         self._calls[call.number] = call
         self._turn(line, position).calls.append(call)
@@ -347,14 +346,6 @@ class _Reader:
         report.total, report.reason = line, text(line, "reason")
         report.status = text(line, "status") or NOT_FINISHED
         report.notes += strings(line, "notes")
-
-
-def _telling(arguments: dict[str, Any] | None) -> str:
-    """The one argument that tells most of a call."""
-    for name in TOLD_BY:
-        if arguments and isinstance(value := arguments.get(name), str):
-            return show.one_line(value.strip().split("\n", 1)[0], 120)
-    return ""
 
 
 def _as_json(value: object) -> str:

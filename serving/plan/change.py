@@ -86,8 +86,26 @@ class Wanted:
 Rule = Callable[[Wanted], list[Change]]
 
 
-def plain_kv(wanted: Wanted) -> list[Change]:
-    """The KV cache in the model's own type."""
+def cached_tokens(wanted: Wanted, flag: str, source: str) -> list[Change]:
+    """An account of what the cache had of a prompt."""
+    return wanted.change(
+        "cached tokens",
+        "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
+        source,
+        (flag,),
+    )
+
+
+def kv_dtype(wanted: Wanted, fp8: str, reason: str, source: str) -> list[Change]:
+    """The KV cache's type as asked for; `fp8` is what the engine calls it."""
+    if wanted.kv_dtype is None:
+        return []
+    if wanted.kv_dtype == "auto":
+        return _plain_kv(wanted)
+    return wanted.change("fp8 KV cache", reason, source, ("--kv-cache-dtype", fp8))
+
+
+def _plain_kv(wanted: Wanted) -> list[Change]:
     return wanted.change(
         "KV cache", "The KV cache keeps the type of the model.", "as asked for", drop=["--kv-cache-dtype"]
     )

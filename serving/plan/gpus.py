@@ -13,6 +13,13 @@ from enum import StrEnum
 
 GIB = 2**30
 MIB = 2**20
+
+
+def gib(size: int) -> str:
+    """Bytes as `103.2 GiB`."""
+    return f"{size / GIB:,.1f} GiB"
+
+
 MOST_GPUS = 1024
 """A number above this is a slip of the finger."""
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from m3agent.serving.plan.change import KEY, Change, Rule, Wanted, only_here, plain_kv, remote_code
+from m3agent.serving.plan.change import (
+    KEY,
+    Change,
+    Rule,
+    Wanted,
+    cached_tokens,
+    kv_dtype,
+    only_here,
+    remote_code,
+)
 from m3agent.serving.plan.shape import NATIVE_CONTEXT
 
 _SGLANG = "SGLang 0.5.23's options"
@@ -53,12 +62,7 @@ def _prefix_cache(wanted: Wanted) -> list[Change]:
 
 
 def _cached_tokens(wanted: Wanted) -> list[Change]:
-    return wanted.change(
-        "cached tokens",
-        "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
-        _SGLANG,
-        ("--enable-cache-report",),
-    )
+    return cached_tokens(wanted, "--enable-cache-report", _SGLANG)
 
 
 def _metrics(wanted: Wanted) -> list[Change]:
@@ -99,15 +103,11 @@ def _text_only(wanted: Wanted) -> list[Change]:
 
 
 def _kv_dtype(wanted: Wanted) -> list[Change]:
-    if wanted.kv_dtype is None:
-        return []
-    if wanted.kv_dtype == "auto":
-        return plain_kv(wanted)
-    return wanted.change(
-        "fp8 KV cache",
+    return kv_dtype(
+        wanted,
+        "fp8_e4m3",
         "It holds about 1.5 times the tokens; SGLang wants the format's whole name and has no plain fp8.",
         _SGLANG,
-        ("--kv-cache-dtype", "fp8_e4m3"),
     )
 
 

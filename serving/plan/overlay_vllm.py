@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import json
 
-from m3agent.serving.plan.change import KEY, Change, Rule, Wanted, only_here, plain_kv, remote_code
+from m3agent.serving.plan.change import (
+    KEY,
+    Change,
+    Rule,
+    Wanted,
+    cached_tokens,
+    kv_dtype,
+    only_here,
+    remote_code,
+)
 from m3agent.serving.plan.recipe import YARN
 from m3agent.serving.plan.shape import LONGEST_CONTEXT, NATIVE_CONTEXT
 
@@ -48,12 +57,7 @@ def _parsers(wanted: Wanted) -> list[Change]:
 
 
 def _cached_tokens(wanted: Wanted) -> list[Change]:
-    return wanted.change(
-        "cached tokens",
-        "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
-        "vLLM's options",
-        ("--enable-prompt-tokens-details",),
-    )
+    return cached_tokens(wanted, "--enable-prompt-tokens-details", "vLLM's options")
 
 
 def _metrics(wanted: Wanted) -> list[Change]:
@@ -93,15 +97,11 @@ def _text_only(wanted: Wanted) -> list[Change]:
 
 
 def _kv_dtype(wanted: Wanted) -> list[Change]:
-    if wanted.kv_dtype is None:
-        return []
-    if wanted.kv_dtype == "auto":
-        return plain_kv(wanted)
-    return wanted.change(
-        "fp8 KV cache",
+    return kv_dtype(
+        wanted,
+        "fp8",
         "It holds about 1.5 times the tokens, lossless in the tests of the recipe's authors.",
         _VLLM_PAGE,
-        ("--kv-cache-dtype", "fp8"),
     )
 
 

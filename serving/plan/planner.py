@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from m3agent.serving.plan.gpus import GIB, PRICES_OF, Architecture, Fleet, Vendor
+from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
 from m3agent.serving.plan.shape import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -338,16 +338,16 @@ class _Candidate:
             reason = f"{trap.effect}; {trap.remedy} ({trap.source})"
         elif self.room.kv <= 0:
             reason = (
-                f"weights of {_gib(self.room.weights)} a GPU and {_gib(self.room.other)} for the engine's work exceed "
-                f"the {_gib(self.room.allowed)} that may be used by {_gib(-self.room.kv)}, before any cache"
+                f"weights of {gib(self.room.weights)} a GPU and {gib(self.room.other)} for the engine's work exceed "
+                f"the {gib(self.room.allowed)} that may be used by {gib(-self.room.kv)}, before any cache"
             )
         elif lacking:
             reason = (
-                f"beside {_gib(self.room.weights)} of weights a GPU the cache holds {self.room.tokens:,} tokens of the "
-                f"{self.wish.context:,} wanted: short by {_gib(lacking)} a GPU"
+                f"beside {gib(self.room.weights)} of weights a GPU the cache holds {self.room.tokens:,} tokens of the "
+                f"{self.wish.context:,} wanted: short by {gib(lacking)} a GPU"
             )
         else:
-            reason = f"only {_gib(self.unasked)} a GPU would stay free, {_gib(self.outside)} are needed"
+            reason = f"only {gib(self.unasked)} a GPU would stay free, {gib(self.outside)} are needed"
         return Refusal(
             self.precision,
             reason,
@@ -416,12 +416,12 @@ class _Candidate:
         share = (room.tokens - wish.context) / wish.context
         over = "GPU" if self.split.tp == 1 else f"{self.split.tp} GPUs"
         yield (
-            f"{self.precision.upper()} weights are {_gib(room.weights)} a GPU over {over}; with {_gib(room.other)} for the "
-            f"engine's work {_gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
+            f"{self.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
+            f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
         )
         yield (
             f"one sequence of {wish.context:,} tokens leaves {room.tokens - wish.context:,} tokens ({share:.1%}, "
-            f"{_gib(room.kv - room.token * wish.context)} a GPU) to spare"
+            f"{gib(room.kv - room.token * wish.context)} a GPU) to spare"
         )
         if not self.enough:
             yield (
@@ -649,7 +649,3 @@ def _cost(candidate: _Candidate, prices: Prices) -> Cost:
         prices.hosted,
         None if hour is None or not prices.hosted else hour / (prices.hosted * 3600) * 1e6,
     )
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:,.1f} GiB"

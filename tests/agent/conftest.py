@@ -9,6 +9,8 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 
+from tests.servers.misbehaving import MisbehavingServer
+
 # A time limit for each example would fail on a busy machine, not on a fault.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -51,6 +53,12 @@ def _write_files(root: Path, files: Files) -> None:
         path = root / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+
+@pytest.fixture
+def model(server: MisbehavingServer) -> MisbehavingServer:
+    """The server, in the role of the model."""
+    return server
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from tests.agent.test_fix import (
     one_sentence,
     run,
     start,
-    wait_until_gone,
 )
+from tests.agent.test_resume import kill
 from tests.servers.misbehaving import (
     MisbehavingServer,
     Pause,
@@ -40,11 +40,6 @@ from tests.servers.misbehaving import (
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
 BREAKS = calls("file_edit", path="calc.py", old="return a * 2", new="return a * 3")
 NOTHING = calls("code_exec", code="print('looked')")
-
-
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    return server
 
 
 def number_of(request: Received) -> int:
@@ -196,9 +191,7 @@ def test_a_killed_attempt_goes_on_as_it_was(
     monkeypatch.setenv("M3AGENT_ATTEMPTS", "2")
     process = start(make_repo(BUGGY), model.url, best_backend)
     model.wait_for_chats(4)
-    process.kill()
-    process.wait()
-    wait_until_gone(process.pid)
+    kill(process)
     before = chats_of(model, 2)[-1]
     model.answers = [scripted([FIX, TEST, DONE], [FIX, TEST, DONE])]
     second = logs(own_state)[2][0]["session"]

@@ -28,11 +28,6 @@ HIDES = calls("file_write", path="conftest.py", content="collect_ignore = ['test
 WEAKENS = calls("file_edit", path="test_calc.py", old="== 5", new="== -1")
 
 
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    return server
-
-
 def run(
     model: MisbehavingServer, repo: Path, home: Path, answers: list[Any], *more: str
 ) -> tuple[int, dict[str, Any]]:

@@ -61,12 +61,6 @@ TEST = calls("test_runner", test_file=".")
 DONE = says("add() subtracted; it adds now.")
 
 
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    """The server, in the role of the model."""
-    return server
-
-
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "m3agent.agent.cli", *arguments]
 

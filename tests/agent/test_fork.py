@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from m3agent.agent.session_log import read_log
 from tests.agent.test_fix import (
     BUGGY,
@@ -28,11 +26,6 @@ from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
 ALSO = calls("file_edit", path="calc.py", old="return a - b", new="return b + a")
-
-
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    return server
 
 
 def sessions(home: Path) -> list[Path]:

@@ -32,11 +32,6 @@ from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 LONG = calls("code_exec", code="open('half.txt', 'w').write('x')\nimport time\ntime.sleep(600)", timeout=600)
 
 
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    return server
-
-
 def resume(*more: str, **env: str) -> subprocess.CompletedProcess[str]:
     return run("sessions", "resume", "last", *more, env=env)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import atif
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -221,11 +220,6 @@ def test_what_is_nested_too_deep_is_cut() -> None:
     for _ in range(900):
         deep = [deep]
     assert json.dumps(clean(deep)).count("[") == DEEPEST + 1
-
-
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    return server
 
 
 # --- any log
