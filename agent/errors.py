@@ -22,6 +22,12 @@ class EnvironmentFault(M3AgentError):
     exit_code: ClassVar[int] = 3
 
 
+class ServerFault(M3AgentError):
+    """A model server of ours does not start, does not stay, or is not fit for use."""
+
+    exit_code: ClassVar[int] = 4
+
+
 class PermissionRefused(M3AgentError):
     """A person or the policy said no."""
 
