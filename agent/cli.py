@@ -401,13 +401,14 @@ async def _serve(engine: str, host: str, port: int, budget: Budget, state: Path)
 def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Check what a fix needs on this machine, each with the remedy for what is missing."""
     with faults():
-        from m3agent.agent import doctor as checks
+        from m3agent.agent import checks
+        from m3agent.agent.doctor import diagnose, exit_code
         from m3agent.agent.settings import load_settings
 
         settings = load_settings(repo, {}, os.environ).settings
-        found = run(checks.diagnose(settings, repo))
+        found = run(diagnose(settings, repo))
         typer.echo(checks.as_json(found) if as_json else checks.table(found), nl=False)
-        raise typer.Exit(checks.exit_code(found))
+        raise typer.Exit(exit_code(found))
 
 
 @config_app.command("show")

@@ -10,6 +10,10 @@ class M3AgentError(Exception):
     exit_code: ClassVar[int] = 1
 
 
+MODEL_SERVER_EXIT = 4
+"""What the process returns for the errors of `m3agent.serving.errors`, which know nothing of the agent's."""
+
+
 class UsageError(M3AgentError):
     """The request itself is wrong: arguments, settings, the issue or the repository named."""
 
