@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent import serve_command, servers_command  # noqa: F401  # they register themselves
+from m3agent.agent import serve_check_command, serve_command, servers_command  # noqa: F401  # they register themselves
 from m3agent.agent.console import (
     AllowNet,
     Apply,
@@ -355,13 +355,14 @@ def _issue(spec: str, repository: Repository, settings: Settings, say: Callable[
 def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Check what a fix needs on this machine, each with the remedy for what is missing."""
     with faults():
-        from m3agent.agent import doctor as checks
+        from m3agent.agent import checks
+        from m3agent.agent.doctor import diagnose, exit_code
         from m3agent.agent.settings import load_settings
 
         settings = load_settings(repo, {}, os.environ).settings
-        found = run(checks.diagnose(settings, repo))
+        found = run(diagnose(settings, repo))
         typer.echo(checks.as_json(found) if as_json else checks.table(found), nl=False)
-        raise typer.Exit(checks.exit_code(found))
+        raise typer.Exit(exit_code(found))
 
 
 @config_app.command("show")

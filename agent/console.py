@@ -59,7 +59,7 @@ def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
 
 
 class faults:
-    """Turns the agent's, the sandbox's and the model servers' errors into one sentence on standard error and their exit code."""
+    """Turns the errors of the agent, the sandbox and the model server into one sentence on standard error and their exit code."""
 
     def __enter__(self) -> None:
         return None

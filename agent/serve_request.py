@@ -135,6 +135,7 @@ def launch(
             pid=os.getpid(),
             born=records.born(os.getpid()),
             phase=records.Phase.LOADING,
+            checkpoint=str(chosen.checkpoint.folder or chosen.checkpoint.name) if chosen.checkpoint else None,
             gpus=None if chosen.fleet is None else str(chosen.fleet),
             devices=devices,
             version=version,

@@ -27,6 +27,7 @@ class ServeView:
         self._live = LiveView(self._area)
         self._progress: Progress | None = None
         self._phase: Phase | None = None
+        self._looking = ""
         self._since = self._begun = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -48,6 +49,10 @@ class ServeView:
             self._since = time.monotonic()
             if before is not None:
                 self._line(before.phase.value, f"{_told(before)} {took:.0f} s".strip())
+
+    def checking(self, what: str) -> None:
+        """What is looked at next: in the row only."""
+        self._looking = what
 
     def checked(self, check: Check) -> None:
         """The outcome of a check."""
@@ -93,8 +98,9 @@ class ServeView:
             row.append("━" * (BAR - cells), "dim")
             row.append(f" {progress.done}/{progress.total}")
         row.append(f" {text.duration(now - self._since)}", "dim")
-        if progress is not None and progress.detail:
-            row.append(f"  {shown(progress.detail, 200)}", "dim")
+        detail = self._looking if phase is Phase.CHECKING else "" if progress is None else progress.detail
+        if detail:
+            row.append(f"  {shown(detail, 200)}", "dim")
         row.truncate(max(1, width - 1), overflow="ellipsis")
         return [row]
 

@@ -130,7 +130,7 @@ def detached(argv: Sequence[str], state: Path) -> int:
     words = [word for place, word in enumerate(argv[1:]) if word != "--detach" or "--" in argv[1 : place + 1]]
     console = servers_folder(state) / CONSOLE
     with console.open("wb") as file:
-        child = subprocess.Popen(  # noqa: S603
+        child = subprocess.Popen(
             [sys.executable, "-m", "m3agent.agent.start", *words],
             stdin=subprocess.DEVNULL,
             stdout=file,

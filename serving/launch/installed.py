@@ -26,7 +26,7 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
     if python is None or name is None:
         return None
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             [*python, "-c", _ASK.format(name=name)],
             capture_output=True,
             text=True,

@@ -92,7 +92,7 @@ def keep(
     with open(log, "ab", buffering=0) as file:
         try:
             # one thread, so that running Python between fork and exec is safe
-            child = subprocess.Popen(  # noqa: S603
+            child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -117,7 +117,7 @@ def keep(
     _end_rest(child.pid, patience)
     if cleanup:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired), open(log, "ab") as file:
-            subprocess.run(  # noqa: S603
+            subprocess.run(
                 cleanup,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

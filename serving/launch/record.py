@@ -36,6 +36,7 @@ class ServerRecord(BaseModel):
     """One server. `pid` is the process that keeps it and `born` when that began, so that a number used again is not
     taken for it; times are in seconds since 1970.
 
+    `model` is its name in requests, `checkpoint` the folder or the name of what it serves.
     `random_weights`: they were asked for, so nothing sensible can be expected. `model_ok`: whether the model answered
     sensibly, None if it was not asked. `kv_tokens`: what the engine's cache holds; `plan`: what was planned, as `plan
     --json` has it.
@@ -50,6 +51,7 @@ class ServerRecord(BaseModel):
     phase: Phase = Phase.READY
     since: float = 0.0
     model: str | None = None
+    checkpoint: str | None = None
     max_model_len: int | None = None
     version: str | None = None
     gpus: str | None = None

@@ -48,6 +48,9 @@ class Watcher(Protocol):
     def say(self, text: str) -> None:
         """A sentence."""
 
+    def checking(self, what: str) -> None:
+        """What is looked at next."""
+
     def checked(self, check: Check) -> None:
         """The outcome of a check."""
 
@@ -191,8 +194,7 @@ class Server:
         except (ModelServerError, TimeoutError) as error:
             said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
             failed = Check("checks", False, said, "look at the engine's log: m3agent serve logs")
-            self._watcher.checked(failed)
-            self._become(Phase.CHECKING, wire_ok=False, checks=(asdict(failed),))
+            self._became([failed], wire_ok=False)
 
     async def _checks(self, endpoint: Endpoint) -> None:
         launch, listen = self._launch, self._watcher.checked
