@@ -190,7 +190,8 @@ def _choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None,
             prepared = prepare(recipe(named), wanted)
             here = detect(environ) if local and prepared.job.argv[0] != "srun" else None
             return _Chosen(prepared, None, None, here, checkpoint, here.notes if here else ())
-        detected, notes = None, ()
+        detected: Detected | None = None
+        notes: tuple[str, ...] = ()
         if asked.gpus is None or local:
             detected = detect(environ)
             notes = detected.notes

@@ -12,10 +12,11 @@ from m3agent.agent.live import LiveView
 from m3agent.agent.printable import shown
 from m3agent.agent.report import text
 from m3agent.serving.check.check import Check
-from m3agent.serving.launch.engine_log import Progress
+from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import Phase, ServerRecord
 
 BAR = 24  # cells
+LABEL = 22  # cells
 SILENT = 300.0  # seconds without news from which on that is said, where there are no rows
 MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
 
@@ -48,7 +49,7 @@ class ServeView:
             took = time.monotonic() - self._since
             self._since = time.monotonic()
             if before is not None:
-                self._line(before.phase.value, f"{_told(before)} {took:.0f} s".strip())
+                self._line(before.phase.words, f"{_told(before)} {took:.0f} s".strip())
 
     def checking(self, what: str) -> None:
         """What is looked at next: in the row only."""
@@ -57,7 +58,7 @@ class ServeView:
     def checked(self, check: Check) -> None:
         """The outcome of a check."""
         mark, style = MARKS[check.ok]
-        line = Text.assemble((f"{mark:<9}", style), f"{check.name}: {shown(check.detail, 400)}")
+        line = Text.assemble((f"{mark:<{LABEL}}", style), f"{check.name}: {shown(check.detail, 400)}")
         if check.fix and check.ok is False:
             line.append(f"; {shown(check.fix, 300)}")
         self._live.print(line)
@@ -83,14 +84,14 @@ class ServeView:
             )
 
     def _line(self, label: str, said: str, style: str = "bold cyan") -> None:
-        self._live.print(Text.assemble((f"{label:<9}", style), said))
+        self._live.print(Text.assemble((f"{label:<{LABEL}}", style), said))
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
         phase, progress = self._phase, self._progress
         if phase is None or phase is Phase.READY or height < 2:
             return []
-        doing = phase.value if progress is None else progress.phase.value
-        row = Text.assemble((f"{doing:<9}", "bold cyan"))
+        doing = phase.value if progress is None else progress.phase.words
+        row = Text.assemble((f"{doing:<{LABEL}}", "bold cyan"))
         if progress is not None and progress.total:
             done = min(progress.done or 0, progress.total) / progress.total
             cells = round(BAR * done)

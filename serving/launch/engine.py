@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from m3agent.serving.launch import keeper
-from m3agent.serving.launch.engine_log import LogReader, Progress
+from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.job import Start
+from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LAST_LOG, LOG
 
 GRACE_SECONDS = 30.0
@@ -29,16 +30,16 @@ SECRETS = ("M3AGENT_API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN", "GIT
 class Engine:
     """An engine that was started. Its log goes on in a file, whoever reads it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
-        self.log = LogReader()
+    def __init__(self, name: str, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self.log = LogReader(name)
         self._process = process
         self._path = folder / LOG
         self._last = folder / LAST_LOG
         self._read = 0
 
     @classmethod
-    async def begin(cls, start: Start, folder: Path, environ: Mapping[str, str]) -> Engine:
-        """Start the command in its folder; what it wrote in an earlier run becomes the last log."""
+    async def begin(cls, name: str, start: Start, folder: Path, environ: Mapping[str, str]) -> Engine:
+        """Start the command of the engine of that name in its folder; what it wrote in an earlier run becomes the last log."""
         path = folder / LOG
         if path.exists():
             path.replace(folder / LAST_LOG)
@@ -61,7 +62,7 @@ class Engine:
             cwd=folder,
             start_new_session=True,  # Ctrl-C is for us, who then ask it to end
         )
-        return cls(process, folder)
+        return cls(name, process, folder)
 
     @property
     def exit_code(self) -> int | None:

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 CLEANUP_SECONDS = 60.0
@@ -39,14 +40,14 @@ def descendants(of: int) -> list[int]:
     """All processes below one, zombies left out; empty where /proc does not tell."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):
-        for name in filter(str.isdecimal, os.listdir("/proc")):
+        for process in Path("/proc").glob("[0-9]*"):
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]  # a name may hold anything
+                stat = (process / "stat").read_bytes()
+                state, parent = stat.rpartition(b")")[2].split()[:2]  # a name may hold anything
             except (OSError, ValueError):
                 continue  # it ended meanwhile
             if state != b"Z":
-                children.setdefault(int(parent), []).append(int(name))
+                children.setdefault(int(parent), []).append(int(process.name))
     found, new = [], [of]
     while new:
         new = [child for parent in new for child in children.get(parent, ())]
@@ -89,7 +90,7 @@ def keep(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: told.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    with open(log, "ab", buffering=0) as file:
+    with Path(log).open("ab", buffering=0) as file:
         try:
             # one thread, so that running Python between fork and exec is safe
             child = subprocess.Popen(
@@ -116,7 +117,7 @@ def keep(
             child.kill()
     _end_rest(child.pid, patience)
     if cleanup:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired), open(log, "ab") as file:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired), Path(log).open("ab") as file:
             subprocess.run(
                 cleanup,
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ own options last."""
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -69,7 +70,7 @@ def is_loopback(host: str) -> bool:
 def random_weights(options: Sequence[str]) -> bool:
     """Whether options of an engine ask for made-up weights."""
     words = " ".join(options).replace("=", " ").split()
-    return any(pair == ("--load-format", _DUMMY) for pair in zip(words, words[1:], strict=False))
+    return any(pair == ("--load-format", _DUMMY) for pair in itertools.pairwise(words))
 
 
 def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepared:

@@ -17,9 +17,10 @@ from m3agent.serving.check.wire_check import wire_check
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.engine import Engine
-from m3agent.serving.launch.engine_faults import Asked, explain
-from m3agent.serving.launch.engine_log import Progress
+from m3agent.serving.launch.engine_faults import explain
+from m3agent.serving.launch.fault_rows import Asked
 from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LOG, Phase, ServerRecord, born, remove_record, write_record
 
 LOOK_SECONDS = 0.3
@@ -113,7 +114,9 @@ class Server:
 
     async def _once(self) -> str:
         """Start the engine and watch it to its end; the sentence that says why it ended."""
-        engine = await Engine.begin(self._launch.start, self._launch.folder, self._environ)
+        engine = await Engine.begin(
+            self._launch.job.engine, self._launch.start, self._launch.folder, self._environ
+        )
         try:
             why = await self._ready(engine)
             if why is not None and not self._served:
@@ -137,9 +140,9 @@ class Server:
                 self._watcher.progress(progress)
             if engine.exit_code is not None:
                 return self._why(engine)
-            if engine.log.version and not looked:
+            if engine.log.facts.version and not looked:
                 looked = True
-                if barred := self._launch.barred(engine.log.version):
+                if barred := self._launch.barred(engine.log.facts.version):
                     return barred
             now = time.monotonic()
             if self._launch.load_seconds is not None and now - begun > self._launch.load_seconds:
@@ -179,7 +182,7 @@ class Server:
 
     async def _check(self, engine: Engine) -> None:
         """Ask it what it is, and whether wire and model are right; the outcome stands in the record."""
-        self._become(Phase.CHECKING, kv_tokens=engine.log.kv_tokens, version=engine.log.version)
+        self._become(Phase.CHECKING, kv_tokens=engine.log.facts.kv_tokens, version=engine.log.facts.version)
         launch = self._launch
         try:
             async with asyncio.timeout(CHECK_SECONDS):
@@ -188,26 +191,31 @@ class Server:
                     Phase.CHECKING,
                     model=endpoint.model,
                     max_model_len=endpoint.max_model_len,
-                    version=endpoint.version or engine.log.version,
+                    version=endpoint.version or engine.log.facts.version,
                 )
                 await self._checks(endpoint)
         except (ModelServerError, TimeoutError) as error:
             said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
             failed = Check("checks", False, said, "look at the engine's log: m3agent serve logs")
-            self._became([failed], wire_ok=False)
+            self._found([failed], wire_ok=False)
 
     async def _checks(self, endpoint: Endpoint) -> None:
-        launch, listen = self._launch, self._watcher.checked
-        found = await wire_check(
-            endpoint, api_key=launch.key, context=launch.context, tokenizer=launch.tokenizer, listen=listen
+        launch, looking = self._launch, self._watcher.checking
+        wire = await wire_check(
+            endpoint, api_key=launch.key, context=launch.context, tokenizer=launch.tokenizer, listen=looking
         )
-        self._become(Phase.CHECKING, wire_ok=_passed(found), checks=tuple(asdict(check) for check in found))
-        if not self._served:
-            model = await model_check(endpoint, api_key=launch.key)
-            for check in model:
-                listen(check)
-            checks = tuple(asdict(check) for check in (*found, *model))
-            self._become(Phase.CHECKING, model_ok=_passed(model), checks=checks)
+        self._found(wire, wire_ok=_passed(wire))
+        if not self._served:  # once is enough: a crash changes no weights
+            model = await model_check(endpoint, api_key=launch.key, listen=looking)
+            self._found(model, model_ok=_passed(model))
+
+    def _found(self, checks: list[Check], **update: object) -> None:
+        """Tell and write down what checks found."""
+        for check in checks:
+            self._watcher.checked(check)
+        all_checks = {one["name"]: one for one in self._record.checks}
+        all_checks |= {one.name: asdict(one) for one in checks}
+        self._become(Phase.CHECKING, checks=tuple(all_checks.values()), **update)
 
     def _become(self, phase: Phase, **update: object) -> None:
         """Write down what it does now, and what was found out."""
