@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -62,12 +63,17 @@ def job(*options: str, nodes: int = 1, gpus: int = 4, host: str = "0.0.0.0", **f
 @contextlib.contextmanager
 def running(start: Start, environ: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        start.argv, env={**environ, **start.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        start.argv,
+        env={**environ, **start.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
     try:
         yield process
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # an sbatch without its controller waits for ever
         process.wait()
         assert start.cleanup is not None
         subprocess.run(start.cleanup, env=environ, check=True)
