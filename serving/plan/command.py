@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 Option = tuple[str, ...]
@@ -58,6 +58,12 @@ class Command:
     def option(self, flag: str) -> Option | None:
         """The first option that stands under exactly this flag; None: there is none."""
         return next((option for option in self.options if flag_of(option) == flag), None)
+
+    def replacing(self, *options: Option, drop: Sequence[str] = ()) -> Command:
+        """With these options last, in place of those under the same flags, and without those under the flags `drop`."""
+        gone = {flag_of(option) for option in options} | set(drop)
+        kept = (option for option in self.options if flag_of(option) not in gone)
+        return replace(self, options=(*kept, *options))
 
 
 def flag_of(option: Option) -> str:

@@ -1,0 +1,170 @@
+"""One engine over several nodes: what is started on each of them, where nobody (as Slurm does) starts it for us.
+
+vLLM from 0.24 on and SGLang find each other over one address of the first node, which alone answers HTTP. vLLM can also
+be spread by a Ray cluster. Dynamo has files of its own for several nodes, TensorRT-LLM is started by Slurm.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from m3agent.serving.launch.job import Job
+from m3agent.serving.plan.command import Command, Option
+
+MASTER_PORT = 29501
+"""Where the nodes meet if nothing else is said; vLLM's own default (vLLM 0.24, config/parallel.py)."""
+
+RAY_PORT = 6379
+"""Ray's own default for the head of a cluster."""
+
+_ADDRESS = re.compile(
+    r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<name>\w[\w.-]*))(?::(?P<port>[1-9][0-9]{0,4}))?", re.ASCII
+)
+
+Executor = Literal["engine", "ray"]
+"""Who spreads the work: the engine by itself, or a Ray cluster (vLLM only)."""
+
+
+@dataclass(frozen=True)
+class NodeCommand:
+    """A command to run on one node; `env` comes on top of what is set there, `node` is its address."""
+
+    node: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def node_commands(
+    job: Job, addresses: Sequence[str], *, executor: Executor = "engine", port: int = MASTER_PORT
+) -> list[NodeCommand]:
+    """What a person runs where, in this order; each command stays in the foreground, but for Ray's on the first node.
+
+    `addresses` has one for each node, by which the others reach it; the first one's server is the one to talk to.
+    `port` is free on the first node.
+
+    Raises ValueError where the job cannot be spread like this.
+    """
+    if len(addresses) != job.nodes or len(set(addresses)) != job.nodes:
+        raise ValueError(
+            f"The engine is to run on {job.nodes} nodes, so name {job.nodes} addresses, each once, not {len(addresses)}."
+        )
+    if executor == "ray":
+        return _ray_commands(job, addresses)
+    master = f"{_bracketed(addresses[0])}:{port}"
+    ranked = [as_node(job, rank, master) for rank in range(job.nodes)]
+    return [
+        NodeCommand(address, node.argv, _addressed(node, address))
+        for address, node in zip(addresses, ranked, strict=True)
+    ]
+
+
+def as_node(job: Job, rank: int, master: str) -> Job:
+    """The job of the node number `rank`, counted from 0; `master` is the first node's address, or `address:port`.
+
+    Only number 0 answers HTTP. vLLM's others serve nothing, SGLang's answer /health and no more.
+
+    Raises ValueError where the job cannot be spread like this.
+    """
+    if not 0 <= rank < job.nodes:
+        raise ValueError(f"There is no node {rank}: with {job.nodes} nodes they are 0 to {job.nodes - 1}.")
+    host, port = _host_and_port(master)
+    return replace(job, argv=node_argv(job, str(rank), host, port, first=rank == 0))
+
+
+def node_argv(job: Job, rank: str, host: str, port: int, *, first: bool) -> tuple[str, ...]:
+    """The command of one node. `rank` and `host` may be variables of a shell that runs it.
+
+    Raises ValueError where the job cannot be spread over nodes by its engine.
+    """
+    _check(job)
+    count = ("--nnodes", str(job.nodes))
+    options: list[Option] = [count, ("--node-rank", rank)]
+    drop: list[str] = []
+    if job.engine == "vllm":
+        options += [("--master-addr", host), ("--master-port", str(port))]
+        drop = ["-n", "-r", "--distributed-executor-backend", "--headless"]
+        if not first:
+            options.append(("--headless",))
+            drop.append(
+                "--api-server-count"
+            )  # refused beside --headless (vLLM 0.24, entrypoints/cli/serve.py)
+    else:
+        options.append(("--dist-init-addr", f"{_bracketed(host)}:{port}"))
+        drop = ["--nccl-init-addr"]
+    return Command.of(job.argv).replacing(*options, drop=drop).words
+
+
+def _check(job: Job) -> None:
+    """Raise ValueError unless the engine itself spreads this job over its nodes."""
+    if job.engine == "trtllm":
+        raise ValueError(
+            "TensorRT-LLM is started on several nodes by Slurm only: its ranks are tasks of srun."
+        )
+    if job.engine not in ("vllm", "sglang"):
+        raise ValueError(
+            f"{job.engine} has launch files of its own for several nodes; `m3agent plan --recipe` prints them."
+        )
+    if job.nodes < 2:
+        raise ValueError("One node needs no node numbers: start the engine without them.")
+    if job.gpus % job.nodes:
+        raise ValueError(
+            f"{job.gpus} GPUs cannot be divided among {job.nodes} nodes evenly, and the engine wants as many on each."
+        )
+
+
+def _ray_commands(job: Job, addresses: Sequence[str]) -> list[NodeCommand]:
+    """A Ray cluster of the nodes, and vLLM on the first one."""
+    if job.engine != "vllm":
+        raise ValueError(f"Only vLLM is spread by Ray, not {job.engine}.")
+    _check(job)
+    head, each = addresses[0], ("--num-gpus", str(job.gpus // job.nodes))
+    words = ("ray", "start", "--head", "--node-ip-address", head, "--port", str(RAY_PORT), *each)
+    found = [NodeCommand(head, words, MappingProxyType({}))]
+    for address in addresses[1:]:
+        words = (
+            *("ray", "start", "--block", "--address", f"{_bracketed(head)}:{RAY_PORT}"),
+            *("--node-ip-address", address, *each),
+        )
+        found.append(NodeCommand(address, words, _addressed(job, address)))
+    # the engine's own numbering excludes Ray (vLLM 0.24, config/parallel.py)
+    ours = ("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless")
+    serve = Command.of(job.argv).replacing(("--distributed-executor-backend", "ray"), drop=ours).words
+    return [*found, NodeCommand(head, serve, _addressed(job, head))]
+
+
+def _addressed(job: Job, address: str) -> Mapping[str, str]:
+    """The job's variables; vLLM is told by which of its addresses the others reach a node, or it guesses."""
+    numeric = job.engine == "vllm" and _is_ip(address)
+    return {**job.env, "VLLM_HOST_IP": address} if numeric else dict(job.env)
+
+
+def _host_and_port(master: str) -> tuple[str, int]:
+    if _is_ip(master):
+        return master, MASTER_PORT
+    found = _ADDRESS.fullmatch(master)
+    if (
+        found is None
+        or (found["v6"] and not _is_ip(found["v6"]))
+        or int(found["port"] or 1) not in range(1, 65536)
+    ):
+        raise ValueError(
+            f"{master!r} is no address of the first node: write it like 10.0.0.1 or node1:29501."
+        )
+    return found["v6"] or found["name"], int(found["port"] or MASTER_PORT)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True

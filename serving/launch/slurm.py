@@ -1,0 +1,189 @@
+"""A job as one of Slurm's: a script for sbatch, and a command that waits for it and shows its log.
+
+`sbatch --wait` does not take the job with it when it is ended (seen with Slurm 22.05: SIGTERM ends it at once, the job
+goes on), so the job has a name of its own by which it is cancelled afterwards.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from m3agent.serving.launch.errors import LaunchError
+from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
+from m3agent.serving.plan.command import command_line
+
+SUBMIT, SCRIPT, NODE_SCRIPT = "submit.sh", "job.sh", "node.sh"
+"""The names of what is written into the job's folder: what is run here, on the first node, on every node."""
+OUTPUT, URL = "slurm.log", "url"
+"""The engine's log and the server's address in the job's folder."""
+
+_HEAD = "M3AGENT_HEAD"  # the first node's address, in its script's environment and so in all of its tasks'
+_PARTNER_SECONDS = 60
+"""What the other nodes get to end by themselves after one has ended."""
+
+_SUBMIT = """\
+#!/bin/bash
+# Waits for the job and shows its log. Ended, it cancels the job; should it be killed: scancel --me --name={name}
+cd -- {folder}
+rm -f {url}
+: >{output}
+{sbatch} &
+job=$!
+tail --pid=$job --lines=+1 --follow=name {output} 2>/dev/null &
+shown=$!
+trap 'kill $job $shown 2>/dev/null; scancel --me --name={name}' EXIT
+said=
+while kill -0 $job 2>/dev/null; do
+  state=$(squeue --me --name={name} --noheader --format='%T (%r)' 2>/dev/null)
+  if [ -n "$state" ] && [ "$state" != "$said" ]; then
+    echo "Slurm: $state"
+    said=$state
+  fi
+  case $state in RUNNING*) break ;; esac
+  sleep 3 >/dev/null 2>&1 &
+  wait -n $job $!  # a sleep in the foreground would hold up the end
+done
+wait $job
+code=$?
+wait $shown
+if [ $code != 0 ] && [ ! -s {output} ]; then
+  echo "The job left no log: its nodes have to see and write "{folder}", which is on this machine's disk or is not shared with them."
+fi
+exit $code
+"""
+
+# A node's address as Slurm has it is one by which nodes reach each other, which a host's first address need not be.
+_ADDRESS = """\
+#!/bin/bash
+set -eu
+node=$(scontrol show node --oneliner "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+address=$(getent ahostsv4 "${node:-$SLURMD_NODENAME}" | awk 'NR == 1 { print $1 }') || address=
+case $address in "" | 127.*) address=$(hostname -I | awk '{ print $1 }') ;; esac
+"""
+_JOB = """\
+{start}export {head}=$address
+echo "http://$address:{port}/v1" >{url}.new
+mv {url}.new {url}
+{body}
+"""
+
+_NODE = """\
+{start}export VLLM_HOST_IP=$address
+if [ "$SLURM_NODEID" = 0 ]; then
+exec {first}
+fi
+exec {other}
+"""
+
+
+def slurm_start(
+    job: Job,
+    *,
+    folder: Path,
+    environ: Mapping[str, str],
+    partition: str | None = None,
+    account: str | None = None,
+    time_limit: str | None = None,
+    extra: Sequence[str] = (),
+) -> Start:
+    """The command that submits the job and waits for it. Its scripts are written into `folder`, mode 0600.
+
+    `folder` has to be on a file system that the nodes share; `time_limit` is Slurm's, as in 2-00:00:00; `extra` are
+    further options of sbatch, which win over ours. The job has whole nodes and runs once: a node that fails ends it.
+    Variables reach it through its environment, so that no secret stands in a script.
+
+    Raises LaunchError where there is no Slurm, ValueError for a job that cannot run under it.
+    """
+    for program in ("sbatch", "squeue", "scancel"):
+        if shutil.which(program, path=environ.get("PATH")) is None:
+            raise LaunchError(
+                f"There is no {program} on this machine: run this where Slurm jobs are submitted from, a login node."
+            )
+    if job.host in ("localhost", "::1") or job.host.startswith("127."):
+        raise ValueError(
+            "Slurm runs the server on another machine, where nothing reaches it on "
+            f"{job.host}: let it listen with --host 0.0.0.0, which also gives it a key."
+        )
+    name = f"m3agent-{secrets.token_hex(4)}"
+    shape, files = _body(job, folder)
+    options = [
+        *("--wait", "--export=ALL", "--no-requeue", "--exclusive", "--mem=0"),
+        *("--open-mode=append", f"--job-name={name}", f"--chdir={folder}", f"--output={folder / OUTPUT}"),
+        *shape,
+        *(f"--partition={partition}" for _ in range(partition is not None)),
+        *(f"--account={account}" for _ in range(account is not None)),
+        *(f"--time={time_limit}" for _ in range(time_limit is not None)),
+        *extra,
+    ]
+    files[SUBMIT] = _SUBMIT.format(
+        name=name,
+        folder=shlex.quote(str(folder)),
+        url=URL,
+        output=OUTPUT,
+        sbatch=shlex.join(("sbatch", *options, SCRIPT)),
+    )
+    for file, text in files.items():
+        path = folder / file
+        path.touch(mode=0o600)
+        path.write_text(text)
+    return Start(("bash", str(folder / SUBMIT)), job.env, ("scancel", "--me", f"--name={name}"), folder / URL)
+
+
+def _body(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The nodes, tasks and GPUs to ask for, and the scripts that run on them."""
+    files: dict[str, str] = {}
+    if job.argv[0] == "srun":
+        shape, body = _srun_of_its_own(job, folder)
+    elif job.nodes == 1:
+        shape, body = _shape(1, 1, job.gpus), f"exec {command_line(job.argv, {})}"
+    else:
+        rank, head = "$SLURM_NODEID", f"${_HEAD}"
+        first, other = (node_argv(job, rank, head, MASTER_PORT, first=which) for which in (True, False))
+        files = {
+            NODE_SCRIPT: _NODE.format(
+                start=_ADDRESS, first=command_line(first, {}), other=command_line(other, {})
+            )
+        }
+        shape = _shape(job.nodes, 1, job.gpus // job.nodes)
+        body = shlex.join(
+            (
+                *("srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1"),
+                *("--kill-on-bad-exit=1", f"--wait={_PARTNER_SECONDS}", "--cpu-bind=none", "--mpi=none"),
+                *("bash", NODE_SCRIPT),
+            )
+        )
+    return shape, {
+        **files,
+        SCRIPT: _JOB.format(start=_ADDRESS, head=_HEAD, port=job.port, url=URL, body=body),
+    }
+
+
+def _shape(nodes: int, tasks: int, gpus: int) -> list[str]:
+    gres = [f"--gres=gpu:{gpus}"] if gpus else []
+    return [f"--nodes={nodes}", f"--ntasks-per-node={tasks}", *gres]
+
+
+def _srun_of_its_own(job: Job, folder: Path) -> tuple[list[str], str]:
+    """TensorRT-LLM's srun, as its guide has it, with the folders of this job in place of the guide's own."""
+    words = list(job.argv)
+    asked = dict(pairwise(words))
+    shape = [f"--nodes={asked['-N']}", f"--ntasks-per-node={asked['--ntasks-per-node']}"]
+    shape += [word for word in words if word.startswith("--gres=")]
+    model = job.env.get("MODEL", job.model)
+    if not model.startswith("/"):
+        raise ValueError(
+            f"TensorRT-LLM's command takes the chat template out of the checkpoint's folder, and {model!r} is no "
+            "folder: download it to where all nodes see it, and name that with --model."
+        )
+    mounts = f"--container-mounts={model}:{model},{folder}:{folder}"
+    words = [mounts if word.startswith("--container-mounts=") else word for word in words]
+    words[words.index("--container-workdir") + 1] = str(folder)
+    first = next(iter(file for file in job.files if file.endswith(".yaml")), "")
+    body = f': "${{EXTRA_LLM_API_FILE:={folder / first}}}"\nexport EXTRA_LLM_API_FILE\n'
+    return shape, body + command_line(words, {})

@@ -1,0 +1,62 @@
+"""A container image with the stand-in engine as its `vllm`, made of this machine's Python; no registry is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("stand_in_engine.py")
+_LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "__pycache__"}
+
+
+@contextlib.contextmanager
+def engine_image(tag: str) -> Iterator[str]:
+    """Make the image, and remove it afterwards. Its entrypoint runs nothing, so it has to be overridden."""
+    change = 'ENTRYPOINT ["/no/such/entrypoint"]'
+    made = subprocess.run(
+        ["docker", "import", "--change", change, "-", tag], input=_files(), capture_output=True, check=False
+    )
+    assert made.returncode == 0, made.stderr.decode()
+    try:
+        yield tag
+    finally:
+        subprocess.run(["docker", "rmi", "--force", tag], check=False, capture_output=True)
+
+
+def script() -> bytes:
+    """The stand-in engine as a program that this machine's Python runs."""
+    return f"#!{Path(sys.executable).resolve()}\n".encode() + PROGRAM.read_bytes()
+
+
+def _files() -> bytes:
+    python = Path(sys.executable).resolve()
+    library = Path(sysconfig.get_path("stdlib")).resolve()
+    modules = [
+        path
+        for path in library.rglob("*")
+        if path.suffix in (".py", ".so") and not _LEFT_OUT & {*path.relative_to(library).parts}
+    ]
+    binaries = [python, *(path for path in modules if path.suffix == ".so")]
+    shared = [Path(found) for path in binaries for found in _needed(path)]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in dict.fromkeys((python, *modules, *shared)):
+            tar.add(path.resolve(), arcname=str(path))
+        for name, content, mode in (("usr/bin/vllm", script(), 0o755), ("tmp/.keep", b"", 0o644)):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), mode
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _needed(binary: Path) -> list[str]:
+    """The shared libraries that a binary loads, its loader included."""
+    done = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False)
+    return re.findall(r"(/\S+) \(0x", done.stdout)

@@ -1,0 +1,145 @@
+"""A Slurm of its own on this machine: controller, two nodes of four made-up GPUs each, and the munge they trust."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+PATIENCE = 30.0  # seconds for nodes to be there, and for jobs to be gone
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
+
+_CONF = """\
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={at}/munge.socket
+StateSaveLocation={at}/state
+SlurmctldPidFile={at}/slurmctld.pid
+SlurmdSpoolDir={at}/spool-%n
+SlurmdPidFile={at}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+MpiDefault=none
+ReturnToService=2
+KillWait=2
+GresTypes=gpu
+NodeName=a NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 RealMemory=1000 Gres=gpu:4
+NodeName=b NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMemory=1000 Gres=gpu:4
+PartitionName=main Nodes=a,b Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class OwnSlurm:
+    """Runs while it is entered; `environ` is what its commands need. Several nodes on one machine need a slurmd with -N."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="m3s", dir="/tmp"))  # a socket's path has to be short
+        self.environ = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @staticmethod
+    def barred_by() -> str | None:
+        """Why none can be started here, if that is so."""
+        missing = [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]
+        if missing or os.geteuid():
+            return f"needs root and Slurm ({', '.join(missing) or 'it is here'}): apt-get install slurmctld slurmd slurm-client munge"
+        return None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(subprocess.SubprocessError, RuntimeError):
+            self.run("scancel", "--me")
+            self.wait_until_empty()
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *words: str) -> str:
+        """What a command of Slurm's prints."""
+        done = subprocess.run(
+            words, env=self.environ, capture_output=True, text=True, check=True, timeout=PATIENCE
+        )
+        return done.stdout
+
+    def wait_until_empty(self) -> None:
+        """Return once no job is left, not even one that is ending."""
+        self._until(lambda: not self.run("squeue", "--noheader"), "jobs are left")
+
+    def _start(self) -> None:
+        at, ports = self.folder, _free_ports(3)
+        (at / "state").mkdir()
+        for number in range(4):
+            (at / f"gpu{number}").touch()
+        (at / "slurm.conf").write_text(_CONF.format(at=at, host=socket.gethostname(), ports=ports))
+        (at / "gres.conf").write_text(f"NodeName=a,b Name=gpu File={at}/gpu[0-3]\n")
+        (at / "key").write_bytes(secrets.token_bytes(128))
+        (at / "key").chmod(0o600)
+        at.chmod(0o755)  # munged insists that everybody reaches its socket
+        files = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "seed"}
+        options = [f"--{option}={at / name}" for option, name in files.items()]
+        self._run_on("munged", "--foreground", "--force", f"--log-file={at}/munge.log", *options)
+        self._until((at / "munge.socket").exists, "munged did not start")
+        conf = str(at / "slurm.conf")
+        self._run_on("slurmctld", "-D", "-f", conf)
+        for node in ("a", "b"):
+            self._run_on("slurmd", "-D", "-N", node, "-f", conf)
+        self._until(
+            lambda: self.run("sinfo", "--noheader", "--format=%t %D").split() == ["idle", "2"], "no nodes"
+        )
+
+    def _run_on(self, *words: str) -> None:
+        program = shutil.which(words[0], path=_path())
+        assert program is not None
+        with (self.folder / "log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [program, *words[1:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self.environ,
+                    start_new_session=True,
+                )
+            )
+
+    def _until(self, holds: Callable[[], object], otherwise: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with contextlib.suppress(subprocess.CalledProcessError):  # the controller is not there yet
+                if holds():
+                    return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{otherwise}: {(self.folder / 'log').read_text()[-3000:]}")
+            time.sleep(0.1)
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(one.getsockname()[1]) for one in sockets]

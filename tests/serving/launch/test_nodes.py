@@ -1,0 +1,151 @@
+"""An engine over several nodes: every command is one that the engine's own parser takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m3agent.serving.launch.job import Job
+from m3agent.serving.launch.nodes import MASTER_PORT, as_node, node_commands
+from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.listing import listing, problems, versions
+from m3agent.serving.plan.overlay import applied, overlay
+from m3agent.serving.plan.recipe import recipe
+
+ADDRESSES = ["10.0.0.1", "10.0.0.2"]
+SPREAD = [
+    ("vllm-nvidia-tp8", "vllm"),
+    ("vllm-nvidia-dp8-ep", "vllm"),
+    ("vllm-amd-tp8", "vllm"),
+    ("sglang-8gpu", "sglang"),
+]
+
+
+def job_of(name: str, nodes: int = 2) -> Job:
+    """A recipe as it is served to other machines."""
+    known = recipe(name)
+    argv, env = applied(known, overlay(known, loopback=False))
+    return Job(known.engine, argv, env, {}, "0.0.0.0", 8000, known.gpus, nodes, known.image, known.checkpoint)
+
+
+def option(argv: tuple[str, ...], flag: str) -> tuple[str, ...]:
+    found = Command.of(argv).option(flag)
+    return found[1:] if found else ()
+
+
+@pytest.mark.parametrize(("name", "engine"), SPREAD)
+def test_every_nodes_command_is_one_that_the_listed_versions_take(name: str, engine: str) -> None:
+    for version in versions(engine):
+        known = listing(engine, version)
+        plain = problems(job_of(name).argv, known)
+        for command in node_commands(job_of(name), ADDRESSES):
+            assert problems(command.argv, known) == plain
+
+
+@pytest.mark.parametrize("version", versions("vllm"))
+def test_vllm_on_a_ray_cluster_is_one_that_the_listed_versions_take(version: str) -> None:
+    *_, serve = node_commands(job_of("vllm-nvidia-tp8"), ADDRESSES, executor="ray")
+    assert problems(serve.argv, listing("vllm", version)) == []
+    assert option(serve.argv, "--distributed-executor-backend") == ("ray",)
+
+
+def test_vllms_first_node_serves_and_the_others_are_headless() -> None:
+    first, second = node_commands(job_of("vllm-nvidia-tp8"), ADDRESSES)
+    for command in (first, second):
+        assert option(command.argv, "--nnodes") == ("2",)
+        assert option(command.argv, "--master-addr") == ("10.0.0.1",)
+        assert option(command.argv, "--master-port") == (str(MASTER_PORT),)
+    assert [option(command.argv, "--node-rank") for command in (first, second)] == [("0",), ("1",)]
+    assert "--headless" not in first.argv
+    assert "--headless" in second.argv
+    assert [(command.node, command.env["VLLM_HOST_IP"]) for command in (first, second)] == [
+        (address, address) for address in ADDRESSES
+    ]
+    assert first.env["VLLM_USE_FASTOKENS"] == "1", "the job's own variables are there"
+
+
+def test_a_headless_node_is_not_told_how_many_api_servers_to_start() -> None:
+    plain = job_of("vllm-nvidia-tp8")
+    many = Job(**{**vars(plain), "argv": (*plain.argv, "--api-server-count", "4")})
+    first, second = node_commands(many, ADDRESSES)
+    assert option(first.argv, "--api-server-count") == ("4",)
+    assert option(second.argv, "--api-server-count") == ()
+
+
+def test_sglang_meets_at_the_first_node() -> None:
+    first, second = node_commands(job_of("sglang-8gpu"), ["node1", "node2"], port=20000)
+    for rank, command in enumerate((first, second)):
+        assert option(command.argv, "--dist-init-addr") == ("node1:20000",)
+        assert option(command.argv, "--node-rank") == (str(rank),)
+    assert "VLLM_HOST_IP" not in first.env
+
+
+def test_ray_is_started_on_each_node_before_vllm_is_on_the_first() -> None:
+    commands = node_commands(job_of("vllm-nvidia-tp8"), ADDRESSES, executor="ray")
+    assert [(command.node, command.argv[:3]) for command in commands] == [
+        ("10.0.0.1", ("ray", "start", "--head")),
+        ("10.0.0.2", ("ray", "start", "--block")),
+        ("10.0.0.1", ("vllm", "serve", "MiniMaxAI/MiniMax-M3")),
+    ]
+    assert "10.0.0.1:6379" in commands[1].argv
+    assert all("4" in command.argv for command in commands[:2]), "four GPUs on each of the two"
+    assert "--nnodes" not in commands[2].argv
+
+
+def test_numbering_twice_is_the_same_as_once() -> None:
+    once = as_node(job_of("vllm-nvidia-tp8"), 1, "10.0.0.1")
+    assert as_node(once, 1, "10.0.0.1:29501") == once
+    assert "--headless" not in as_node(once, 0, "10.0.0.1").argv
+
+
+@pytest.mark.parametrize(
+    ("master", "host", "port"),
+    [
+        ("10.0.0.1", "10.0.0.1", "29501"),
+        ("node1", "node1", "29501"),
+        ("node1:1234", "node1", "1234"),
+        ("fd00::2", "fd00::2", "29501"),
+        ("[fd00::2]:1234", "fd00::2", "1234"),
+    ],
+)
+def test_the_first_nodes_address_is_read_with_and_without_port(master: str, host: str, port: str) -> None:
+    argv = as_node(job_of("vllm-nvidia-tp8"), 1, master).argv
+    assert (option(argv, "--master-addr"), option(argv, "--master-port")) == ((host,), (port,))
+    with_brackets = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    assert option(as_node(job_of("sglang-8gpu"), 1, master).argv, "--dist-init-addr") == (with_brackets,)
+
+
+@given(st.text(max_size=30) | st.from_regex(r"[\w.:\[\]-]{0,20}(:[0-9]{1,6})?", fullmatch=True))
+def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
+    try:
+        argv = as_node(job_of("vllm-nvidia-tp8"), 0, master).argv
+    except ValueError as error:
+        assert "is no address of the first node" in str(error)
+    else:
+        (host,), (port,) = option(argv, "--master-addr"), option(argv, "--master-port")
+        assert master in (host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}")
+        assert not host.startswith("-") and 0 < int(port) < 65536
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "addresses", "said"),
+    [
+        ("trtllm-gb200-2x4", 2, ADDRESSES, "by Slurm only"),
+        ("dynamo-vllm-agg", 2, ADDRESSES, "launch files of its own"),
+        ("vllm-nvidia-tp8", 3, [*ADDRESSES, "10.0.0.3"], "cannot be divided among 3 nodes"),
+        ("vllm-nvidia-tp8", 1, ["10.0.0.1"], "One node needs no node numbers"),
+        ("vllm-nvidia-tp8", 2, ["10.0.0.1"], "name 2 addresses"),
+        ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "each once"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(name: str, nodes: int, addresses: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        node_commands(job_of(name, nodes), addresses)
+
+
+def test_only_vllm_goes_by_ray_and_only_nodes_that_there_are_have_a_number() -> None:
+    with pytest.raises(ValueError, match="Only vLLM is spread by Ray"):
+        node_commands(job_of("sglang-8gpu"), ADDRESSES, executor="ray")
+    with pytest.raises(ValueError, match="There is no node 2"):
+        as_node(job_of("vllm-nvidia-tp8"), 2, "10.0.0.1")
