@@ -138,7 +138,7 @@ class _Trial:
     ) -> None:
         self._client = client
         self._name = name
-        self._thinking = thinking
+        self._thinking: ThinkingMode = thinking
         self._bias = bias
         self._limit = limit
         self._wanted = wanted(thinking)

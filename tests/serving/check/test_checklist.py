@@ -166,6 +166,14 @@ async def test_a_server_that_says_nothing_of_itself() -> None:
     assert found["8-bit cache"].ok and found["chunked prefill"].ok
 
 
+async def test_a_hosted_api_shows_nothing_of_itself() -> None:
+    with ForcedServer() as server:
+        hosted = Endpoint(server.url, "m3", "openrouter", None, None, "reasoning", False)
+        (check,) = await checklist(hosted, api_key=None, workload=None)
+        assert server.paths == []
+    assert check.ok is None and "is no vLLM, SGLang or TensorRT-LLM" in check.detail
+
+
 @pytest.mark.parametrize(
     ("tokens", "work", "ok", "words"),
     [
@@ -256,7 +264,6 @@ def test_prefill_in_one_piece() -> None:
         ("vllm", "dev-of-mine", 128, None, "cannot be compared"),
         ("vllm", None, 128, None, "not known"),
         ("sglang", "0.5.23", None, True, "sglang 0.5.23: no trap is known"),
-        ("embedded", "1", None, None, "not known"),
     ],
 )
 async def test_versions_against_the_table_of_traps(
