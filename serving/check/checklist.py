@@ -52,6 +52,10 @@ async def checklist(
     `prometheus`: the address of one, which is asked whether it reads the server's metrics. `findings`: what an
     examination found, made here if there was none.
     """
+    if endpoint.flavour not in tuple(Engine):
+        # A hosted API shows none of this, and its list of models may be for everybody.
+        detail = f"not looked at: {endpoint.host} is no vLLM, SGLang or TensorRT-LLM"
+        return [Check("settings", None, detail)]
     state, open_to = await asyncio.gather(
         engine_state(endpoint, api_key=api_key), asyncio.to_thread(_own_address)
     )
@@ -74,7 +78,7 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
     """The engine's version and block size against the table of traps, on this machine's GPUs if the server is here,
     else on all GPUs that there are."""
     name, version = "version", endpoint.version
-    if endpoint.flavour not in tuple(Engine) or version is None:
+    if version is None:
         return Check(name, None, "not known")
     try:
         Version(version)

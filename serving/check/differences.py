@@ -33,7 +33,7 @@ def faults(said: Said, wanted: Said) -> list[str]:
     for number, (call, right) in enumerate(zip(said.calls, wanted.calls, strict=True), start=1):
         if call[0] != right[0]:
             found.append(f"call {number} is to {call[0]!r}, not to {right[0]!r}")
-        elif difference := _difference(right[1], call[1], f"of call {number}"):
+        elif difference := _difference(right[1], call[1], f"call {number}"):
             found.append(difference)
     return found
 
@@ -46,7 +46,7 @@ def _difference(wanted: Any, got: Any, where: str) -> str | None:
     """The first difference of two JSON values; numbers are equal as in JSON, but true is no number."""
     if isinstance(wanted, Mapping) and isinstance(got, Mapping):
         for key in (*wanted, *(key for key in got if key not in wanted)):
-            inner = f"{key!r} {where}"
+            inner = f"{key!r} of {where}"
             if key not in got:
                 return f"{inner} is missing"
             if key not in wanted:

@@ -138,11 +138,11 @@ class _Trial:
     ) -> None:
         self._client = client
         self._name = name
-        self._thinking = thinking
+        self._thinking: ThinkingMode = thinking
         self._bias = bias
         self._limit = limit
         self._wanted = wanted(thinking)
-        self._flavour = client.endpoint.flavour
+        self._flavour: Flavour = client.endpoint.flavour
         self.silent = False  # whether the server did not answer at all
 
     async def check(self) -> Check:
@@ -203,6 +203,8 @@ class _Trial:
         if not wrong:
             reason = heard.finish
             return True, [] if reason == "tool_calls" else [f"its finish reason is {reason!r}"]
+        if self._fits_loosely(heard.plain):
+            return True, ["as written, behind a token of the model's own"]
         if heard.ours == self._wanted or self._fits_loosely(heard.ours):
             return None, wrong
         if not heard.beginning:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.servers.loopback import LoopbackServer, QuietHandler
+
+Answer: TypeAlias = "str | tuple[int, str] | list[dict[str, Any]] | None"
+"""JSON or text, with another status than 200 as a pair; the events of a stream; None for a page that is not there."""
 
 BLOCK = 128
 """Tokens that are kept together; a word is a token here."""
@@ -26,6 +29,7 @@ class EngineServer(LoopbackServer):
         reporting: bool = True,
         tokenizer_seconds: float = 0.0,
         missing: tuple[str, ...] = (),
+        everywhere: bool = False,
     ) -> None:
         self.caching = caching
         self.reporting = reporting
@@ -39,33 +43,56 @@ class EngineServer(LoopbackServer):
 
         class Handler(QuietHandler):
             def do_GET(self) -> None:
-                text = f'vllm:prefix_cache_hits_total{{engine="0"}} {float(server.hits)}\n'
-                self._answer(text if self.path == "/metrics" else None)
+                self._send(
+                    server.get(self.path, {name.lower(): value for name, value in self.headers.items()})
+                )
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.paths.append(self.path)
-                match self.path:
-                    case "/v1/completions":
-                        self._answer(json.dumps(server._complete(body["prompt"])))
-                    case "/tokenize":
-                        self._answer(json.dumps(server._tokenize(body["prompt"])))
-                    case _:
-                        self._answer(None)
+                self._send(server.post(self.path, body))
 
-            def _answer(self, text: str | None) -> None:
-                found = text is not None and self.path not in server.missing
-                data = (text if found and text is not None else '{"detail": "Not Found"}').encode()
-                self.send_response(200 if found else 404)
+            def _send(self, answer: Answer) -> None:
+                if answer is None or self.path in server.missing:
+                    answer = 404, '{"detail": "Not Found"}'
+                if isinstance(answer, list):
+                    self._stream(answer)
+                    return
+                status, text = (200, answer) if isinstance(answer, str) else answer
+                data = text.encode()
+                self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
 
-        super().__init__(Handler)
+            def _stream(self, events: list[dict[str, Any]]) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Connection", "close")
+                self.end_headers()
+                self.close_connection = True
+                for event in [*map(json.dumps, events), "[DONE]"]:
+                    self.wfile.write(f"data: {event}\n\n".encode())
+
+        super().__init__(Handler, everywhere=everywhere)
 
     @property
     def url(self) -> str:
         return f"http://{self.host}/v1"
+
+    def get(self, path: str, headers: dict[str, str]) -> Answer:
+        """The answer to a GET; the names of headers are in lower case."""
+        hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {float(self.hits)}\n'
+        return hits if path == "/metrics" else None
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """The answer to a POST."""
+        match path:
+            case "/v1/completions":
+                return json.dumps(self._complete(body["prompt"]))
+            case "/tokenize":
+                return json.dumps(self._tokenize(body["prompt"]))
+        return None
 
     def _complete(self, prompt: str) -> dict[str, Any]:
         self.prompts.append(prompt)

@@ -26,10 +26,13 @@ class _Server(ThreadingHTTPServer):
 
 
 class LoopbackServer:
-    """Serves `handler` on 127.0.0.1 while it is entered, in a thread of its own; port 0 stands for a free one."""
+    """Serves `handler` on 127.0.0.1, or all addresses (`everywhere`), while it is entered, in a thread of its own; port 0
+    stands for a free one."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0) -> None:
-        self._server = _Server(("127.0.0.1", port), handler)
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], port: int = 0, *, everywhere: bool = False
+    ) -> None:
+        self._server = _Server(("0.0.0.0" if everywhere else "127.0.0.1", port), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> Self:

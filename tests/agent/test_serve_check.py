@@ -1,0 +1,98 @@
+"""`m3agent serve check` and `scrape` as people start them: table, JSON, sentences and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from m3agent.agent.servers import ServerRecord, write_record
+from tests.servers.forced import ForcedServer
+
+# The commands stand under `serve`; here they stand alone.
+PROGRAM = """
+import typer
+from m3agent.agent import serve_check_command as commands
+app = typer.Typer()
+app.command()(commands.check)
+app.command()(commands.scrape)
+app()
+"""
+
+
+def run(state: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=state,
+        env={**os.environ, "M3AGENT_STATE": str(state), "HF_HOME": str(state), **env},
+    )
+
+
+def test_a_server_is_checked_and_each_name_comes_once(tmp_path: Path) -> None:
+    with ForcedServer(in_reasoning=True) as server:
+        done = run(tmp_path, "check", "--endpoint", server.url, "--context", "131072", "--json")
+    found = {check["name"]: check for check in json.loads(done.stdout)}
+    assert len(found) == len(json.loads(done.stdout))
+    assert {"no thinking", "token ids", "tool call", "workload", "key"} <= found.keys()
+    assert found["context"]["ok"] and found["tool call"]["ok"] and found["thinking enabled"]["ok"]
+    failed = [name for name, check in found.items() if check["ok"] is False]
+    assert done.returncode == (4 if failed else 0)
+    assert set(failed) <= {"key", "tokenizer"}  # what the machine that runs this has
+    assert "m3agent: checking a tool call\n" in done.stderr
+
+
+def test_what_failed_is_named_with_its_remedy(tmp_path: Path) -> None:
+    with ForcedServer("strings", mind="random") as server:
+        write_record(tmp_path, ServerRecord(f"http://{server.host}", "vllm", os.getpid()))
+        done = run(tmp_path, "check", NO_COLOR="1")
+    assert done.returncode == 4
+    lines = done.stdout.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("failed   no thinking")]
+    assert lines[at + 1].strip().startswith("to fix: start it with --tool-call-parser minimax_m3")
+    assert any(line.startswith("failed   tool call") and "random weights" in line for line in lines)
+    assert any(line.startswith("-        thinking round trip") for line in lines)
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (
+            ["check"],
+            2,
+            "no server is running here: start one with m3agent serve, or name one with --endpoint",
+        ),
+        (["check", "--endpoint", "http://127.0.0.1:9"], 4, "No answer from a model server at 127.0.0.1:9"),
+        (["scrape", "--endpoint", "http://127.0.0.1:9"], 4, "No answer from a model server at 127.0.0.1:9"),
+    ],
+)
+def test_no_server(arguments: list[str], code: int, said: str, tmp_path: Path) -> None:
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"m3agent: {said}") and done.stderr.count("\n") == 1
+
+
+def test_work_that_no_server_holds(tmp_path: Path) -> None:
+    with ForcedServer() as server:
+        done = run(tmp_path, "check", "--endpoint", server.url, "--context", "1000", "--typical", "2000")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a typical sequence of 2,000 tokens is not within the context" in done.stderr
+
+
+def test_a_scrape_configuration_and_its_alerts(tmp_path: Path) -> None:
+    with ForcedServer() as server:
+        done = run(tmp_path, "scrape", "--endpoint", server.url, "--credentials-file", "/etc/key")
+        rules = run(tmp_path, "scrape", "--endpoint", server.url, "--alerts")
+    assert (done.returncode, done.stderr) == (rules.returncode, rules.stderr) == (0, "")
+    (job,) = yaml.safe_load(done.stdout)["scrape_configs"]
+    assert job["static_configs"][0]["targets"] == [server.host]
+    assert job["authorization"]["credentials_file"] == "/etc/key"
+    assert len(yaml.safe_load(rules.stdout)["groups"][0]["rules"]) == 4

@@ -1,0 +1,64 @@
+"""What is printed for Prometheus is YAML that says what it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from m3agent.serving.check.scrape import alert_rules, scrape_config
+from m3agent.serving.endpoint import Endpoint, Flavour
+
+
+def endpoint(url: str = "http://gpu:8000/v1", flavour: Flavour = "vllm", model: str = "m3") -> Endpoint:
+    return Endpoint(url, model, flavour, "0.24.0", 131_072, "reasoning", False)
+
+
+def job(text: str) -> dict[str, Any]:
+    (found,) = yaml.safe_load(text)["scrape_configs"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_job() -> None:
+    assert job(scrape_config(endpoint())) == {
+        "job_name": "m3agent",
+        "metrics_path": "/metrics",
+        "scrape_interval": "15s",
+        "static_configs": [{"targets": ["gpu:8000"], "labels": {"engine": "vllm", "model": "m3"}}],
+    }
+
+
+def test_a_key_stays_in_its_file_and_others_see_no_password() -> None:
+    found = job(
+        scrape_config(
+            endpoint("https://me:secret@gpu/v1"), credentials_file="/etc/key: #1", labels={"team": "a"}
+        )
+    )
+    assert found["scheme"] == "https"
+    assert found["authorization"] == {"type": "Bearer", "credentials_file": "/etc/key: #1"}
+    assert found["static_configs"][0]["targets"] == ["gpu"]
+    assert found["static_configs"][0]["labels"]["team"] == "a"
+    assert "secret" not in str(found)
+
+
+@pytest.mark.parametrize("model", ['a"b', "no: yes", "日本 🙂", "- x\n- y", "{}", "\\"])
+def test_any_name_of_a_model(model: str) -> None:
+    assert job(scrape_config(endpoint(model=model)))["static_configs"][0]["labels"]["model"] == model
+
+
+def test_the_page_of_trtllm_is_another() -> None:
+    assert job(scrape_config(endpoint(flavour="trtllm")))["metrics_path"] == "/prometheus/metrics"
+
+
+@pytest.mark.parametrize(("flavour", "count"), [("vllm", 4), ("sglang", 4), ("trtllm", 1)])
+def test_alerts(flavour: Flavour, count: int) -> None:
+    (group,) = yaml.safe_load(alert_rules(endpoint(flavour=flavour)))["groups"]
+    rules = {rule["alert"]: rule for rule in group["rules"]}
+    assert len(rules) == count
+    assert rules["M3ServerDown"]["expr"] == 'up{job="m3agent"} == 0'
+    for rule in rules.values():
+        assert rule.keys() == {"alert", "expr", "for", "annotations"}
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert count == 1 or rule["alert"] == "M3ServerDown" or f"{flavour}:" in rule["expr"]
