@@ -1,0 +1,213 @@
+"""Reads what an engine writes while it starts: how far it is, what it found, and what may explain its end.
+
+An engine is many processes that write into one file, so lines of several workers mix, bars overwrite themselves with
+carriage returns, and a line may be torn, coloured, megabytes long or no text at all. Whatever comes, the reader keeps a
+bounded amount of it, and progress never goes back. The lines it looks for are named with where they are written.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from m3agent.serving.launch.load_signs import (
+    ANY_BAR,
+    BAR,
+    GRAPH_SIZES,
+    GRAPHS_AHEAD,
+    GRAPHS_TOOK,
+    READY_ELSE,
+    READY_WHEN,
+    SGLANG_TOOK,
+    SIGNS,
+    TRT_GRAPH,
+    TRT_GRAPHS,
+    Bar,
+    Facts,
+    LoadPhase,
+    Progress,
+    bar_of,
+)
+from m3agent.serving.launch.log_line import ANSI, CONTINUES, Line, line_of
+
+MOST_CHARACTERS = 4096
+"""Kept of a line; what tells something stands at its beginning."""
+TAIL_LINES = 400
+ERROR_LINES = 300
+"""Different error lines kept; when there are more, the oldest third and the newest stay."""
+_FIRST_ERRORS = 100
+_MOST_NAMES = 64  # of bars and details in a phase: an engine has a handful
+_MOST_GRAPHS = 1000
+_AFTER_AN_ERROR = 6  # lines that a message may go on for
+_PIECE = 1 << 20  # bytes taken in at a time, so that what a huge piece is cut into is not all there at once
+_ENDS = re.compile(r"[\r\n]")
+
+
+class LogReader:
+    """Takes an engine's output in pieces; `engine` is vllm, sglang, trtllm or dynamo, None if it is not known.
+
+    `facts` is what the engine said of itself, `progress` how far it is. `tail` and `errors` are for whoever wants to
+    know why it ended. Nothing that it is given makes it raise, and it keeps some three million characters at most.
+    """
+
+    def __init__(self, engine: str | None = None) -> None:
+        self.facts = Facts()
+        self.progress = Progress(LoadPhase.STARTING)
+        self.bytes_seen = 0
+        self._ready_when = READY_WHEN.get(engine or "", READY_ELSE)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._line = ""  # as far as it has come, cut to what is kept
+        self._text_seen = self._garbage_seen = 0
+        self._tail: deque[Line] = deque(maxlen=TAIL_LINES)
+        self._errors: dict[str, Line] = {}  # by their text without numbers, in the order in which they came
+        self._after_error = 0
+        self._counts: dict[tuple[LoadPhase, str, int], int] = {}
+        self._details: set[str] = set()
+        self._told = False
+        self._graphs_ahead = 0
+        self._graphs_done: set[str] = set()
+        self._graph_gib: dict[str, float] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether the engine has said that it answers."""
+        return self.progress.phase is LoadPhase.READY
+
+    @property
+    def garbled(self) -> bool:
+        """Whether what came is no text for the most part."""
+        return self._garbage_seen > self._text_seen / 4
+
+    @property
+    def tail(self) -> Sequence[Line]:
+        """The last lines, bars left out, and those from before it was ready."""
+        return [*self._tail, *([line_of(self._line)] if self._line.strip() else [])]
+
+    @property
+    def errors(self) -> Sequence[Line]:
+        """Different lines that look like errors, oldest first; without those from before it was ready."""
+        return list(self._errors.values())
+
+    def feed(self, data: bytes) -> list[Progress]:
+        """Take some bytes; what has changed since the last time, in order."""
+        news: list[Progress] = []
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self.bytes_seen += len(piece)
+            text = self._decoder.decode(piece)
+            self._text_seen += len(text)
+            self._garbage_seen += text.count("\ufffd") + text.count("\x00")
+            *whole, rest = _ENDS.split(text)
+            for end in whole:
+                self._keep(end)
+                self._take(self._line, news)
+                self._line = ""
+            self._keep(rest)
+        self._bars(self._line, news)  # a bar that is whole counts before the next one overwrites it
+        return news
+
+    def _keep(self, text: str) -> None:
+        self._line += text[: MOST_CHARACTERS - len(self._line)]
+
+    def _take(self, text: str, news: list[Progress]) -> None:
+        if not text.strip():
+            return
+        if self._bars(text, news):
+            text = BAR.sub("", ANSI.sub("", text))  # another process may have gone on in the same line
+        line = line_of(text)
+        if not line.message.strip() or ANY_BAR.search(line.message):
+            return
+        self._remember(line)
+        if not self.ready:
+            self._look(line.message, news)
+
+    def _remember(self, line: Line) -> None:
+        self._tail.append(line)
+        goes_on = self._after_error > 0 and CONTINUES.match(line.message) is not None and not line.harmless
+        self._after_error = _AFTER_AN_ERROR if line.error else self._after_error - 1 if goes_on else 0
+        if not (line.error or goes_on):
+            return
+        self._errors.setdefault(re.sub(r"\d+", "0", line.message[:500]), line)
+        if len(self._errors) > ERROR_LINES:
+            del self._errors[next(islice(self._errors, _FIRST_ERRORS, None))]
+
+    def _look(self, message: str, news: list[Progress]) -> None:
+        if self._ready_when.match(message):
+            self._advance(LoadPhase.READY, 0, 0, "", news)
+            self._errors.clear()  # none of it did any harm
+            self._tail.clear()
+            return
+        self._advance(LoadPhase.STARTING, 0, 0, "", news)
+        for sign in SIGNS:
+            if found := sign.pattern.search(message):
+                if sign.take is not None:
+                    sign.take(self.facts, found)
+                if sign.phase is not None:
+                    self._advance(sign.phase, 0, 0, sign.detail, news)
+        self._look_for_graphs(message, news)
+
+    def _look_for_graphs(self, message: str, news: list[Progress]) -> None:
+        if found := GRAPHS_AHEAD.match(message):
+            self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", found[1])))
+            self._advance(LoadPhase.MEMORY, 0, 0, "", news)
+        elif found := GRAPHS_TOOK.match(message):
+            self._graph_gib["all"] = float(found[1])
+        elif (found := SGLANG_TOOK.match(message)) and len(self._graph_gib) < _MOST_NAMES:
+            self._graph_gib[found[1]] = float(found[2])
+        elif found := GRAPH_SIZES.match(message):
+            self._graphs_ahead = max(self._graphs_ahead, len(found[1].split(",")))
+            self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
+        elif found := TRT_GRAPHS.match(message):
+            self._graphs_ahead = max(self._graphs_ahead, int(found[1]))
+            self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
+        elif (found := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
+            self._graphs_ahead, _MOST_GRAPHS
+        ):
+            self._graphs_done.add(found[1])  # each rank says it, and so does the run before the last
+            self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead, "", news)
+        if self._graph_gib:
+            self.facts.graph_gib = round(sum(self._graph_gib.values()), 2)
+
+    def _bars(self, text: str, news: list[Progress]) -> bool:
+        """Count the bars of a line; whether there were any."""
+        if "%" not in text:
+            return False
+        found = False
+        for match in BAR.finditer(ANSI.sub("", text)):
+            found = True
+            bar, done, total = bar_of(match["what"]), int(match["done"]), int(match["total"])
+            if total > 0 and done <= total:
+                self._count(bar, done, total, news)
+        return found
+
+    def _count(self, bar: Bar, done: int, total: int, news: list[Progress]) -> None:
+        if bar.phase < self.progress.phase:
+            return
+        key = (bar.phase, bar.name, total)
+        if key not in self._counts and len(self._counts) >= _MOST_NAMES:
+            return
+        self._counts[key] = max(done, self._counts.get(key, 0))
+        here = {key: done for key, done in self._counts.items() if key[0] is bar.phase}
+        known = sum(total for _, _, total in here)
+        ahead = self._graphs_ahead if bar.phase is LoadPhase.GRAPHS else 0
+        self._advance(bar.phase, sum(here.values()), max(known, ahead), bar.detail, news)
+
+    def _advance(self, phase: LoadPhase, done: int, total: int, detail: str, news: list[Progress]) -> None:
+        now = self.progress
+        if phase < now.phase:
+            return
+        if phase == now.phase:
+            done, total = max(done, now.done), max(total, now.total)
+            if detail in self._details or not detail or len(self._details) >= _MOST_NAMES:
+                detail = now.detail  # other workers say the same
+        else:
+            self._details.clear()
+        self._details.add(detail)
+        new = Progress(phase, done, total, detail)
+        if new != now or not self._told:
+            self.progress = new
+            self._told = True
+            news.append(new)
