@@ -1,0 +1,214 @@
+"""Says in one sentence why an engine ended: what is wrong, with its numbers, and what to do."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.serving.launch.engine_log import LogReader
+from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, Kind, Row, Values
+
+__all__ = ["Asked", "Fault", "Kind", "explain", "read_log"]
+
+_SHOWN = 200  # characters of an engine's own words
+_VALUE = 160  # characters of what a pattern found
+_START_BYTES, _END_BYTES = 8 << 20, 8 << 20
+
+# What follows from a fault elsewhere, which is the one to be told.
+_CONSEQUENCE = re.compile(
+    r"Engine core initialization failed|EngineDeadError|EngineCore (?:failed|encountered)|WorkerProc (?:init|failed)"
+    r"|^Process \S+:|output_handler failed|Received sigquit|error messages above|kill_process_tree|worker returned error"
+    r"|Connection (?:closed|reset) by peer|BrokenPipe|CancelledError|KeyboardInterrupt|SystemExit|died unexpectedly"
+    r"|hit an exception|cancelled|errored out|shutting down|Exception ignored in|EOFError|handshake"
+)
+_DIED = re.compile(
+    r"EngineDeadError|engine core exited unexpectedly|died unexpectedly|Received sigquit|died with exit code"
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why an engine ended. `sentence` is for people; `evidence` the log's own words, empty if there are none; `source`
+    where the rule that found it has it from."""
+
+    kind: Kind
+    sentence: str
+    evidence: str = ""
+    source: str = ""
+
+
+def read_log(path: Path, engine: str | None = None) -> LogReader:
+    """A log that was written by now; of a very long one the beginning and the end. Raises OSError."""
+    reader = LogReader(engine)
+    with path.open("rb") as file:
+        reader.feed(file.read(_START_BYTES))
+        size = file.seek(0, 2)
+        file.seek(max(_START_BYTES, size - _END_BYTES))
+        reader.feed(file.read(_END_BYTES))
+    return reader
+
+
+def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, asked: Asked) -> Fault:
+    """Why an engine ended. `engine` is vllm, sglang, trtllm or dynamo; `log` what was read while it ran, the file, or
+    its text; `exit_code` that of its process, negative or 128 + N after signal N, None where it is not known.
+
+    Never raises: where nothing can be made of the log, the sentence says so.
+    """
+    if isinstance(log, Path):
+        try:
+            reader = read_log(log, engine)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            return Fault(
+                Kind.LOG,
+                f"{_name(engine)} ended {_with(exit_code)}, and its log {log} cannot be read ({why}), so why is not "
+                "known; start it again and look at what it writes.",
+            )
+    elif isinstance(log, str):
+        reader = LogReader(engine)
+        reader.feed(log.encode(errors="replace"))
+    else:
+        reader = log
+    said = [line for line in (*reader.errors, *reader.tail) if not line.harmless]
+    known = _known(engine, "\n".join(line.message for line in said), reader, asked)
+    if known is not None:
+        return known
+    errors = [line.message for line in said if line.error]
+    causes = [message for message in errors if not _CONSEQUENCE.search(message)]
+    fault = None if causes else _without_words(engine, reader, errors, exit_code, asked)
+    return fault or _last_words(engine, reader, causes or errors, exit_code, asked)
+
+
+def _known(engine: str, text: str, reader: LogReader, asked: Asked) -> Fault | None:
+    for row in ROWS:
+        if row.phases is not None and reader.progress.phase not in row.phases:
+            continue
+        found = row.pattern.search(text)
+        sentence = _sentence(row, found, engine, asked) if found is not None else None
+        if found is not None and sentence is not None:
+            return Fault(row.kind, sentence, _shown(_line_around(text, found)), row.source)
+    return None
+
+
+def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str | None:
+    values: Values = {
+        "name": _name(engine),
+        "too_old": TOO_OLD.get(engine, TOO_OLD["vllm"]),
+        "port": str(asked.port),
+        "next_port": str(asked.port + 1 if asked.port < 65535 else 8000),
+        "model": asked.model or "the model",
+        "gpus": str(asked.gpus),
+        "log": str(asked.log),
+    }
+    values |= {name: value or "" for name, value in found.groupdict().items()}
+    if row.reckon is not None:
+        try:
+            values |= row.reckon(values)
+        except (ValueError, OverflowError):  # what looks like a number in the log is none
+            return None
+    values = {name: _shown(value, _VALUE) for name, value in values.items()}
+    return f"{row.what.format_map(values)}; {row.fix.format_map(values)}."
+
+
+def _line_around(text: str, found: re.Match[str]) -> str:
+    start = text.rfind("\n", 0, found.start()) + 1
+    end = text.find("\n", found.start())
+    return text[start : end if end >= 0 else len(text)]
+
+
+def _without_words(
+    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
+) -> Fault | None:
+    """What can be said where the log names no cause."""
+    number, name, log = _signal(exit_code), _name(engine), asked.log
+    if exit_code == 127:
+        return Fault(
+            Kind.PROGRAM,
+            f"{name} is not installed where it was to be started; install it there, or activate the environment that "
+            "has it.",
+        )
+    if number == signal.SIGKILL:
+        return Fault(
+            Kind.HOST_MEMORY,
+            f"{name} was killed without a word, which the kernel does when this machine's own memory (not the GPUs') "
+            "runs out; give the machine or the container more, or stop what else uses it; dmesg says who was killed.",
+        )
+    if number == signal.SIGBUS:
+        return Fault(
+            Kind.SHARED_MEMORY,
+            f"{name} was ended by a bus error, which a full /dev/shm gives; start the container with --ipc=host or "
+            "--shm-size=16g.",
+        )
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL):
+        return Fault(
+            Kind.GPU_FAULT,
+            f"{name} crashed (signal {number}) and said nothing of why; look at the end of {log}, and whether the versions "
+            "of driver, torch and engine go together.",
+        )
+    if any(_DIED.search(line.message) for line in reader.tail):
+        when = "while it was serving" if reader.ready else "before it was ready"
+        return Fault(
+            Kind.DIED,
+            f"{name}'s core ended {when} and left no reason, so it was killed, or crashed on the GPU; look at dmesg and at "
+            f"the end of {log}.",
+            _shown(errors[-1]) if errors else "",
+        )
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        return Fault(
+            Kind.STOPPED, f"{name} was told to end (signal {number}); start it again if that was not meant."
+        )
+    if not reader.bytes_seen:
+        return Fault(
+            Kind.UNKNOWN,
+            f"{name} ended {_with(exit_code)} and wrote nothing to {log}; start its command by hand (m3agent serve "
+            "--dry-run prints it) to see what it says.",
+        )
+    if reader.garbled:
+        return Fault(
+            Kind.LOG,
+            f"{name} ended {_with(exit_code)}, and its log {log} is no text, so why is not known; start it again.",
+        )
+    if exit_code == 0:
+        return Fault(
+            Kind.STOPPED, f"{name} ended without an error; if that was not meant, look at the end of {log}."
+        )
+    return None
+
+
+def _last_words(
+    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
+) -> Fault:
+    words = errors or [line.message for line in reader.tail if line.message.strip()]
+    shown = _shown(words[-1]) if words else "nothing that can be read"
+    return Fault(
+        Kind.UNKNOWN,
+        f"{_name(engine)} ended {_with(exit_code)}: {shown}; all of it is in {asked.log}.",
+        shown,
+    )
+
+
+def _name(engine: str) -> str:
+    return NAMES.get(engine, "The engine")
+
+
+def _with(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "unexpectedly"
+    number = _signal(exit_code)
+    return f"by signal {number}" if number else f"with exit code {exit_code}"
+
+
+def _signal(exit_code: int | None) -> int | None:
+    """The signal that ended a process, as subprocess (negative) or a shell (128 + N) tells it."""
+    if exit_code is None:
+        return None
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    return number if 0 < number <= signal.SIGRTMAX else None
+
+
+def _shown(text: str, most: int = _SHOWN) -> str:
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(" .;:")
+    return line if len(line) <= most else line[: most - 1] + "…"
