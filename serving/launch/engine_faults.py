@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, Kind, Row, Values
-from m3agent.serving.launch.log_line import Line
 
 __all__ = ["Asked", "Fault", "Kind", "explain", "read_log"]
 
@@ -75,25 +73,27 @@ def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, ask
     else:
         reader = log
     said = [line for line in (*reader.errors, *reader.tail) if not line.harmless]
-    return (
-        _known(engine, "\n".join(line.message for line in said), reader, asked)
-        or _by_exit(engine, reader, exit_code, asked)
-        or _last_words(engine, reader, said, exit_code, asked)
-    )
+    known = _known(engine, "\n".join(line.message for line in said), reader, asked)
+    if known is not None:
+        return known
+    errors = [line.message for line in said if line.error]
+    causes = [message for message in errors if not _CONSEQUENCE.search(message)]
+    fault = None if causes else _without_words(engine, reader, errors, exit_code, asked)
+    return fault or _last_words(engine, reader, causes or errors, exit_code, asked)
 
 
 def _known(engine: str, text: str, reader: LogReader, asked: Asked) -> Fault | None:
     for row in ROWS:
         if row.phases is not None and reader.progress.phase not in row.phases:
             continue
-        if found := row.pattern.search(text):
-            return Fault(
-                row.kind, _sentence(row, found, engine, asked), _shown(_line_around(text, found)), row.source
-            )
+        found = row.pattern.search(text)
+        sentence = _sentence(row, found, engine, asked) if found is not None else None
+        if found is not None and sentence is not None:
+            return Fault(row.kind, sentence, _shown(_line_around(text, found)), row.source)
     return None
 
 
-def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str:
+def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str | None:
     values: Values = {
         "name": _name(engine),
         "too_old": TOO_OLD.get(engine, TOO_OLD["vllm"]),
@@ -105,10 +105,10 @@ def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str:
     }
     values |= {name: value or "" for name, value in found.groupdict().items()}
     if row.reckon is not None:
-        with contextlib.suppress(
-            ValueError, OverflowError
-        ):  # digits that make no number: they stay as they are
+        try:
             values |= row.reckon(values)
+        except (ValueError, OverflowError):  # what looks like a number in the log is none
+            return None
     values = {name: _shown(value, _VALUE) for name, value in values.items()}
     return f"{row.what.format_map(values)}; {row.fix.format_map(values)}."
 
@@ -119,10 +119,11 @@ def _line_around(text: str, found: re.Match[str]) -> str:
     return text[start : end if end >= 0 else len(text)]
 
 
-def _by_exit(engine: str, reader: LogReader, exit_code: int | None, asked: Asked) -> Fault | None:
-    """What the exit code alone tells, where the log tells nothing."""
-    number = _signal(exit_code)
-    name = _name(engine)
+def _without_words(
+    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
+) -> Fault | None:
+    """What can be said where the log names no cause."""
+    number, name, log = _signal(exit_code), _name(engine), asked.log
     if exit_code == 127:
         return Fault(
             Kind.PROGRAM,
@@ -141,46 +142,52 @@ def _by_exit(engine: str, reader: LogReader, exit_code: int | None, asked: Asked
             f"{name} was ended by a bus error, which a full /dev/shm gives; start the container with --ipc=host or "
             "--shm-size=16g.",
         )
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL):
+        return Fault(
+            Kind.GPU_FAULT,
+            f"{name} crashed (signal {number}) and said nothing of why; look at the end of {log}, and whether the versions "
+            "of driver, torch and engine go together.",
+        )
+    if any(_DIED.search(line.message) for line in reader.tail):
+        when = "while it was serving" if reader.ready else "before it was ready"
+        return Fault(
+            Kind.DIED,
+            f"{name}'s core ended {when} and left no reason, so it was killed, or crashed on the GPU; look at dmesg and at "
+            f"the end of {log}.",
+            _shown(errors[-1]) if errors else "",
+        )
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return Fault(
             Kind.STOPPED, f"{name} was told to end (signal {number}); start it again if that was not meant."
         )
-    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL) and not reader.errors:
-        return Fault(
-            Kind.GPU_FAULT,
-            f"{name} crashed (signal {number}) and said nothing of why; look at the end of {asked.log}, and whether the "
-            "versions of driver, torch and engine go together.",
-        )
-    return None
-
-
-def _last_words(
-    engine: str, reader: LogReader, said: Sequence[Line], exit_code: int | None, asked: Asked
-) -> Fault:
-    name, log = _name(engine), asked.log
     if not reader.bytes_seen:
         return Fault(
             Kind.UNKNOWN,
             f"{name} ended {_with(exit_code)} and wrote nothing to {log}; start its command by hand (m3agent serve "
             "--dry-run prints it) to see what it says.",
         )
-    errors = [line.message for line in said if line.error]
-    causes = [message for message in errors if not _CONSEQUENCE.search(message)]
-    if not causes and reader.garbled:
+    if reader.garbled:
         return Fault(
             Kind.LOG,
             f"{name} ended {_with(exit_code)}, and its log {log} is no text, so why is not known; start it again.",
         )
-    if not causes and any(_DIED.search(line.message) for line in (*said, *reader.tail)):
+    if exit_code == 0:
         return Fault(
-            Kind.DIED,
-            f"{name}'s core ended {'while it was serving' if reader.ready else 'before it was ready'} and left no reason, "
-            f"so it was killed or crashed on the GPU; look at dmesg and at the end of {log}.",
-            _shown(errors[-1]) if errors else "",
+            Kind.STOPPED, f"{name} ended without an error; if that was not meant, look at the end of {log}."
         )
-    shown = causes or errors or [line.message for line in reader.tail]
-    words = _shown(shown[-1]) if shown else "nothing that can be read"
-    return Fault(Kind.UNKNOWN, f"{name} ended {_with(exit_code)}: {words}; all of it is in {log}.", words)
+    return None
+
+
+def _last_words(
+    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
+) -> Fault:
+    words = errors or [line.message for line in reader.tail if line.message.strip()]
+    shown = _shown(words[-1]) if words else "nothing that can be read"
+    return Fault(
+        Kind.UNKNOWN,
+        f"{_name(engine)} ended {_with(exit_code)}: {shown}; all of it is in {asked.log}.",
+        shown,
+    )
 
 
 def _name(engine: str) -> str:
@@ -203,5 +210,5 @@ def _signal(exit_code: int | None) -> int | None:
 
 
 def _shown(text: str, most: int = _SHOWN) -> str:
-    line = " ".join(text.split()).rstrip(" .;:")
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(" .;:")
     return line if len(line) <= most else line[: most - 1] + "…"

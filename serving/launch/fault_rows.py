@@ -181,6 +181,7 @@ TOO_OLD: Mapping[str, str] = {
 """First versions that are known to have M3."""
 
 _PLAN = "m3agent plan says what fits"
+_SHM = "/dev/shm"  # noqa: S108  # named, not written to
 _VLLM_ARGS = "vLLM 0.24, config/model.py"
 _HUB = "huggingface_hub 2.4, utils/_http.py"
 
@@ -402,12 +403,16 @@ _AT_THE_START: tuple[Row, ...] = (
         "download the checkpoint anew (hf download {model}); tokenizer.json and config.json belong to it",
         "transformers 5.23, configuration_utils.py and tokenization_utils_base.py",
         reckon=lambda values: {
-            "file": values["file"] or ("" if values["tokenizer"] else "its configuration or tokenizer")
+            "file": values["file"]
+            or (f"the tokenizer in {there}" if (there := values["tokenizer"]) else "its configuration"),
+            "tokenizer": "",
         },
     ),
     Row(
         Kind.CHECKPOINT,
-        _re(r"(?P<folder>\S{1,300}) does not appear to have a file named (?P<file>[^\s]{1,200}?)\.(?: |$)"),
+        _re(
+            r"(?:^|\s)(?P<folder>\S{1,300}) does not appear to have a file named (?P<file>[^\s]{1,200}?)\.(?: |$)"
+        ),
         "{folder} has no {file}",
         "download the checkpoint anew, whole, or correct the path",
         "transformers 5.23, utils/hub.py",
@@ -485,10 +490,10 @@ _ANY_TIME: tuple[Row, ...] = (
     Row(
         Kind.SHARED_MEMORY,
         _re(
-            r"/dev/shm.*No space left|[Ee]rror while creating shared memory segment|insufficient shared memory"
+            rf"{_SHM}.*No space left|[Ee]rror while creating shared memory segment|insufficient shared memory"
             r"|unable to (?:allocate|resize|write|open).{0,40}shared memory(?!.*Too many open files)|Bus error"
         ),
-        "Shared memory (/dev/shm) is too small for {gpus} GPUs' processes, as it is in containers by default",
+        f"Shared memory ({_SHM}) is too small for {{gpus}} GPUs' processes, as it is in containers by default",
         "start the container with --ipc=host or --shm-size=16g",
         "vllm-project/vllm#14537, MiniMax-AI/MiniMax-01#42; torch",
     ),
@@ -531,7 +536,7 @@ _ANY_TIME: tuple[Row, ...] = (
             r"context_length \((?P<asked>\d+)\) is greater than the derived context_length \((?P<most>\d+)\)[^\n]*To allow overriding"
         ),
         "A window of {asked} tokens was asked for, and the checkpoint's config has {shown} positions",
-        "take --context {most}, or set SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1, which m3agent plan does",
+        "take --context {most}, or set SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1, which m3agent plan sets",
         "SGLang 0.5.23, configs/model_config.py",
         reckon=_positions,
     ),
@@ -678,7 +683,7 @@ _ANY_TIME: tuple[Row, ...] = (
             r"|Torch not compiled with CUDA|CUDA unknown error|CUDA driver initialization failed|libcuda\.so\.1: cannot open"
         ),
         "The engine sees no GPU",
-        "look whether nvidia-smi or rocm-smi shows any here; in a container the GPUs have to be passed (--gpus all)",
+        "look whether nvidia-smi or rocm-smi shows any here; in a container the GPUs have to be passed (docker's --gpus all)",
         "torch, c10/cuda and torch/cuda/__init__.py; vLLM 0.24, config/device.py",
     ),
     Row(

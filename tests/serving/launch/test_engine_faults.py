@@ -1,0 +1,341 @@
+"""What an engine's log comes down to: the fault, its numbers, and what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m3agent.serving.launch.engine_faults import Asked, Fault, Kind, explain
+from m3agent.serving.launch.engine_log import LogReader
+from m3agent.serving.launch.fault_rows import ROWS
+
+LOGS = Path(__file__).parent / "logs"
+ASKED = Asked(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
+
+CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
+    # run: real vLLM 0.24 and huggingface_hub 2.4
+    "vllm-core-killed-run": (Kind.DIED, ("while it was serving", "dmesg", "/run/engine.log")),
+    "vllm-memory-held-run": (
+        Kind.HELD,
+        ("101.0 of the 139.8 GiB of GPU 0", "38.77", "125.82", "m3agent serve stop"),
+    ),
+    "vllm-no-folder-run": (Kind.MODEL_MISSING, ("no model folder /models/nowhere",)),
+    "vllm-unknown-model-run": (Kind.MODEL_UNKNOWN, ("minimax_m9", "install vLLM 0.24.0")),
+    "vllm-choice-run": (Kind.VALUE, ("fp7", "--kv-cache-dtype", "fp8")),
+    "hub-gated-run": (Kind.GATED, ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
+    "hub-token-run": (Kind.GATED, ("refuses the token", "HF_TOKEN")),
+    "hub-missing-run": (Kind.MODEL_MISSING, ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
+    "hub-rate-run": (Kind.NETWORK, ("no more requests",)),
+    "hub-offline-run": (Kind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
+    "hub-dns-run": (Kind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
+    # pasted in issues
+    "vllm-port-issue9763": (Kind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
+    "vllm-rendezvous-port-issue11617": (Kind.PORT, ("among themselves", "start it again")),
+    "sglang-gated-pull14644": (Kind.GATED, ("hf auth login",)),
+    "sglang-capture-oom-issue5285": (
+        Kind.CAPTURING,
+        ("GPU 7", "448.00 MiB more", "187.75 MiB of 95.00 GiB", "CUDA graphs", "--context"),
+    ),
+    "trtllm-cache-oom-issue5872": (Kind.CACHE, ("108.86 of 140.06 GiB", "free_gpu_memory_fraction")),
+    "vllm-memory-held-issue25837": (Kind.HELD, ("0.8 of the 4.0 GiB of GPU 0",)),
+    "vllm-context-issue16118": (Kind.CONTEXT, ("1,048,576 tokens needs 24.00 GiB", "--context 435584")),
+    "vllm-driver-pull2544": (Kind.DRIVER, ("up to CUDA 12.4", "newer driver")),
+    "vllm-architecture-issue14452": (Kind.ARCHITECTURE, ("no kernels for this kind of GPU",)),
+    "vllm-nccl-issue4618": (Kind.COMMUNICATION, ("8 GPUs", "NCCL_DEBUG=WARN")),
+    "vllm-shm-issue14537": (Kind.SHARED_MEMORY, ("--ipc=host",)),
+    "vllm-host-memory-issue9753": (Kind.HOST_MEMORY, ("not the GPUs'",)),
+    "sglang-nvlink-issue1961": (Kind.GPU_FAULT, ("its link is faulty",)),
+    # rendered from the source's texts
+    "uvicorn-port-source": (Kind.PORT, ("Port 8000",)),
+    "sglang-port-source": (Kind.PORT, ("Port 8000",)),
+    "hub-disk-source": (Kind.DISK, ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
+    "linux-disk-source": (Kind.DISK, ("A disk is full",)),
+    "vllm-loading-oom-source": (Kind.LOADING, ("GPU 3", "weights were loaded", "2.25 GiB more")),
+    "vllm-profiling-oom-source": (Kind.PROFILING, ("a full batch", "512.00 MiB of 139.80 GiB")),
+    "vllm-sampler-oom-source": (Kind.PROFILING, ("A GPU ran out of memory", "--concurrency")),
+    "vllm-serving-oom-source": (Kind.SERVING, ("while it was serving", "1.50 GiB more")),
+    "sglang-memory-held-source": (Kind.HELD, ("some of the 8 GPUs",)),
+    "vllm-no-cache-source": (Kind.CACHE, ("no memory for the cache on 8 GPUs", "m3agent plan")),
+    "sglang-no-cache-source": (Kind.CACHE, ("no memory for the cache",)),
+    "vllm-context-source": (
+        Kind.CONTEXT,
+        ("44.25 GiB", "33.19", "786,500 tokens would fit", "--context 786432"),
+    ),
+    "vllm-positions-source": (Kind.POSITIONS, ("1,048,576", "524,288 positions", "--context 524288")),
+    "sglang-positions-source": (Kind.POSITIONS, ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
+    "torch-no-gpu-source": (Kind.NO_GPU, ("sees no GPU", "nvidia-smi")),
+    "vllm-few-gpus-source": (Kind.NO_GPU, ("8 GPUs are to be used", "sees 4", "--gpus")),
+    "cuda-fabric-source": (Kind.NO_GPU, ("fabric manager",)),
+    "argparse-option-source": (Kind.OPTION, ("--enable-moe-ep",)),
+    "click-option-source": (Kind.OPTION, ("TensorRT-LLM does not know the option --block-size",)),
+    "argparse-value-source": (Kind.VALUE, ("--tp-size", "invalid int value: 'four'")),
+    "pydantic-value-source": (Kind.VALUE, ("CacheConfig", "less than or equal to 1")),
+    "vllm-parser-source": (Kind.PARSER, ("no tool call parser minimax-m3; take minimax_m3.",)),
+    "vllm-parser-old-source": (Kind.PARSER, ("reasoning parser minimax_m3; install vLLM 0.24.0",)),
+    "sglang-parser-source": (Kind.PARSER, ("minimax-m3-nom", "take minimax-m3.")),
+    "vllm-registry-source": (Kind.MODEL_UNKNOWN, ("MiniMaxM3SparseForConditionalGeneration",)),
+    "trtllm-registry-source": (Kind.MODEL_UNKNOWN, ("MiniMaxM3Sparse", "TensorRT-LLM 1.3.0rc20")),
+    "vllm-fastokens-source": (Kind.FASTOKENS, ("pip install 'fastokens>=0.2'",)),
+    "vllm-fastokens-old-source": (Kind.FASTOKENS, ("version 0.1.3", "pip install 'fastokens>=0.2'")),
+    "sglang-fastokens-source": (Kind.FASTOKENS, ("pip install 'fastokens>=0.2'",)),
+    "python-module-source": (Kind.MODULE, ("xgrammar",)),
+    "python-program-source": (Kind.PROGRAM, ("not installed",)),
+    "vllm-core-9-source": (Kind.HOST_MEMORY, ("not the GPUs'", "dmesg")),
+    "python-files-source": (Kind.FILES, ("ulimit -n",)),
+    "transformers-json-source": (Kind.CHECKPOINT, ("/models/m3/config.json",)),
+    "transformers-tokenizer-source": (Kind.CHECKPOINT, ("broken: the tokenizer in /models/m3;",)),
+    "transformers-file-source": (Kind.CHECKPOINT, ("/models/m3 has no preprocessor_config.json",)),
+    "vllm-no-config-source": (Kind.CHECKPOINT, ("/models/empty", "config.json")),
+    "vllm-no-weights-source": (Kind.CHECKPOINT, ("/models/m3 holds no weights",)),
+    "safetensors-source": (Kind.CHECKPOINT, ("MetadataIncompleteBuffer", "hf download")),
+    "vllm-quantisation-source": (Kind.QUANTISATION, ("modelopt_fp4", "capability 100", "they have 90")),
+    "vllm-quantisation-name-source": (Kind.QUANTISATION, ("mxfp8", "leave --quantization out")),
+    "transformers-remote-code-source": (Kind.REMOTE_CODE, ("Python code that comes with the checkpoint",)),
+    "python-permission-source": (Kind.PERMISSION, ("/root/.cache/huggingface/hub", "HF_HOME")),
+    "cuda-illegal-source": (Kind.GPU_FAULT, ("kernel of vLLM failed", "/run/engine.log")),
+    "vllm-unknown-source": (
+        Kind.UNKNOWN,
+        ("exit code 1: RuntimeError: The stars are not right", "/run/engine.log"),
+    ),
+}
+PROGRESS_ONLY = {
+    "vllm-good-run",
+    "vllm-shards-issue38820",
+    "vllm-two-workers-issue142-567",
+    "sglang-good-issue12726",
+    "sglang-two-ranks-pull17157",
+    "sglang-0.5.23-source",
+    "trtllm-good-issue8961",
+    "trtllm-weights-pull5291",
+    "dynamo-vllm-issue1405",
+}
+
+
+def engine_of(name: str) -> str:
+    """The engine by a log's name; what libraries write is the same in all."""
+    if name.startswith("click"):
+        return "trtllm"
+    first = name.partition("-")[0]
+    return first if first in ("vllm", "sglang", "trtllm", "dynamo") else "vllm"
+
+
+def log(name: str) -> str:
+    """A log, without the line that says what its command returned."""
+    return re.sub(r"\nexit \d+\n$", "\n", (LOGS / f"{name}.log").read_text(encoding="utf-8"))
+
+
+def explained(text: str | LogReader | Path, exit_code: int | None = 1, engine: str = "vllm") -> Fault:
+    return explain(engine, text, exit_code, ASKED)
+
+
+def test_every_log_has_its_case_and_its_origin() -> None:
+    names = {path.stem for path in LOGS.glob("*.log")}
+    assert names == set(CASES) | PROGRESS_ONLY
+    told = (LOGS / "README.md").read_text()
+    assert all(re.search(r"-(run|source|issue[\d-]+|pull\d+)$", name) for name in names)
+    pasted = re.findall(r"(?:issue|pull)([\d-]+)$", "\n".join(sorted(names)), re.MULTILINE)
+    assert all(f"#{number}" in told for numbers in pasted for number in numbers.split("-"))
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_log_becomes_one_sentence_with_its_numbers(name: str) -> None:
+    kind, parts = CASES[name]
+    fault = explained(log(name), engine=engine_of(name))
+    assert fault.kind is kind, fault
+    assert all(part in fault.sentence for part in parts), fault.sentence
+    assert "\n" not in fault.sentence
+    assert fault.sentence.endswith(".")
+    assert not re.search(r"[{}]|\.\.|: ;|  |None", fault.sentence), fault.sentence
+    assert len(fault.sentence) < 400
+
+
+def test_every_row_is_hit_by_a_log() -> None:
+    """A row that no log reaches may be spelled wrong, or be hidden by one above it."""
+    said = [(LogReader(engine_of(name)), log(name)) for name in CASES]
+    for reader, text in said:
+        reader.feed(text.encode())
+    texts = [
+        "\n".join(line.message for line in (*reader.errors, *reader.tail) if not line.harmless)
+        for reader, _ in said
+    ]
+    idle = [row.what for row in ROWS if not any(row.pattern.search(text) for text in texts)]
+    assert set(idle) <= {
+        "The address to listen on is none of this machine's",
+        "Port {port} is for the administrator only",
+        "{model} is neither a folder here nor a model on Hugging Face",
+        "The NVIDIA driver here does not go with the CUDA that {name} is built for",
+        "{gpus} GPUs are to be used, and the engine sees fewer",
+        "{name}'s packages do not go together: {said}{symbol}",
+        "{name} has no {what_parser} parser {given}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "part"),
+    [
+        ("OSError: [Errno 99] Cannot assign requested address", Kind.ADDRESS, "--host"),
+        (
+            "ERROR:    [Errno 13] error while attempting to bind on address ('0.0.0.0', 80): permission denied",
+            Kind.ADDRESS,
+            "--port 8000",
+        ),
+        (
+            "OSError: acme/none is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+            Kind.MODEL_MISSING,
+            "neither a folder",
+        ),
+        (
+            "RuntimeError: Error 803: system has unsupported display driver / cuda driver combination",
+            Kind.DRIVER,
+            "newer driver",
+        ),
+        ("RuntimeError: CUDA error: invalid device ordinal", Kind.NO_GPU, "8 GPUs"),
+        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", Kind.MODULE, "do not go together"),
+        (
+            "KeyError: \"Reasoning parser 'x' not found. Available parsers: minimax_m3\"",
+            Kind.PARSER,
+            "minimax_m3",
+        ),
+    ],
+)
+def test_rarer_texts_of_the_sources(message: str, kind: Kind, part: str) -> None:
+    fault = explained(f"Traceback (most recent call last):\n{message}\n")
+    assert fault.kind is kind, fault
+    assert part in fault.sentence
+
+
+def test_the_cause_goes_before_what_follows_from_it() -> None:
+    """The first GPU's process runs out of memory; the others only see that it is gone."""
+    text = (
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n"
+        * 3
+        + "(Worker_TP0 pid=9) ERROR 11-22 01:26:16 [multiproc_executor.py:898] torch.OutOfMemoryError: CUDA out of memory. "
+        "Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 0.50 GiB is free.\n"
+        + log("vllm-unknown-source")
+    )
+    assert explained(text).kind is Kind.LOADING
+
+
+def test_harmless_messages_explain_nothing() -> None:
+    """Each start of vLLM warns of too many open files and of a module that is not there."""
+    text = log("vllm-good-run").partition("(APIServer pid=2336) INFO:     Started")[0]
+    assert "Too many open files" in text
+    assert "No module named" in text
+    assert explained(text).kind is Kind.UNKNOWN
+    assert explained(text, 0).kind is Kind.STOPPED
+
+
+def test_requests_that_are_refused_do_not_explain_the_end() -> None:
+    served = (
+        "(APIServer pid=1) INFO:     Application startup complete.\n"
+        + "(APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for ChatRequest\n"
+        + "(APIServer pid=1)   Value error, no messages\n"
+        + '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized\n'
+        + "(APIServer pid=1) json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n"
+    )
+    assert explained(served + log("vllm-serving-oom-source").partition("\n")[2]).kind is Kind.SERVING
+    assert explained(served).kind not in (Kind.VALUE, Kind.GATED, Kind.CHECKPOINT)
+
+
+def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
+    reader = LogReader("vllm")
+    reader.feed(log("vllm-serving-oom-source").encode())
+    for number in range(3000):
+        reader.feed(
+            f"(APIServer pid=1984) ERROR 11-22 01:28:22 [serving.py:{number}] EngineDeadError: request {number}\n"
+            f"Traceback (most recent call last):\n  File x, line {number}\n".encode()
+        )
+    assert explained(reader).kind is Kind.SERVING
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_killed_without_a_word_is_the_hosts_memory(code: int) -> None:
+    text = log("vllm-good-run").partition("(EngineCore pid=2465) INFO 11-22 01:27:08")[0]
+    assert explained(text, code).kind is Kind.HOST_MEMORY
+    assert explained("", code).kind is Kind.HOST_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "part"),
+    [
+        (127, Kind.PROGRAM, "not installed"),
+        (-7, Kind.SHARED_MEMORY, "--ipc=host"),
+        (139, Kind.GPU_FAULT, "signal 11"),
+        (143, Kind.STOPPED, "signal 15"),
+        (-2, Kind.STOPPED, "signal 2"),
+        (3, Kind.UNKNOWN, "exit code 3 and wrote nothing to /run/engine.log"),
+        (None, Kind.UNKNOWN, "unexpectedly"),
+    ],
+)
+def test_an_empty_log_leaves_the_exit_code(code: int | None, kind: Kind, part: str) -> None:
+    fault = explained("", code)
+    assert fault.kind is kind
+    assert part in fault.sentence
+
+
+def test_sglang_that_kills_itself_for_a_childs_fault_is_told_by_that_fault() -> None:
+    assert explained(log("sglang-no-cache-source"), -9, "sglang").kind is Kind.CACHE
+
+
+def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    gone = explained(tmp_path / "gone.log", 1)
+    assert (gone.kind, "No such file" in gone.sentence) == (Kind.LOG, True)
+    assert explained(tmp_path, 1).kind is Kind.LOG  # a folder
+    garbage = tmp_path / "garbage.log"
+    garbage.write_bytes(bytes(range(128, 256)) * 4000)
+    fault = explained(garbage, 1)
+    assert (fault.kind, "is no text" in fault.sentence) == (Kind.LOG, True)
+
+
+def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path) -> None:
+    path = tmp_path / "long.log"
+    request = b'(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    path.write_bytes(
+        log("vllm-good-run").partition("/usr/lib/python3.12/multi")[0].encode()
+        + request * 250_000
+        + log("vllm-serving-oom-source").partition("\n")[2].encode()
+    )
+    assert explained(path, 1).kind is Kind.SERVING
+
+
+def test_terminal_controls_do_not_reach_the_sentence() -> None:
+    fault = explained("\x1b[31mRuntimeError: \x1b[1mred\x07\x1b]0;title\x07 hat\x1b[0m\n")
+    assert "RuntimeError: red hat" in fault.sentence
+    assert fault.sentence.isprintable()
+
+
+@given(
+    st.binary(max_size=600),
+    st.sampled_from(["vllm", "sglang", "trtllm", "dynamo", "other"]),
+    st.none() | st.integers(-70, 300),
+)
+def test_whatever_the_log_there_is_a_sentence(data: bytes, engine: str, code: int | None) -> None:
+    reader = LogReader(engine)
+    reader.feed(data)
+    fault = explain(engine, reader, code, ASKED)
+    assert fault.sentence.endswith(".")
+    assert fault.sentence.isprintable()
+
+
+PIECES = sorted({line for name in CASES for line in log(name).splitlines() if len(line) < 400})
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=30), max_size=30), st.integers(-20, 200))
+def test_any_mixture_of_lines_gives_one_clean_sentence(lines: list[str], code: int) -> None:
+    fault = explained("\n".join(lines), code)
+    assert fault.sentence.endswith(".")
+    assert "\n" not in fault.sentence
+
+
+@given(st.integers(0, 10**25).map(str), st.text("0123456789.", min_size=1, max_size=8))
+def test_numbers_that_are_none_do_no_harm(whole: str, odd: str) -> None:
+    texts = [
+        f"max seq len ({whole}), ({odd} GiB KV cache is needed, which is larger than the available KV cache memory ({odd} GiB)",
+        f"Free memory on device cuda:0 ({odd}/{odd} GiB) on startup is less than desired GPU memory utilization ({odd}, {odd} GiB)",
+        f"Not enough free disk space to download the file. The expected file size is: {odd} MB. The target location /x only has {odd} MB",
+    ]
+    assert all(explained(text).sentence.endswith(".") for text in texts)
