@@ -44,7 +44,7 @@ def plot(result: Result) -> str:
         f"<style>{_STYLE}</style>",
         f'<text class="soft" x="{LEFT}" y="20">{escape(title)}</text>',
         *_panel("time to first token (median)", "prompt tokens", TTFT, ttft, duration, logarithmic=True),
-        *_panel("output tokens a second", "streams at a time", OUTPUT, {"streams": output}, short_count),
+        *_panel("output tokens a second", "streams at a time", OUTPUT, {"streams": output}, _rate),
         "</svg>\n",
     ]
     return "".join(parts)
@@ -109,6 +109,10 @@ def _panel(
         if len(curves) > 1:
             x, y = where[-1]
             yield f'<text x="{float(x) + 9:.1f}" y="{float(y) + 4:.1f}">{name}</text>'
+
+
+def _rate(value: float) -> str:
+    return short_count(round(value, 1))
 
 
 def _powers_of_ten(values: Sequence[float]) -> list[float]:

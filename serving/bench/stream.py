@@ -69,11 +69,15 @@ async def timed(
         raise translate(error, host, api_key) from error
     except httpx2.HTTPError as error:
         raise StreamCut(host, "the connection was lost") from error
-    return _read([(at - started, event) for at, event in arrivals], endpoint, api_key)
+    return read_stream([(at - started, event) for at, event in arrivals], endpoint, api_key)
 
 
-def _read(arrivals: Sequence[tuple[float, bytes]], endpoint: Endpoint, api_key: str | None) -> Request:
-    """What a whole stream's events say, each with its seconds since the request was sent."""
+def read_stream(arrivals: Sequence[tuple[float, bytes]], endpoint: Endpoint, api_key: str | None) -> Request:
+    """What a whole stream's events say, each with its seconds since the request was sent.
+
+    Raises:
+        ModelServerError: it was no whole answer, or reports an error.
+    """
     usage, finished = Usage(), False
     first: float | None = None
     last = 0.0
