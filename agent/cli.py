@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from m3agent.agent import (  # noqa: F401  # they register themselves
+    serve_bench_command,
+    serve_check_command,
+    serve_command,
+    servers_command,
+)
 from m3agent.agent.console import (
     AllowNet,
     Apply,
@@ -35,6 +41,7 @@ from m3agent.agent.plan_command import plan
 from m3agent.agent.report_commands import report, sessions_app
 from m3agent.agent.resume_command import fork, resume
 from m3agent.agent.sandbox_commands import sandbox_app
+from m3agent.agent.serve_app import serve_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +50,6 @@ if TYPE_CHECKING:
     from m3agent.agent.issue import Issue
     from m3agent.agent.repository import Repository
     from m3agent.agent.settings import Settings
-    from m3agent.serving.embedded.repair import Budget
 
 app = typer.Typer(
     name="m3agent",
@@ -62,6 +68,7 @@ sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("report")(report)
 app.command("plan")(plan)
+app.add_typer(serve_app, name="serve")
 
 
 class Thinking(StrEnum):
@@ -350,64 +357,17 @@ def _issue(spec: str, repository: Repository, settings: Settings, say: Callable[
 
 
 @app.command()
-def serve(
-    engine: Annotated[str, typer.Option(help="Which engine: embedded.")] = "embedded",
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; loopback only, there is no key yet.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
-    seed: Annotated[int, typer.Option(help="Seed of the search.", min=0, metavar="N")] = 0,
-    candidates: Annotated[
-        int | None,
-        typer.Option(help="Changes tried at most, however long that takes.", min=1, metavar="N"),
-    ] = None,
-) -> None:
-    """Serve an engine on this machine until interrupted; `fix` finds it."""
-    with faults():
-        from m3agent.agent.settings import load_settings, state_dir
-        from m3agent.serving.embedded.repair import Budget
-
-        load_settings(Path(), {"engine": engine}, {})
-        run(_serve(engine, host, port, Budget.chosen(candidates, seed), state_dir(os.environ)))
-
-
-async def _serve(engine: str, host: str, port: int, budget: Budget, state: Path) -> None:
-    import asyncio
-    import ipaddress
-
-    from m3agent.agent.errors import EnvironmentFault, UsageError
-    from m3agent.agent.servers import ServerRecord, write_record
-    from m3agent.serving.embedded.server import EmbeddedServer
-
-    if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
-        raise UsageError(
-            f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
-        )
-    try:
-        async with EmbeddedServer(host=host, port=port, budget=budget) as server:
-            record = write_record(state, ServerRecord(server.url, engine, os.getpid()))
-            try:
-                typer.echo(f"serving the {engine} engine at {server.url} (Ctrl-C ends it)", err=True)
-                await asyncio.Event().wait()
-            finally:
-                record.unlink(missing_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
-        ) from None
-
-
-@app.command()
 def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Check what a fix needs on this machine, each with the remedy for what is missing."""
     with faults():
-        from m3agent.agent import doctor as checks
+        from m3agent.agent import checks
+        from m3agent.agent.doctor import diagnose, exit_code
         from m3agent.agent.settings import load_settings
 
         settings = load_settings(repo, {}, os.environ).settings
-        found = run(checks.diagnose(settings, repo))
+        found = run(diagnose(settings, repo))
         typer.echo(checks.as_json(found) if as_json else checks.table(found), nl=False)
-        raise typer.Exit(checks.exit_code(found))
+        raise typer.Exit(exit_code(found))
 
 
 @config_app.command("show")

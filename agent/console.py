@@ -59,7 +59,7 @@ def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
 
 
 class faults:
-    """Turns the agent's and the sandbox's errors into one sentence on standard error and their exit code."""
+    """Turns the errors of the agent, the sandbox and the model server into one sentence on standard error and their exit code."""
 
     def __enter__(self) -> None:
         return None
@@ -69,11 +69,14 @@ class faults:
             end(130 if isinstance(error, KeyboardInterrupt) else 0)
         if error is None or isinstance(error, (typer.Exit, SystemExit)):
             return
-        from m3agent.agent.errors import EnvironmentFault, M3AgentError
+        from m3agent.agent.errors import EnvironmentFault, M3AgentError, ServerFault
         from m3agent.sandbox.errors import SandboxError
+        from m3agent.serving.errors import ModelServerError
 
         if isinstance(error, SandboxError):
             error = EnvironmentFault(str(error))
+        elif isinstance(error, ModelServerError):
+            error = ServerFault(str(error))
         if isinstance(error, M3AgentError):
             typer.echo(f"m3agent: {error}", err=True)
             raise typer.Exit(error.exit_code) from None

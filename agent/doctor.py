@@ -1,35 +1,25 @@
 """Looks at what `m3agent fix` needs on this machine, and says for each thing that is missing what mends it."""
 
 import asyncio
-import json
 import os
 import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings import Settings, state_dir
+from m3agent.serving.check.check import Check
 
 ENGINE_TIMEOUT = 10
 """Seconds that an engine, a driver or a server may take to answer."""
 
 MIN_FREE_BYTES = 1024**3
 """Free disk below which a session (its log, its objects, an image) may not fit."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing looked at: `ok` is None where it is not needed; `fix` says what to do, empty when nothing is."""
-
-    name: str
-    ok: bool | None
-    detail: str
-    fix: str = ""
 
 
 async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
@@ -49,24 +39,6 @@ async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
 def exit_code(checks: Sequence[Check]) -> int:
     """0 when `m3agent fix` could run here, else 3."""
     return EnvironmentFault.exit_code if any(check.ok is False for check in checks) else 0
-
-
-def table(checks: Sequence[Check], *, colour: bool = False) -> str:
-    """The checks for people, one to a line, what to do below what is missing."""
-    width = max(len(check.name) for check in checks)
-    lines: list[str] = []
-    for check in checks:
-        mark, code = {True: ("ok", 32), False: ("missing", 31), None: ("-", 33)}[check.ok]
-        start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
-        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {check.detail}")
-        if check.fix:
-            lines.append(f"{'':<{7 + 2 + width}}  to fix: {check.fix}")
-    return "\n".join(lines) + "\n"
-
-
-def as_json(checks: Sequence[Check]) -> str:
-    """The checks as a JSON list."""
-    return json.dumps([asdict(check) for check in checks], indent=2) + "\n"
 
 
 def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[Check]:

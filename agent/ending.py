@@ -10,7 +10,7 @@ from pathlib import Path
 
 from m3agent.agent import events
 from m3agent.agent.attempt import Attempt
-from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
+from m3agent.agent.errors import EXIT_CODES, MODEL_SERVER_EXIT, M3AgentError, Status
 from m3agent.agent.handover import apply_to_work_tree, commit_to_branch
 from m3agent.agent.loop import Outcome
 from m3agent.agent.offer import offer
@@ -22,7 +22,6 @@ from m3agent.sandbox.workspace import Patch
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.http import redact
 
-MODEL_SERVER_EXIT = 4
 SANDBOX_EXIT = 3
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from pydantic import SecretStr
 
 from m3agent.agent import events, session_events
 from m3agent.agent.accounting import Totals
@@ -107,7 +110,13 @@ async def _make(
     spec, backend = await chosen_sandbox(settings, say)
     if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
         (await asyncio.to_thread(connect)).close()
-    url, described = await find_endpoint(settings, state, stack)
+    found = await find_endpoint(settings, state, stack)
+    url, described = found.url, found.described
+    if found.key is not None:
+        settings = settings.model_copy(update={"api_key": SecretStr(found.key)})
+        request = dataclasses.replace(request, settings=settings)
+        for attempt in attempts:
+            attempt.request = request
     dirty = 0
     if request.resume is not None:
         attempts[0].go_on(request.resume)

@@ -16,16 +16,16 @@ from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
 from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.context.tokenizer.source import chosen_tokenizer
-from m3agent.agent.errors import UsageError
+from m3agent.agent.errors import ServerFault, UsageError
 from m3agent.agent.events import Event
 from m3agent.agent.hosts import announce
 from m3agent.agent.request import FixRequest
-from m3agent.agent.servers import live_servers
 from m3agent.agent.settings import Settings
 from m3agent.agent.together import all_of
 from m3agent.agent.window import conversation_room
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.examine import examine
+from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
 from m3agent.serving.prices import Prices
 
 EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
@@ -40,26 +40,52 @@ class Ground:
     context: Context | None
 
 
-async def find_endpoint(settings: Settings, state: Path, stack: contextlib.AsyncExitStack) -> tuple[str, str]:
-    """The address to talk to and how it was chosen: named, a running server of ours, else the embedded engine, which
-    runs until the stack is closed.
+@dataclass(frozen=True)
+class Found:
+    """An address to talk to, how it was chosen, and the key of a server that we started ourselves; None: none."""
+
+    url: str
+    described: str
+    key: str | None = None
+
+
+async def find_endpoint(settings: Settings, state: Path, stack: contextlib.AsyncExitStack) -> Found:
+    """The server to talk to: named, a running server of ours, else the embedded engine, which runs until the stack is
+    closed.
 
     Raises:
         UsageError: a setting is given that only an embedded engine of this fix's own can heed.
+        ServerFault: our own server is not ready.
     """
     if settings.endpoint is not None:
         _refuse_search_settings(settings, settings.endpoint)
-        return settings.endpoint, f"{settings.endpoint} (named)"
+        return Found(settings.endpoint, f"{settings.endpoint} (named)")
     if settings.engine is None:
-        for record in await asyncio.to_thread(live_servers, state):
+        servers = await asyncio.to_thread(live_servers, state)
+        ready = [server for server in servers if server[1].phase is Phase.READY]
+        for folder, record in ready:
             _refuse_search_settings(settings, f"{record.url}, which is running")
-            return record.url, f"{record.url} (running here: {record.engine})"
+            return Found(record.url, f"{record.url} (running here: {_described(record)})", key_of(folder))
+        for _, record in servers:
+            raise ServerFault(
+                f"the server of ours at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
+                "name another with --endpoint or --engine embedded"
+            )
     from m3agent.serving.embedded.repair import Budget
     from m3agent.serving.embedded.server import EmbeddedServer
 
     budget = Budget.chosen(settings.candidates, settings.seed or 0)
     server = await stack.enter_async_context(EmbeddedServer(budget=budget))
-    return server.url, EMBEDDED
+    return Found(server.url, EMBEDDED)
+
+
+def _described(record: ServerRecord) -> str:
+    """Its engine, and what there is against it."""
+    if record.wire_ok is False:
+        return f"{record.engine}, which failed its wire check"
+    if record.random_weights:
+        return f"{record.engine} with random weights"
+    return f"{record.engine}, which failed its model check" if record.model_ok is False else record.engine
 
 
 def _refuse_search_settings(settings: Settings, where: str) -> None:

@@ -11,6 +11,7 @@ import typer
 from m3agent.agent.console import AsJson, columns, faults, print_bytes
 
 if TYPE_CHECKING:
+    from m3agent.serving.plan.detect import Detected
     from m3agent.serving.plan.gpus import Fleet
     from m3agent.serving.plan.planner import Plan, Prices, Refusal, Wish
 
@@ -107,7 +108,7 @@ def plan(
         from m3agent.serving.plan.traps import Engine
 
         try:
-            fleet = parse_gpus(gpus) if gpus is not None else _here()
+            fleet = parse_gpus(gpus) if gpus is not None else here().fleet
             wish = Wish(
                 context=NATIVE_CONTEXT if context is None else context,
                 concurrency=concurrency,
@@ -132,14 +133,18 @@ def _plan(fleet: Fleet, wish: Wish, prices: Prices, *, local: bool, as_json: boo
     elif found:
         rows = [_row(number, plan) for number, plan in enumerate(found[:SHOWN], start=1)]
         typer.echo(columns([COLUMNS, *rows]), nl=False)
-        typer.echo(_details(found[0]), nl=False)
+        typer.echo(plan_details(found[0]), nl=False)
     if found:
         return 0
     fault = EnvironmentFault if local else UsageError
-    raise fault(_refusal(fleet, wish, refused))
+    raise fault(refusal(fleet, wish, refused))
 
 
-def _here() -> Fleet:
+def here() -> Detected:
+    """This machine's GPUs, said on standard error.
+
+    Raises EnvironmentFault where there are none that M3 could be planned for.
+    """
     from m3agent.agent.errors import EnvironmentFault
     from m3agent.serving.plan.detect import DetectionError, detect
 
@@ -147,10 +152,10 @@ def _here() -> Fleet:
         detected = detect(os.environ)
     except DetectionError as error:
         raise EnvironmentFault(str(error)) from None
-    typer.echo(f"m3agent: planning for the {detected.fleet} of this machine", err=True)
+    typer.echo(f"m3agent: this machine has {detected.fleet}", err=True)
     for note in detected.notes:
         typer.echo(f"m3agent: {note}", err=True)
-    return detected.fleet
+    return detected
 
 
 def _row(number: int, plan: Plan) -> tuple[str, ...]:
@@ -175,7 +180,7 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _details(plan: Plan) -> str:
+def plan_details(plan: Plan) -> str:
     """What the first plan is, why it is the first, and what to look out for."""
     import json
 
@@ -212,7 +217,7 @@ def _details(plan: Plan) -> str:
     return "\n" + "".join(line + "\n" for line in lines)
 
 
-def _refusal(fleet: Fleet, wish: Wish, refused: list[Refusal]) -> str:
+def refusal(fleet: Fleet, wish: Wish, refused: list[Refusal]) -> str:
     """Why nothing fits, and what would."""
     from m3agent.serving.plan.planner import longest_context, smallest
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from m3agent.agent.console import AsJson, columns, faults, print_bytes, run
+from m3agent.agent.errors import MODEL_SERVER_EXIT
+from m3agent.agent.serve_app import serve_app
+from m3agent.agent.serve_check_command import ServedModel, ServerUrl
 
 if TYPE_CHECKING:
-    from m3agent.agent.settings import Settings
     from m3agent.serving.bench.compare import Comparison
     from m3agent.serving.bench.options import Options
     from m3agent.serving.bench.result import Result, Row, Statistics
@@ -21,17 +22,14 @@ if TYPE_CHECKING:
 
 COLUMNS = ("", "TOKENS", "AT ONCE", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "TOKENS/S", "CACHED", "FASTER")
 STATISTICS = "TTFT, TPOT, ITL and E2E: mean / median / P99"
-MODEL_SERVER_EXIT = 4
 REGRESSION_EXIT = 1
 _UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 
+@serve_app.command()
 def bench(
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="Address of the server; the running one of ours if left out.", metavar="URL"),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model name, where the server offers several.")] = None,
+    endpoint: ServerUrl = None,
+    model: ServedModel = None,
     lengths: Annotated[
         str,
         typer.Option(
@@ -73,7 +71,8 @@ def bench(
     plan: Annotated[
         Path | None,
         typer.Option(
-            help="Compare with the first plan in this output of `m3agent plan --json`.", metavar="FILE"
+            help="Compare with the first plan in this output of `m3agent plan --json`; by default with the plan that a server of ours was started by.",
+            metavar="FILE",
         ),
     ] = None,
     baseline: Annotated[
@@ -92,7 +91,6 @@ def bench(
     with faults():
         from m3agent.agent.errors import UsageError
         from m3agent.agent.report.write import check_target
-        from m3agent.agent.settings import load_settings
         from m3agent.serving.bench.options import Options
 
         try:
@@ -118,9 +116,8 @@ def bench(
             work.expected = _expected(plan)
         if baseline is not None:
             work.baseline = _read_result(baseline)
-        settings = load_settings(Path(), {"endpoint": endpoint, "model": model}, os.environ).settings
         try:
-            run(work.measure(settings))
+            run(work.measure(endpoint, model))
         finally:
             code = work.hand_over(as_json=as_json)
         raise typer.Exit(code)
@@ -138,28 +135,21 @@ class _Work:
         self._threshold = threshold
         self._result: Result | None = None
 
-    async def measure(self, settings: Settings) -> None:
+    async def measure(self, url: str | None, model: str | None) -> None:
+        """Find the server and measure it."""
         from dataclasses import replace
 
-        from m3agent.agent.errors import UsageError
+        from m3agent.agent.chosen_server import chosen_server
         from m3agent.serving.bench.run import bench as measure
-        from m3agent.serving.endpoint import probe
-        from m3agent.serving.errors import ModelServerError
 
+        server = await chosen_server(url, model, embedded="which has no tokens a second worth measuring")
+        if self.expected is None and server.record is not None and server.record.plan is not None:
+            self.expected = expectation(server.record.plan)
+        typer.echo(f"m3agent: measuring {server.endpoint.model} at {server.endpoint.url}", err=True)
         try:
-            found = await probe(_address(settings), api_key=settings.key, model=settings.model)
-            if found.flavour == "embedded":
-                raise UsageError(
-                    "the embedded engine is no language model and has no tokens a second worth measuring: "
-                    "name another server with --endpoint"
-                )
-            typer.echo(f"m3agent: measuring {found.model} at {found.url}", err=True)
             self._result = await measure(
-                found, api_key=settings.key, options=self._options, listen=self._hear
+                server.endpoint, api_key=server.key, options=self._options, listen=self._hear
             )
-        except ModelServerError as error:
-            typer.echo(f"m3agent: {error}", err=True)
-            raise typer.Exit(MODEL_SERVER_EXIT) from None
         finally:
             if self._result is not None and self._result.ended == "running":
                 self._result = replace(self._result, ended="interrupted")
@@ -219,18 +209,6 @@ class _Work:
         return [*planned, *found], only
 
 
-def _address(settings: Settings) -> str:
-    from m3agent.agent.errors import UsageError
-    from m3agent.agent.servers import live_servers
-    from m3agent.agent.settings import state_dir
-
-    if settings.endpoint is not None:
-        return settings.endpoint
-    for record in live_servers(state_dir(os.environ)):
-        return record.url
-    raise UsageError("no server of ours is running: start one, or name one with --endpoint")
-
-
 def _sizes(text: str, option: str) -> tuple[int, ...]:
     sizes = [_size(part, option) for part in text.split(",")]
     return tuple(size for size in sizes if size)
@@ -277,17 +255,22 @@ def _expected(path: Path) -> dict[str, float]:
 
     try:
         value: Any = json.loads(_read(path, "--plan"))
-        plan, wish = value["plans"][0], value["wish"]
-        expected = {
-            "kv_tokens": plan["kv_tokens"],
-            "tokens_per_second": plan["cost"]["tokens_per_second"],
-            "sequence": wish["typical"] or wish["context"],
-        }
-        return {name: float(number) for name, number in expected.items() if number is not None}
+        wish = value["wish"]
+        return expectation(value["plans"][0], wish["typical"] or wish["context"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UsageError(
             f"--plan {path}: this is no plan; it takes what `m3agent plan --json` printed"
         ) from None
+
+
+def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[str, float]:
+    """What a plan promises of what is measured here; `sequence`: tokens of the context that its speed is for."""
+    promised = {
+        "kv_tokens": plan["kv_tokens"],
+        "tokens_per_second": plan["cost"]["tokens_per_second"],
+        "sequence": sequence or plan["max_model_len"],
+    }
+    return {name: float(number) for name, number in promised.items() if number is not None}
 
 
 def _text(result: Result) -> str:

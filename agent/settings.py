@@ -62,8 +62,8 @@ def _check_github_api(url: str) -> str:
 def _check_engine(name: object) -> object:
     if name != "embedded":
         raise ValueError(
-            "this version has the engine 'embedded' only; "
-            "other servers are launched by 'm3agent serve' in a later version, until then start one and give --endpoint"
+            "a fix starts the engine 'embedded' only; start another with `m3agent serve --engine`, which it then finds, "
+            "or give --endpoint"
         )
     return name
 

@@ -216,7 +216,7 @@ class Client:
         """One attempt."""
         started = time.monotonic()
         first_token: float | None = None
-        async with aclosing(self._chunks(body, answer, deadline)) as chunks:
+        async with aclosing(self.chunks(body, answer, deadline)) as chunks:
             async for chunk in chunks:
                 # The first event is sent with the first token, also where a whole call follows minutes later.
                 first_token = first_token or time.monotonic()
@@ -242,10 +242,13 @@ class Client:
         full = window is not None and prompt is not None and prompt + completion >= window
         return full or (max_tokens is not None and completion >= max_tokens)
 
-    async def _chunks(
+    async def chunks(
         self, body: bytes, answer: Accumulator, deadline: float | None
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The JSON of each event of one streamed answer."""
+        """The JSON of each event of one answer as the server sent it, for `answer` to add up; asked for once.
+
+        Raises the errors of `m3agent.serving.errors`.
+        """
         import httpx2
         import openai
 

@@ -137,6 +137,16 @@ async def get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> st
         raise translate(error, host_of(url), api_key) from error
 
 
+async def post(client: "openai.AsyncOpenAI", url: str, body: Mapping[str, Any], api_key: str | None) -> str:
+    """The text that a URL answers a JSON body with. Raises what `translate` makes of the SDK's errors."""
+    import openai
+
+    try:
+        return await client.post(url, cast_to=str, body=body, options={"headers": request_headers(api_key)})
+    except openai.APIError as error:
+        raise translate(error, host_of(url), api_key) from error
+
+
 def _models(text: str, base: str) -> list[Mapping[str, Any]]:
     """The entries of a list of models; anything else there is not a model server."""
     try:

@@ -17,33 +17,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.endpoint import Endpoint, Flavour, get
+from m3agent.serving.check.metrics import parse_metrics, total
+from m3agent.serving.endpoint import Endpoint, Flavour, get, post
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.http import open_client, request_headers
+from m3agent.serving.http import open_client
 from m3agent.serving.tokenize import count_tokens
 
 if TYPE_CHECKING:
     import openai
 
 _TIMEOUT = 10.0  # seconds, for all questions together: a busy server is not waited for
-_SLOW_TOKENIZER = 1.0  # seconds for a million tokens: vLLM's default needs 2.1, its fast one 0.2
+SLOW_TOKENIZER = 1.0
+"""Seconds for a million tokens, above which it is worth mending: vLLM's default needs 2.1, its fast one 0.2."""
+
 _WORTH_SAYING = 0.3  # seconds that a slow tokenizer adds to each turn
 # Servers keep whole blocks: 128 tokens for M3 in vLLM and SGLang. This makes some ten of them.
 _PREFIX_CHARACTERS = 6_000
 _SAMPLE_CHARACTERS = 250_000
 _METRIC = "vllm:prefix_cache_hits_total"
 
-_CACHING_SWITCHES: dict[Flavour, str] = {
+CACHING_SWITCHES: dict[Flavour, str] = {
     "vllm": "start it with --enable-prefix-caching",
     "sglang": "start it without --disable-radix-cache",
     "trtllm": "TensorRT-LLM cannot reuse prefixes of M3, so use vLLM or SGLang for agent work",
 }
-_REPORTING_SWITCHES: dict[Flavour, str] = {
+REPORTING_SWITCHES: dict[Flavour, str] = {
     "vllm": "start it with --enable-prompt-tokens-details",
     "sglang": "start it with --enable-cache-report",
     "trtllm": "its metrics may",
 }
-_TOKENIZER_SWITCHES: dict[Flavour, str] = {
+TOKENIZER_SWITCHES: dict[Flavour, str] = {
     "vllm": "start it with VLLM_USE_FASTOKENS=1 and the package fastokens installed",
     "sglang": "start it with --tokenizer-backend fastokens",
     "trtllm": "start it with TLLM_PREFIX_TOKEN_CACHE=1",
@@ -66,22 +69,22 @@ class Findings:
         """What is worth changing about the server for prompts of so many tokens: a sentence each."""
         said, host = [], endpoint.host
         if self.prefix_caching is False:
-            switch = _CACHING_SWITCHES[endpoint.flavour]
+            switch = CACHING_SWITCHES[endpoint.flavour]
             said.append(f"{host} keeps no prefixes, so each turn pays for the whole prompt again: {switch}")
         elif self.cached_tokens is False:
-            switch = _REPORTING_SWITCHES[endpoint.flavour]
+            switch = REPORTING_SWITCHES[endpoint.flavour]
             said.append(f"{host} does not say how much of a prompt its cache had: {switch}")
-        if self.tokenizer_seconds is not None and self.tokenizer_seconds > _SLOW_TOKENIZER:
+        if self.tokenizer_seconds is not None and self.tokenizer_seconds > SLOW_TOKENIZER:
             seconds = self.tokenizer_seconds * prompt_tokens / 1e6
             if seconds > _WORTH_SAYING:
-                switch = _TOKENIZER_SWITCHES[endpoint.flavour]
+                switch = TOKENIZER_SWITCHES[endpoint.flavour]
                 said.append(f"{host} needs {seconds:.1f} s of each turn to tokenize the prompt: {switch}")
         return said
 
 
 async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _TIMEOUT) -> Findings:
     """Find out what can be found out in `timeout` seconds; never raises for what the server does or does not do."""
-    if endpoint.flavour not in _CACHING_SWITCHES:
+    if endpoint.flavour not in CACHING_SWITCHES:
         return Findings()
     async with open_client(endpoint.url, api_key, connect=min(timeout, 10.0), read=timeout) as client:
         asking = _Questions(client, endpoint, api_key)
@@ -157,12 +160,9 @@ class _Questions:
         """Tokens that vLLM's cache has had so far, by its metrics."""
         try:
             page = await get(self._client, f"{self._root}/metrics", self._api_key)
-            values = [
-                float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(_METRIC)
-            ]
+            return total(parse_metrics(page), _METRIC)
         except (ModelServerError, ValueError):
             return None
-        return sum(values) if values else None
 
     async def _tokenize(self, text: str) -> tuple[int, float] | None:
         """How many tokens a text has, and the seconds until the server said so."""
@@ -171,15 +171,10 @@ class _Questions:
         return None if count is None else (count, time.perf_counter() - started)
 
     async def _post(self, url: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
-        import openai
-
         body = {"model": self._endpoint.model, **parameters}
         try:
-            text = await self._client.post(
-                url, cast_to=str, body=body, options={"headers": request_headers(self._api_key)}
-            )
-            answer = json.loads(text)
-        except (openai.APIError, ValueError):
+            answer = json.loads(await post(self._client, url, body, self._api_key))
+        except (ModelServerError, ValueError):
             return None  # it has no such page, or will not say
         return answer if isinstance(answer, dict) else None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from m3agent.serving.endpoint import Endpoint
-from m3agent.serving.http import request_headers
+from m3agent.serving.endpoint import Endpoint, post
+from m3agent.serving.errors import ModelServerError
 
 if TYPE_CHECKING:
     import openai
@@ -16,17 +16,10 @@ async def count_tokens(
     client: openai.AsyncOpenAI, endpoint: Endpoint, text: str, api_key: str | None
 ) -> int | None:
     """Tokens of a text by the page `/tokenize`, which vLLM and SGLang have beside /v1; None where there is no answer."""
-    import openai
-
+    url = f"{endpoint.url.removesuffix('/v1')}/tokenize"
     try:
-        said = await client.post(
-            f"{endpoint.url.removesuffix('/v1')}/tokenize",
-            cast_to=str,
-            body={"model": endpoint.model, "prompt": text},
-            options={"headers": request_headers(api_key)},
-        )
-        answer = json.loads(said)
-    except (openai.APIError, ValueError):
+        answer = json.loads(await post(client, url, {"model": endpoint.model, "prompt": text}, api_key))
+    except (ModelServerError, ValueError):
         return None  # it has no such page, or will not say
     if not isinstance(answer, dict):
         return None

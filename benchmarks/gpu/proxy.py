@@ -10,20 +10,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from m3agent.serving.check.script import expression
 from tests.servers.loopback import LoopbackServer, QuietHandler
 
 CHAT = "/v1/chat/completions"
-_SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
 _RELAYED = {"content-type", "retry-after"}
-
-
-def expression(text: str) -> str:
-    """A regular expression, in the notation of xgrammar and guidance, that matches `text` and nothing else."""
-    return _SPECIAL.sub(r"\\\1", text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 class ScriptingProxy(LoopbackServer):

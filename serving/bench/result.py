@@ -193,8 +193,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """A bench, finished or not. `started`: UTC, ISO 8601. `kv_tokens`: that the server's cache has room for, by its own
-    account. `left_out`: what was not measured, and why. `error`: what ended it early."""
+    """A bench, finished or not. `started`: UTC, ISO 8601. `kv_tokens`: that the cache of each rank has room for, by the
+    server's own account. `left_out`: what was not measured, and why. `error`: what ended it early."""
 
     url: str
     model: str

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.bench.capacity import kv_tokens
 from m3agent.serving.bench.options import Options, Step, steps, unmeasured
 from m3agent.serving.bench.prompts import Corpus, Messages, Prompt, PromptMaker, agents_task, next_turn
 from m3agent.serving.bench.result import KINDS, Kind, Request, Result, Round, Row
 from m3agent.serving.bench.stream import timed
 from m3agent.serving.body import RequestBody
+from m3agent.serving.check.engine_state import engine_state
 from m3agent.serving.endpoint import Endpoint, Flavour, get
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from m3agent.serving.http import open_client
@@ -90,10 +90,9 @@ class _Bench:
 
     async def run(self) -> Result:
         planned, left_out = steps(self._options, self._endpoint.max_model_len)
+        state = await engine_state(self._endpoint, api_key=self._api_key)
         self._result = replace(
-            self._result,
-            left_out=tuple(left_out),
-            kv_tokens=await kv_tokens(self._client, self._endpoint, self._api_key),
+            self._result, left_out=tuple(left_out), kv_tokens=min(state.kv_tokens, default=None)
         )
         self._tell("warming up", None)
         await self._warm_up(planned)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from m3agent.serving.plan.command import Command, Option, flag_of
 from m3agent.serving.plan.recipe import Recipe
+
+if TYPE_CHECKING:
+    from m3agent.serving.plan.planner import Plan
 
 KvCacheDtype = Literal["auto", "fp8"]
 """As options name it: `auto` is the model's own type."""
@@ -39,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A recipe, taken apart, and what is asked of it."""
+    """A recipe, taken apart, and what is asked of it; `plan`: how it is to be spread over which GPUs, None as it is."""
 
     recipe: Recipe
     command: Command
@@ -47,6 +50,7 @@ class Wanted:
     vision: bool
     loopback: bool
     kv_dtype: KvCacheDtype | None
+    plan: Plan | None = None
 
     def change(
         self,
@@ -108,6 +112,22 @@ def kv_dtype(wanted: Wanted, fp8: str, reason: str, source: str) -> list[Change]
 def _plain_kv(wanted: Wanted) -> list[Change]:
     return wanted.change(
         "KV cache", "The KV cache keeps the type of the model.", "as asked for", drop=["--kv-cache-dtype"]
+    )
+
+
+SERVED_NAME = "minimax-m3"
+"""What a server that we start calls its model, whatever its checkpoint's folder is called."""
+
+
+def served_name(wanted: Wanted) -> list[Change]:
+    """The model's name in requests."""
+    if wanted.plan is None:
+        return []
+    return wanted.change(
+        "name",
+        "Requests name the model, and a checkpoint's folder is a poor name.",
+        "the engine's options",
+        ("--served-model-name", SERVED_NAME),
     )
 
 

@@ -25,15 +25,27 @@ _NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.m
 
 
 class DetectionError(Exception):
-    """There are no GPUs here that M3 could be planned for: one sentence that says why and what to do."""
+    """There are no GPUs here that M3 could be planned for: one sentence that says why and what to do.
+
+    `none`: there is none at all.
+    """
+
+    def __init__(self, sentence: str, *, none: bool = False) -> None:
+        super().__init__(sentence)
+        self.none = none
 
 
 @dataclass(frozen=True)
 class Detected:
-    """What was found. `notes`: sentences on what limits it."""
+    """What was found. `notes`: sentences on what limits it; `devices`: the GPUs' numbers, as `variable` takes them;
+    `used`: bytes that are in use on each.
+    """
 
     fleet: Fleet
     notes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    variable: str = "CUDA_VISIBLE_DEVICES"
+    used: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,8 @@ def detect(environ: Mapping[str, str]) -> Detected:
     if not found:
         raise DetectionError(
             "no GPU was found here (neither nvidia-smi nor amd-smi nor rocm-smi lists one); "
-            "name the ones to plan for, like --gpus 8xH200"
+            "name the ones to plan for, like --gpus 8xH200",
+            none=True,
         )
     variable = next((name for name in variables if name in environ), variables[0])
     if variable in environ:
@@ -97,16 +110,18 @@ def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
             f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that M3 is known to run on; "
             f"those are {', '.join(GPUS)}"
         )
+    devices, used = tuple(str(gpu.index) for gpu in found), tuple(gpu.used for gpu in found)
     held = [gpu for gpu in found if gpu.used >= HELD]
     if not held:
-        return Detected(Fleet(kind, len(found)))
+        return Detected(Fleet(kind, len(found)), (), devices, variable, used)
     fullest = max(held, key=lambda gpu: gpu.used)
     note = (
         f"other programs hold memory on GPU {_indices(held)}, most on GPU {fullest.index} "
         f"({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan does with what is left; "
         "`nvidia-smi` or `amd-smi process` names them"
     )
-    return Detected(Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used)), (note,))
+    fleet = Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used))
+    return Detected(fleet, (note,), devices, variable, used)
 
 
 def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:

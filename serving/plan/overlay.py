@@ -7,12 +7,16 @@ its turns fast: the prefix cache, a fast tokeniser, and an account of what was c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from m3agent.serving.plan import overlay_sglang, overlay_trtllm, overlay_vllm
 from m3agent.serving.plan.change import Change, KvCacheDtype, Rule, Wanted
 from m3agent.serving.plan.command import Command
 from m3agent.serving.plan.recipe import MXFP4, Recipe
 from m3agent.serving.plan.shape import LONGEST_CONTEXT
+
+if TYPE_CHECKING:
+    from m3agent.serving.plan.planner import Plan
 
 _RULES: Mapping[str, tuple[Rule, ...]] = {
     "vllm": overlay_vllm.RULES,
@@ -28,12 +32,14 @@ def overlay(
     vision: bool = False,
     loopback: bool = True,
     kv_dtype: KvCacheDtype | None = None,
+    plan: Plan | None = None,
 ) -> list[Change]:
     """The changes to a recipe for agent work, in the order in which they are told.
 
     `context` is the window in tokens, `kv_dtype` the KV cache's type; None leaves what the recipe has. Not `loopback`:
     the server can be reached from other machines and asks for a key. A recipe that starts a container or reads files
-    of its own (Docker, Dynamo) is left as it is. Where a recipe has all of it already, only what is kept is told.
+    of its own (Docker, Dynamo) is left as it is. Where a recipe has all of it already, only what is kept is told. With
+    a `plan` it is spread over the plan's GPUs with the plan's memory.
 
     Raises:
         ValueError: The window is none that M3 has, or the KV cache's type does not suit the recipe.
@@ -48,7 +54,7 @@ def overlay(
         return []
     if kv_dtype == "fp8" and (why := _no_fp8(recipe)):
         raise ValueError(f"{recipe.name} cannot have an fp8 KV cache: {why}.")
-    wanted = Wanted(recipe, command, context, vision, loopback, kv_dtype)
+    wanted = Wanted(recipe, command, context, vision, loopback, kv_dtype, plan)
     return [change for rule in rules for change in rule(wanted)]
 
 

@@ -11,6 +11,7 @@ from m3agent.serving.plan.change import (
     kv_dtype,
     only_here,
     remote_code,
+    served_name,
 )
 from m3agent.serving.plan.shape import NATIVE_CONTEXT
 
@@ -130,6 +131,30 @@ def _context(wanted: Wanted) -> list[Change]:
     )
 
 
+def _as_planned(wanted: Wanted) -> list[Change]:
+    plan = wanted.plan
+    if plan is None:
+        return []
+    return wanted.change(
+        "parallelism and memory",
+        f"As planned for {plan.gpus}: the cache is expected to hold {plan.kv_tokens:,} tokens.",
+        "the plan",
+        ("--tp-size", str(plan.tp)),
+        ("--ep-size", str(plan.tp if plan.ep else 1)),
+        ("--mem-fraction-static", f"{plan.utilisation:g}"),
+        ("--chunked-prefill-size", str(plan.max_num_batched_tokens)),
+        ("--max-running-requests", str(plan.max_num_seqs)),
+    )
+
+
+def _precision(wanted: Wanted) -> list[Change]:
+    if wanted.plan is None or wanted.plan.precision != "bf16":
+        return []
+    return wanted.change(
+        "precision", "The checkpoint's weights stay in BF16.", "the plan", drop=["--quantization"]
+    )
+
+
 def _reach(wanted: Wanted) -> list[Change]:
     if wanted.loopback:
         return only_here(wanted, "SGLang does so by default, and here it is said")
@@ -155,6 +180,9 @@ RULES: tuple[Rule, ...] = (
     _text_only,
     _kv_dtype,
     _context,
+    _as_planned,
+    _precision,
+    served_name,
     remote_code,
     _reach,
 )

@@ -13,14 +13,15 @@ from m3agent.serving.plan.change import (
     kv_dtype,
     only_here,
     remote_code,
+    served_name,
 )
-from m3agent.serving.plan.recipe import YARN
-from m3agent.serving.plan.shape import LONGEST_CONTEXT, NATIVE_CONTEXT
+from m3agent.serving.plan.gpus import Vendor
+from m3agent.serving.plan.shape import NATIVE_CONTEXT
+from m3agent.serving.plan.window import overrides
 
 ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type")
 """Options for the vision encoder; with `--language-model-only` there is no encoder."""
 
-_STRETCHED = json.dumps({"text_config": {"max_position_embeddings": LONGEST_CONTEXT}}, separators=(",", ":"))
 _VLLM_PAGE = "vLLM's recipe page for MiniMax-M3"
 _H200 = "measured by us on H200 with vLLM 0.24"
 
@@ -125,19 +126,21 @@ def _context(wanted: Wanted) -> list[Change]:
             drop=["--hf-overrides"],
             env={long: None} if stretched else {},
         )
+    vendor = Vendor.AMD if amd else Vendor.NVIDIA
+    override = ("--hf-overrides", json.dumps(overrides(vendor, context), separators=(",", ":")))
     if amd:
         return window + wanted.change(
             "positions past 512K",
             "YaRN has to stand under text_config, since one at the top never reaches the decoder.",
             _VLLM_PAGE,
-            ("--hf-overrides", YARN),
+            override,
             env={long: "1"},
         )
     return window + wanted.change(
         "positions past 512K",
         "On NVIDIA vLLM does not hand YaRN to M3's rotary embedding, so the positions are just continued.",
         f"{_H200}, with prompts of 1,000,200 tokens",
-        ("--hf-overrides", _STRETCHED),
+        override,
     )
 
 
@@ -155,6 +158,44 @@ def _reach(wanted: Wanted) -> list[Change]:
     )
 
 
+def _parallel(wanted: Wanted) -> list[Change]:
+    plan = wanted.plan
+    if plan is None:
+        return []
+    experts, data = ("--enable-expert-parallel",), ("--data-parallel-size", str(plan.dp))
+    return wanted.change(
+        "parallelism",
+        f"As planned for {plan.gpus}: {'experts whole' if plan.ep else 'a slice of each expert'} on every GPU"
+        + (
+            f", attention in {plan.dp} copies over {plan.tp}."
+            if plan.dp > 1
+            else f", attention over {plan.tp}."
+        ),
+        "the plan",
+        ("--tensor-parallel-size", str(plan.tp)),
+        *([experts] if plan.ep else []),
+        *([data] if plan.dp > 1 else []),
+        drop=[*([] if plan.ep else experts), *([] if plan.dp > 1 else data[:1])],
+    )
+
+
+def _memory(wanted: Wanted) -> list[Change]:
+    plan = wanted.plan
+    if plan is None:
+        return []
+    return wanted.change(
+        "memory",
+        f"With these the cache is predicted to hold {plan.kv_tokens:,} tokens."
+        if plan.kv_tokens
+        else "As planned; what the cache will hold is not predicted for these widths.",
+        "the plan",
+        ("--gpu-memory-utilization", f"{plan.utilisation:g}"),
+        ("--max-num-batched-tokens", str(plan.max_num_batched_tokens)),
+        ("--max-num-seqs", str(plan.max_num_seqs)),
+        ("--cudagraph-capture-sizes", *map(str, plan.cudagraph_capture_sizes)),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _block,
     _prefix_cache,
@@ -165,6 +206,9 @@ RULES: tuple[Rule, ...] = (
     _text_only,
     _kv_dtype,
     _context,
+    _parallel,
+    _memory,
+    served_name,
     remote_code,
     _reach,
 )

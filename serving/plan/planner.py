@@ -13,18 +13,21 @@ from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gi
 from m3agent.serving.plan.shape import (
     BLOCK,
     LONGEST_CONTEXT,
+    M3,
     NATIVE_CONTEXT,
     TOTAL_PARAMETERS,
     Batch,
     KvDtype,
     Precision,
     Room,
+    Shape,
     Split,
     outside_bytes,
     possible_tp,
     room,
 )
 from m3agent.serving.plan.traps import Engine, Rope, Setup, Severity, Trap, met
+from m3agent.serving.plan.window import overrides
 from m3agent.serving.prices import HOSTED
 
 ERROR = 0.03
@@ -59,7 +62,8 @@ _TRTLLM_SHARE = 0.9  # of what is left beside weights and activations: its defau
 class Wish:
     """What is wanted. `context` and `typical` in tokens; `concurrency`: sequences of `typical` tokens at a time.
 
-    `typical`: the 90th percentile of the work, None: as long as the context. `precision`, `engine`: None is any.
+    `typical`: the 90th percentile of the work, None: as long as the context. `precision`, `engine`: None is any. `shape`:
+    of a checkpoint with other layers than M3's.
     """
 
     context: int = NATIVE_CONTEXT
@@ -68,6 +72,7 @@ class Wish:
     precision: Precision | None = None
     engine: Engine | None = None
     vision: bool = False
+    shape: Shape = M3
 
     def __post_init__(self) -> None:
         if not BLOCK <= self.context <= LONGEST_CONTEXT:
@@ -395,7 +400,7 @@ class _Candidate:
             encoder_parallel=self.setup.encoder_parallel,
             trust_remote_code=self.setup.trust_remote_code,
             rope=self.setup.rope,
-            hf_overrides=_overrides(self.setup),
+            hf_overrides=overrides(self.fleet.gpu.vendor, wish.context),
             env=dict(self.setup.env),
             attention_backend=self.setup.attention_backend,
             moe_backend=self.setup.moe_backend,
@@ -518,6 +523,7 @@ def _candidate(
         batch=batch,
         positions=max(wish.context, NATIVE_CONTEXT),
         vision=wish.vision,
+        shape=wish.shape,
     )
     if engine is not Engine.VLLM:
         utilisation, found = _other_engine(engine, found, outside)
@@ -571,20 +577,6 @@ def _setup(
     )
 
 
-def _overrides(setup: Setup) -> dict[str, object]:
-    """What `--hf-overrides` (SGLang: `--json-model-override-args`) has to say for this window."""
-    if setup.rope is Rope.EXTENDED:
-        return {"text_config": {"max_position_embeddings": setup.context}}
-    if setup.rope is Rope.YARN:
-        scaling = {
-            "rope_type": "yarn",
-            "factor": float(math.ceil(setup.context / NATIVE_CONTEXT)),
-            "original_max_position_embeddings": NATIVE_CONTEXT,
-        }
-        return {"text_config": {"rope_scaling": scaling}}
-    return {}
-
-
 def _recipe(candidate: _Candidate) -> str:
     """The documented command that comes nearest; the plan's own values take the place of its."""
     if candidate.engine is Engine.SGLANG:
@@ -614,6 +606,7 @@ def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
         and candidate.fleet.gpu.name == "H200"
         and candidate.precision is Precision.MXFP8
         and candidate.split == Split(4)
+        and candidate.wish.shape == M3
     )
     if not measured:
         return None, "not measured"

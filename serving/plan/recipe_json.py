@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from m3agent.serving.plan.change import Change, KvCacheDtype
@@ -98,14 +98,25 @@ def recipe_text(
         lines += [line for sentence in shown["problems"] for line in _comment(sentence)]
     if shown["overlay"]:
         lines += ["#", "# For agent work:"]
-    for change in shown["overlay"]:
-        lines += [f"#   {mark}" for mark in _marks(change)]
-        lines += _comment(f"{change['reason']} ({change['source']})", "      ")
+    lines += _changes(shown["overlay"])
     if shown["overlay"] and shown["result"]:
         result = shown["result"]
         lines += ["#", "# That makes:", *_indented(command_line(result["argv"], result["env"]))]
         lines += [f"# beside the engine: {package}" for package in result["packages"]]
     return "\n".join(lines) + "\n"
+
+
+def changes_text(changes: Sequence[Change]) -> list[str]:
+    """Changes to a recipe, each with its reason, as lines of shell comments."""
+    return _changes([_change_json(change) for change in changes])
+
+
+def _changes(changes: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    for change in changes:
+        lines += [f"#   {mark}" for mark in _marks(change)]
+        lines += _comment(f"{change['reason']} ({change['source']})", "      ")
+    return lines
 
 
 def _comment(text: str, indent: str = "") -> list[str]:

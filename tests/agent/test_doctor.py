@@ -16,8 +16,10 @@ import pytest
 from docker.errors import DockerException
 
 from m3agent.agent import doctor
-from m3agent.agent.doctor import Check, as_json, diagnose, exit_code, table
+from m3agent.agent.checks import as_json, table
+from m3agent.agent.doctor import diagnose, exit_code
 from m3agent.agent.settings import Settings
+from m3agent.serving.check.check import Check
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo

@@ -97,7 +97,7 @@ def test_this_machine(tmp_path: Path) -> None:
     have(*["NVIDIA H200, 143771"] * 4)
     done = run(PATH=path)
     assert done.returncode == 0
-    assert done.stderr == "m3agent: planning for the 4xH200 of this machine\n"
+    assert done.stderr == "m3agent: this machine has 4xH200\n"
     have("NVIDIA H200, 143771")
     done = run(PATH=path)
     assert (done.returncode, done.stdout) == (3, "")

@@ -14,20 +14,17 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from m3agent.agent.bench_plot import plot
-from m3agent.agent.serve_bench_command import bench
+from m3agent.agent.cli import app
+from m3agent.agent.settings import state_dir
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import Request, Result, Round, Row, from_json, to_json
+from m3agent.serving.launch.record import ServerRecord, new_folder, write_record
 from tests.servers.paced import PacedServer
 
-PROGRAM = [
-    sys.executable,
-    "-c",
-    "import typer; from m3agent.agent.serve_bench_command import bench; typer.run(bench)",
-]
+PROGRAM = [sys.executable, "-m", "m3agent.agent.start", "serve", "bench"]
 QUICK = ["--lengths", "2K", "--rounds", "1", "--output-tokens", "4", "--concurrency", "0", "--agents", "0"]
 
 
@@ -130,28 +127,51 @@ def quicker(result: Result, kind: str, times: float) -> Result:
     return replace(result, rows=tuple(rows))
 
 
-def test_the_plan_is_held_against_the_server(server: PacedServer, tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "m3agent.agent.start", "plan"]
-    options = ["--gpus", "4xH200", "--precision", "mxfp8", "--context", "131072", "--json"]
-    plan = tmp_path / "plan.json"
-    plan.write_bytes(subprocess.run([*argv, *options], check=True, capture_output=True).stdout)
-    done = run("--endpoint", server.url, *QUICK, "--plan", str(plan))
-    assert done.returncode == 0, done.stderr
-    room, speed = done.stdout.splitlines()[-2:]
-    planned = json.loads(plan.read_text())["plans"][0]["kv_tokens"]
-    assert room.split()[:5] == ["room", "in", "the", "cache", "tokens"]
-    assert room.split()[5:7] == [f"{planned:,}", "4,979,456"]
+@pytest.fixture(scope="module")
+def planned() -> dict[str, Any]:
+    """What `m3agent plan --json` says of four H200."""
+    argv = [sys.executable, "-m", "m3agent.agent.start", "plan", "--gpus", "4xH200", "--precision", "mxfp8"]
+    done = subprocess.run([*argv, "--context", "131072", "--json"], check=True, capture_output=True)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def hold_against_plan(table: str, planned: dict[str, Any]) -> None:
+    room, speed = table.splitlines()[-2:]
+    assert room.split() == [
+        "room",
+        "in",
+        "the",
+        "cache",
+        "tokens",
+        f"{planned['kv_tokens']:,}",
+        "4,979,456",
+        *room.split()[7:],
+    ]
+    assert float(room.split()[7]) == round(4_979_456 / planned["kv_tokens"], 2)
     assert speed.startswith("one stream's decoding at 2,048 tokens  tokens/s  119")
 
 
-def test_a_running_server_of_ours_is_found(server: PacedServer) -> None:
-    from m3agent.agent.servers import ServerRecord, write_record
-    from m3agent.agent.settings import state_dir
+def test_the_plan_is_held_against_the_server(
+    server: PacedServer, planned: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(planned))
+    done = run("--endpoint", server.url, *QUICK, "--plan", str(plan))
+    assert done.returncode == 0, done.stderr
+    hold_against_plan(done.stdout, planned["plans"][0])
 
-    write_record(state_dir(os.environ), ServerRecord(server.url, "vllm", os.getpid()))
+
+def test_a_running_server_of_ours_is_found_and_held_against_its_plan(
+    server: PacedServer, planned: dict[str, Any]
+) -> None:
+    plan = planned["plans"][0]
+    record = ServerRecord(url=server.url, engine="vllm", pid=os.getpid(), plan=plan)
+    write_record(new_folder(state_dir(os.environ)), record)
     done = run(*QUICK)
     assert done.returncode == 0, done.stderr
     assert f"at {server.url}" in done.stderr
+    hold_against_plan(done.stdout, plan)
 
 
 def test_the_key_is_sent(server: PacedServer) -> None:
@@ -163,7 +183,7 @@ def test_the_key_is_sent(server: PacedServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ([], 2, "no server of ours is running: start one, or name one with --endpoint"),
+        ([], 2, "no server is running here: start one with `m3agent serve`, or name one with --endpoint"),
         (["--endpoint", "http://127.0.0.1:9"], 4, "No answer from a model server at 127.0.0.1:9"),
         (
             ["--lengths", "8K,x"],
@@ -179,9 +199,7 @@ def test_the_key_is_sent(server: PacedServer) -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(arguments: list[str], code: int, said: str) -> None:
-    app = typer.Typer()
-    app.command()(bench)
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(app, ["serve", "bench", *arguments])
     assert (done.exit_code, done.stdout) == (code, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -192,7 +210,7 @@ def test_the_embedded_engine_is_refused() -> None:
         done = run("--endpoint", embedded.url, *QUICK)
         assert embedded.bodies == []
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the embedded engine is no language model" in done.stderr
+    assert "is the embedded engine, which has no tokens a second worth measuring" in done.stderr
 
 
 def served(**options: Any) -> subprocess.Popen[str]:

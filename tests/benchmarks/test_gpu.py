@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.gpu.proxy import ScriptingProxy, expression
+from benchmarks.gpu.proxy import ScriptingProxy
 
+from m3agent.serving.check.script import expression
 from m3agent.serving.wire import Call, write
 from tests.servers.loopback import LoopbackServer, QuietHandler
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.bench.capacity import read_kv_tokens
 from m3agent.serving.bench.compare import Comparison, against_baseline, against_plan
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import (
@@ -217,25 +216,3 @@ def test_fewer_tokens_a_second_of_all_streams_are_a_regression() -> None:
     assert [(one.name, one.ratio) for one in found if one.worse] == [
         ("1 at a time, 8,192 tokens each: output", 0.5)
     ]
-
-
-@pytest.mark.parametrize(
-    ("page", "tokens"),
-    [
-        (
-            'vllm:cache_config_info{block_size="128",engine="0",num_cpu_blocks="None",num_gpu_blocks="38902"} 1.0',
-            4_979_456,
-        ),
-        (
-            """vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="10",num_gpu_blocks_override="7"} 1.0
-vllm:cache_config_info{_block_size_resolved="True",block_size="16",engine="1",num_gpu_blocks="9"} 1.0""",
-            144,
-        ),
-        ('vllm:cache_config_info{block_size="128",num_gpu_blocks="None"} 1.0', None),
-        ('sglang:max_total_num_tokens{model_name="m3"} 544640.0', 544_640),
-        ('sglang:max_total_num_tokens{model_name="m3"} 1.07456e+06', 1_074_560),
-        ("# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig", None),
-    ],
-)
-def test_room_in_the_cache_from_a_page_of_metrics(page: str, tokens: int | None) -> None:
-    assert read_kv_tokens(page) == tokens

@@ -1,0 +1,25 @@
+"""How checks are shown, for people and for programs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from m3agent.serving.check.check import Check
+
+
+def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = False) -> str:
+    """The checks for people, one to a line, `failed` (7 letters at most) and what to do where one is not met."""
+    width = max(len(check.name) for check in checks)
+    lines: list[str] = []
+    for check in checks:
+        mark, code = {True: ("ok", 32), False: (failed, 31), None: ("-", 33)}[check.ok]
+        start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
+        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {check.detail}")
+        if check.fix:
+            lines.append(f"{'':<{7 + 2 + width}}  to fix: {check.fix}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(checks: Sequence[Check]) -> str:
+    """The checks as a JSON list."""
+    return json.dumps([asdict(check) for check in checks], indent=2) + "\n"

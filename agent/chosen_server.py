@@ -1,0 +1,47 @@
+"""Which server a command looks at: the one named, the one that was started here last, or the one in the settings."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.settings import Settings, load_settings, state_dir
+from m3agent.serving.endpoint import Endpoint, probe
+from m3agent.serving.launch.record import ServerRecord, key_of, live_servers
+
+
+@dataclass(frozen=True)
+class ChosenServer:
+    """A server that answered, the key that it is asked with, and its record if it is one of ours."""
+
+    endpoint: Endpoint
+    key: str | None
+    record: ServerRecord | None
+    settings: Settings
+
+
+async def chosen_server(url: str | None, model: str | None, *, embedded: str) -> ChosenServer:
+    """Find it and ask what it is.
+
+    embedded: why the embedded engine is no use here. Raises UsageError where there is none, or only that one; the errors of
+    `serving.errors` where it does not answer.
+    """
+    settings = load_settings(Path(), {"endpoint": url, "model": model}, os.environ).settings
+    key, record = settings.key, None
+    if url is None:
+        for folder, found in live_servers(state_dir(os.environ)):
+            url, key, record = found.url, key_of(folder) or key, found
+            break
+    url = url or settings.endpoint
+    if url is None:
+        raise UsageError(
+            "no server is running here: start one with `m3agent serve`, or name one with --endpoint"
+        )
+    endpoint = await probe(url, api_key=key, model=settings.model)
+    if endpoint.flavour == "embedded":
+        raise UsageError(
+            f"{endpoint.url} is the embedded engine, {embedded}: name another server with --endpoint"
+        )
+    return ChosenServer(endpoint, key, record, settings)

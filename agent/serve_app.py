@@ -1,0 +1,26 @@
+"""The group of commands under `m3agent serve`: itself a command, and the engine's own options may follow `--`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+ENGINE_OPTIONS = "m3agent.engine_options"
+"""Under this name a context's `meta` has what follows `--`."""
+
+
+class _ServeGroup(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Set aside what follows `--`, which would be taken for the name of a command."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[ENGINE_OPTIONS] = tuple(args[place + 1 :])
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+serve_app = typer.Typer(
+    cls=_ServeGroup, help="Serve M3, and look after what serves it.", invoke_without_command=True
+)

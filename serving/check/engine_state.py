@@ -1,0 +1,163 @@
+"""What a running engine says of itself, in its metrics and on its page of settings: one form for all engines.
+
+Names: vLLM 0.24, v1/metrics/loggers.py (and a real page of it in the tests); SGLang, srt/observability/metrics_collector.py
+and http_server.py; TensorRT-LLM, metrics/collector.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from m3agent.serving.check.metrics import Sample, parse_metrics, total, values
+from m3agent.serving.endpoint import Endpoint, Flavour, get
+from m3agent.serving.errors import ModelServerError
+from m3agent.serving.http import open_client
+
+if TYPE_CHECKING:
+    import openai
+
+_SECONDS = 20.0
+_METRICS_PATHS: dict[Flavour, str] = {"trtllm": "/prometheus/metrics"}  # its /metrics is JSON, of iterations
+_SETTINGS_PATHS: dict[Flavour, tuple[str, ...]] = {
+    "vllm": ("/server_info",),  # only where VLLM_SERVER_DEV_MODE=1
+    "sglang": ("/server_info", "/get_server_info"),
+}
+_VLLM_CHUNKED = re.compile(r"enable_chunked_prefill=(True|False)")
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What is known; None (or an empty tuple) is unknown.
+
+    `metrics`: whether there is a page of them. `kv_tokens`: that the cache of each data-parallel rank holds. `kv_dtype`:
+    as the engine spells it, "auto" is that of the weights. `usage`: of the cache now, 0 to 1, of the fullest rank.
+    `preemptions`: sequences so far that were thrown out for want of cache. `hit_rate`: share of prompts' tokens that the
+    cache had, of `asked` tokens so far. `chunked_prefill`: whether long prompts are read in pieces.
+    """
+
+    metrics: bool = False
+    kv_tokens: tuple[int, ...] = ()
+    kv_dtype: str | None = None
+    block_size: int | None = None
+    usage: float | None = None
+    preemptions: float | None = None
+    hit_rate: float | None = None
+    asked: float | None = None
+    prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
+
+
+def metrics_url(endpoint: Endpoint) -> str:
+    """Where the engine's metrics stand."""
+    return endpoint.url.removesuffix("/v1") + _METRICS_PATHS.get(endpoint.flavour, "/metrics")
+
+
+async def engine_state(endpoint: Endpoint, *, api_key: str | None) -> EngineState:
+    """Ask a server for its state; what it does not say stays unknown."""
+    async with open_client(endpoint.url, api_key, connect=10.0, read=_SECONDS) as client:
+        try:
+            samples = parse_metrics(await get(client, metrics_url(endpoint), api_key))
+        except (ModelServerError, ValueError):
+            samples = []
+        return read_state(endpoint.flavour, samples, await _settings(client, endpoint, api_key))
+
+
+def read_state(flavour: Flavour, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
+    """The state by a page of metrics and the engine's settings, either of which may be empty."""
+    state = EngineState(metrics=bool(samples))
+    match flavour:
+        case "vllm":
+            return _vllm(state, samples, settings)
+        case "sglang":
+            return _sglang(state, samples, settings)
+        case "trtllm":
+            return _trtllm(state, samples)
+    return state
+
+
+def _vllm(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
+    configs = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
+    config = configs[0] if configs else {}
+    hits, asked = (total(samples, f"vllm:prefix_cache_{name}_total") for name in ("hits", "queries"))
+    chunked = _VLLM_CHUNKED.search(str(settings.get("vllm_config", "")))
+    return replace(
+        state,
+        kv_tokens=tuple(tokens for labels in configs if (tokens := _vllm_tokens(labels)) is not None),
+        kv_dtype=config.get("cache_dtype"),
+        block_size=_integer(config.get("block_size")),
+        usage=max(values(samples, "vllm:kv_cache_usage_perc"), default=None),
+        preemptions=total(samples, "vllm:num_preemptions_total"),
+        hit_rate=hits / asked if hits is not None and asked else None,
+        asked=asked,
+        prefix_caching=_truth(config.get("enable_prefix_caching")),
+        chunked_prefill=_truth(chunked[1]) if chunked else None,
+    )
+
+
+def _vllm_tokens(labels: Mapping[str, str]) -> int | None:
+    """Newer versions say it outright; it is blocks times their size, unless groups of layers keep blocks of their own."""
+    said = _integer(labels.get("kv_cache_size_tokens"))
+    blocks, size = _integer(labels.get("num_gpu_blocks")), _integer(labels.get("block_size"))
+    return said if said is not None or blocks is None or size is None else blocks * size
+
+
+def _sglang(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
+    tokens = _integer(settings.get("max_total_num_tokens"))
+    if tokens is None:
+        tokens = _integer(max(values(samples, "sglang:max_total_num_tokens"), default=None))
+    ranks = _integer(settings.get("dp_size")) or 1
+    asked, cached = (total(samples, f"sglang:{name}_tokens_total") for name in ("prompt", "cached"))
+    rate = cached / asked if cached is not None and asked else None
+    chunk = _integer(settings.get("chunked_prefill_size"))
+    radix = settings.get("disable_radix_cache")
+    return replace(
+        state,
+        kv_tokens=() if tokens is None else (tokens,) * ranks,
+        kv_dtype=settings.get("kv_cache_dtype"),
+        block_size=_integer(settings.get("page_size")),
+        usage=max(values(samples, "sglang:token_usage"), default=None),
+        preemptions=total(samples, "sglang:num_retracted_requests_total"),
+        hit_rate=rate if rate is not None else max(values(samples, "sglang:cache_hit_rate"), default=None),
+        asked=asked,
+        prefix_caching=not radix if isinstance(radix, bool) else None,
+        chunked_prefill=None if chunk is None else chunk > 0,
+    )
+
+
+def _trtllm(state: EngineState, samples: Sequence[Sample]) -> EngineState:
+    blocks, size = (
+        max(values(samples, f"trtllm_kv_cache_{name}"), default=None)
+        for name in ("max_blocks", "tokens_per_block")
+    )
+    return replace(
+        state,
+        kv_tokens=() if blocks is None or size is None else (int(blocks * size),),
+        usage=max(values(samples, "trtllm_kv_cache_utilization"), default=None),
+        hit_rate=max(values(samples, "trtllm_kv_cache_hit_rate"), default=None),
+    )
+
+
+async def _settings(client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> Mapping[str, Any]:
+    for path in _SETTINGS_PATHS.get(endpoint.flavour, ()):
+        try:
+            answer = json.loads(await get(client, endpoint.url.removesuffix("/v1") + path, api_key))
+        except (ModelServerError, ValueError):
+            continue
+        if isinstance(answer, dict):
+            return answer
+    return {}
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return int(str(value)) if not isinstance(value, float) else int(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _truth(word: str | None) -> bool | None:
+    return {"True": True, "False": False}.get(word or "")

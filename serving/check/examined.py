@@ -1,0 +1,53 @@
+"""What an examination found, as checks: prefix cache, cached tokens, speed of the tokenizer."""
+
+from __future__ import annotations
+
+from m3agent.serving.check.check import Check
+from m3agent.serving.endpoint import Endpoint, Flavour
+from m3agent.serving.examine import (
+    CACHING_SWITCHES,
+    REPORTING_SWITCHES,
+    SLOW_TOKENIZER,
+    TOKENIZER_SWITCHES,
+    Findings,
+)
+
+
+def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
+    """Three checks; unknown where the examination found nothing out."""
+    cached, reported, seconds = findings.prefix_caching, findings.cached_tokens, findings.tokenizer_seconds
+    speed = None if seconds is None else f"{seconds:.2g} s for a million tokens"
+    return [
+        _check(
+            endpoint,
+            "prefix cache",
+            cached,
+            "a prefix sent twice was found again",
+            "keeps no prefixes: each turn pays for the whole prompt again",
+            CACHING_SWITCHES,
+        ),
+        _check(
+            endpoint,
+            "cached tokens",
+            reported,
+            "usage says how many there were",
+            "does not say how much of a prompt its cache had",
+            REPORTING_SWITCHES,
+        ),
+        _check(
+            endpoint,
+            "tokenizer",
+            None if seconds is None else seconds <= SLOW_TOKENIZER,
+            speed or "",
+            f"slow, in each turn: {speed}",
+            TOKENIZER_SWITCHES,
+        ),
+    ]
+
+
+def _check(
+    endpoint: Endpoint, name: str, ok: bool | None, good: str, bad: str, switches: dict[Flavour, str]
+) -> Check:
+    if ok is None:
+        return Check(name, None, "not found out")
+    return Check(name, True, good) if ok else Check(name, False, bad, switches[endpoint.flavour])

@@ -1,0 +1,65 @@
+"""A page of metrics in Prometheus' text format 0.0.4, read strictly: a page that is none says so.
+
+The format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*'
+_PARTS = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
+_SAMPLE = re.compile(
+    rf"({_NAME})(?:[ \t]*\{{((?:{_LABEL}(?:,{_LABEL})*,?)?[ \t]*)\}}[ \t]*|[ \t]+)([^ \t{{]+)(?:[ \t]+-?[0-9]+)?"
+)
+# Go's ParseFloat takes these words; Python's float would take "infinity_" or "1_000" as well.
+_VALUE = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|nan)", re.IGNORECASE
+)
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of one series."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def parse_metrics(page: str) -> list[Sample]:
+    """The samples of a page, in its order; timestamps are left out.
+
+    Raises ValueError, with the line's number, for a line that is neither a sample nor a comment.
+    """
+    samples: list[Sample] = []
+    for number, line in enumerate(page.split("\n"), start=1):
+        text = line.strip(" \t\r")
+        if not text or text.startswith("#"):
+            continue
+        match = _SAMPLE.fullmatch(text)
+        if match is None or not _VALUE.fullmatch(match[3]):
+            raise ValueError(f"line {number} is not a metric: {text[:80]!r}")
+        samples.append(Sample(match[1], dict(_labels(match[2] or "")), float(match[3])))
+    return samples
+
+
+def values(samples: Iterable[Sample], name: str) -> list[float]:
+    """The values of every series of that name."""
+    return [sample.value for sample in samples if sample.name == name]
+
+
+def total(samples: Iterable[Sample], name: str) -> float | None:
+    """The sum over all series of that name; None if there is none."""
+    found = values(samples, name)
+    return sum(found) if found else None
+
+
+def _labels(text: str) -> Iterable[tuple[str, str]]:
+    for match in _PARTS.finditer(text):
+        yield match[1], _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), match[2])

@@ -1,0 +1,151 @@
+"""Whether the model behind a server answers sensibly, by its own will: a call with given values, and a round trip.
+
+Random weights fail both, as do weights that were quantised or loaded wrongly; nothing else tells such a server from a
+good one, for it answers fast and without errors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from m3agent.serving.chat import Turn
+from m3agent.serving.check.check import Check
+from m3agent.serving.client import Client
+from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.errors import ModelServerError, shown
+from m3agent.serving.parameters import Sampling
+from m3agent.serving.wire import ThinkingMode
+
+TRIES = 3
+LIMIT = 60.0
+"""Seconds for one answer."""
+
+_MOST_TOKENS = 768  # of an answer, its thinking included
+# The first try is the likeliest answer; the next ones are drawn a little more freely, or they would be the same.
+_TEMPERATURES = (0.0, 0.4, 0.8)
+_NONSENSE = "the model does not answer sensibly: random weights, or weights that were loaded wrongly?"
+_STATION, _VALUE, _READING = "quay-7", 48_213, 73_914
+
+
+def _tool(name: str, description: str, **properties: str) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {key: {"type": kind} for key, kind in properties.items()},
+        "required": list(properties),
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
+
+
+_NOTE = _tool("note_reading", "Write down what a gauge reads.", station="string", value="integer")
+_READ = _tool("read_gauge", "Read the gauge at a station.", station="string")
+
+
+async def model_check(
+    endpoint: Endpoint,
+    *,
+    api_key: str | None,
+    listen: Callable[[str], None] = lambda _: None,
+    limit: float = LIMIT,
+) -> list[Check]:
+    """Ask for a call, then for a call after some thinking whose result the next answer has to use.
+
+    Never raises for what the server does or does not do. `listen` hears what is tried next; `limit`: seconds for one
+    answer, of which there are at most nine.
+    """
+    async with Client(endpoint, api_key=api_key, attempts=1) as client:
+        model = _Model(client, limit)
+        listen("a tool call")
+        first = await model.calls_a_tool()
+        if not model.called:
+            return [first, Check("thinking round trip", None, "not tried: no tool was called")]
+        listen("a thinking round trip")
+        return [first, await model.goes_round()]
+
+
+class _Model:
+    """Asks one model; `called` says whether it has called a tool so far."""
+
+    def __init__(self, client: Client, limit: float) -> None:
+        self.called = False
+        self._client = client
+        self._limit = limit
+
+    async def calls_a_tool(self) -> Check:
+        """A call whose arguments the request names."""
+        name = "tool call"
+        wanted = {"station": _STATION, "value": _VALUE}
+        asked = (
+            f"Call note_reading once, with station {_STATION!r} and value {_VALUE}. Nothing else is needed."
+        )
+        said = ""
+        for number in range(TRIES):
+            try:
+                turn = await self._ask([{"role": "user", "content": asked}], _NOTE, number, "adaptive")
+            except ModelServerError as error:
+                return Check(name, False, str(error))
+            calls = [call for call in turn.message.calls if call.arguments is not None]
+            self.called = self.called or any(call.name == "note_reading" for call in calls)
+            if any(call.name == "note_reading" and call.arguments == wanted for call in calls):
+                return Check(name, True, f"called with the values that were asked for, try {number + 1}")
+            said = calls[0].arguments_text if calls else turn.message.text or turn.message.reasoning
+        if self.called:
+            return Check(name, False, f"called with {shown(said)[:80]} instead of {wanted} in {TRIES} tries")
+        return Check(name, False, f"no call in {TRIES} tries, but {shown(said)[:60]!r}: {_NONSENSE}")
+
+    async def goes_round(self) -> Check:
+        """A call after thinking; its result and the reasoning go back, and the answer has to have the result."""
+        name = "thinking round trip"
+        asked = f"What does the gauge at station {_STATION!r} read? Find out with read_gauge, then tell me the number."
+        history: list[Mapping[str, Any]] = [{"role": "user", "content": asked}]
+        failure = ""
+        for number in range(TRIES):
+            try:
+                turn = await self._ask(history, _READ, number, "enabled")
+                message = turn.message
+                if not any(call.name == "read_gauge" and call.arguments for call in message.calls):
+                    failure = "the model did not call read_gauge"
+                    continue
+                if not message.reasoning.strip():
+                    failure = "no reasoning came although thinking is enabled"
+                    continue
+                results = [
+                    {"role": "tool", "tool_call_id": call.id, "content": f"{_READING} hPa"}
+                    for call in message.calls
+                ]
+                back = [message.to_request(self._client.reasoning_field), *results]
+                answer = await self._ask([*history, *back], _READ, number, "enabled")
+            except ModelServerError as error:
+                return Check(name, False, str(error))
+            if str(_READING) in answer.message.text.replace(",", "").replace("\u202f", ""):
+                return Check(name, True, "reasoning came, went back, and the answer has the tool's result")
+            failure = (
+                f"the answer has not the tool's result ({_READING}), but {shown(answer.message.text)[:60]!r}"
+            )
+        return Check(name, False, f"{failure}, in {TRIES} tries")
+
+    async def _ask(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tool: Mapping[str, Any],
+        number: int,
+        thinking: ThinkingMode,
+    ) -> Turn:
+        answer = self._client.complete(
+            messages,
+            [tool],
+            max_tokens=_MOST_TOKENS,
+            thinking=thinking,
+            sampling=Sampling(temperature=_TEMPERATURES[number]),
+            deadline=time.monotonic() + self._limit,
+        )
+        async with aclosing(answer):
+            async for item in answer:
+                if isinstance(item, Turn):
+                    return item
+        raise AssertionError("an answer ends in a turn or an error")

@@ -1,0 +1,60 @@
+"""Whether a Prometheus reads a server's metrics: its list of targets says so.
+
+https://prometheus.io/docs/prometheus/latest/querying/api/#targets
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from m3agent.serving.check.check import Check
+from m3agent.serving.endpoint import Endpoint, get
+from m3agent.serving.errors import ModelServerError
+from m3agent.serving.http import is_local, open_client
+
+_SECONDS = 10.0
+_NAME = "scraped"
+
+
+async def scraped_check(endpoint: Endpoint, page: str, prometheus: str | None) -> Check:
+    """Whether the metrics at `page` are a target of `prometheus` that was read well last time."""
+    if prometheus is None:
+        return Check(
+            _NAME, None, "whether anybody reads the metrics is not known: name a Prometheus with --prometheus"
+        )
+    address = prometheus.rstrip("/")
+    address = address if "://" in address else f"http://{address}"
+    try:
+        async with open_client(address, None, connect=_SECONDS, read=_SECONDS) as client:
+            answer = json.loads(await get(client, f"{address}/api/v1/targets?state=active", None))
+        targets = answer["data"]["activeTargets"]
+        found = [target for target in targets if _is_of(str(target["scrapeUrl"]), page)]
+    except ModelServerError:
+        return Check(_NAME, None, f"no Prometheus answers at {prometheus}")
+    except (ValueError, KeyError, TypeError):
+        return Check(_NAME, None, f"what answers at {prometheus} is no Prometheus")
+    if not found:
+        fix = "add what m3agent serve scrape prints to its configuration"
+        return Check(_NAME, False, f"{page} is none of the {len(targets)} targets of {prometheus}", fix)
+    return _health(found[0], page)
+
+
+def _health(target: dict[str, Any], page: str) -> Check:
+    if target.get("health") == "up":
+        return Check(_NAME, True, f"read last at {str(target.get('lastScrape', ''))[:19]}")
+    why = str(target.get("lastError") or "it was not read so far")
+    return Check(
+        _NAME,
+        False,
+        f"{page} is a target that is {target.get('health')}: {why}",
+        "look at its list of targets",
+    )
+
+
+def _is_of(url: str, page: str) -> bool:
+    """Whether two addresses are one page; each name of this very machine is as good as another."""
+    one, other = urlsplit(url), urlsplit(page)
+    same_host = one.hostname == other.hostname or (is_local(url) and is_local(page))
+    return same_host and one.port == other.port and one.path == other.path

@@ -1,0 +1,250 @@
+"""Whether a server's tokenizer, grammar, reasoning parser and tool parser carry M3's messages; any weights will do.
+
+The engine is made to write one message (see `script`), and what arrives is compared to the letter: as the server's own
+parsers have it, and as m3agent's client reads it, which makes good what servers are known to get wrong. So there are
+three outcomes: right; wrong, but the client makes it good; lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from m3agent.serving.body import RequestBody
+from m3agent.serving.check.check import Check
+from m3agent.serving.check.differences import faults
+from m3agent.serving.check.examined import examined_checks
+from m3agent.serving.check.heard import Heard, hear
+from m3agent.serving.check.script import MARKERS, TOOLS, Said, grammar, markup, wanted
+from m3agent.serving.check.token_ids import ids_check, tokenize
+from m3agent.serving.client import Client
+from m3agent.serving.endpoint import Endpoint, Flavour
+from m3agent.serving.errors import (
+    DeadlineExceeded,
+    EndpointRefused,
+    EndpointUnreachable,
+    ModelServerError,
+    shown,
+)
+from m3agent.serving.examine import Findings, examine
+from m3agent.serving.parameters import Sampling, request_parameters
+from m3agent.serving.wire import ThinkingMode
+
+LIMIT = 120.0
+"""Seconds for one answer: a server's first ones may wait half a minute for kernels to be compiled."""
+
+EXAMINE_SECONDS = 60.0
+
+_MESSAGES = [{"role": "user", "content": "Fix the clock."}]
+_Outcome: TypeAlias = tuple[str, bool | None, list[str]]
+"""How it was asked for; right, made good by the client (None) or lost; what is wrong."""
+
+_TASTE = 24  # tokens
+_FAVOURED = 100.0  # the most that engines take
+# The model's own words before a grammar binds it: one token, where the prompt does not say that nothing is thought.
+_LOOSE = 40
+_MODES: tuple[tuple[str, ThinkingMode], ...] = (
+    ("no thinking", "disabled"),
+    ("thinking adaptive", "adaptive"),
+    ("thinking enabled", "enabled"),
+)
+_REASONING_PARSER: dict[Flavour, str] = {
+    "vllm": "--reasoning-parser minimax_m3",
+    "sglang": "--reasoning-parser minimax-m3",
+    "trtllm": "--reasoning_parser minimax_m3",
+}
+_TOOL_PARSER: dict[Flavour, str] = {
+    "vllm": "--tool-call-parser minimax_m3 --enable-auto-tool-choice",
+    "sglang": "--tool-call-parser minimax-m3",
+    "trtllm": "--tool_parser minimax_m3",
+}
+
+
+async def wire_check(
+    endpoint: Endpoint,
+    *,
+    api_key: str | None,
+    context: int | None,
+    tokenizer: Path | None,
+    listen: Callable[[str], None] = lambda _: None,
+    findings: Findings | None = None,
+    limit: float = LIMIT,
+) -> list[Check]:
+    """Look at a server that has just started; never raises for what it does or does not do.
+
+    `context`: the window in tokens that it was started with, None where nothing was asked for. `tokenizer`: the model's
+    tokenizer.json or its folder, None where it is not on this machine. `listen` hears what is tried next. `findings`:
+    what an examination found, made here if there was none. `limit`: seconds for one answer.
+    """
+    checks: list[Check] = []
+    if not grammar(endpoint.flavour, ""):
+        detail = f"not tried: {endpoint.host} is no vLLM, SGLang or TensorRT-LLM"
+        checks += [Check(name, None, detail) for name, _ in _MODES]
+    else:
+        bias = await _bias(endpoint, api_key)
+        async with Client(endpoint, api_key=api_key, attempts=1) as client:
+            silent = False
+            for name, thinking in _MODES:
+                if silent:  # it would take as long again to say the same
+                    checks.append(Check(name, None, "not tried"))
+                    continue
+                listen(f"a message written by force, {name}")
+                trial = _Trial(client, name, thinking, bias, limit)
+                checks.append(await trial.check())
+                silent = trial.silent
+    checks.append(context_check(endpoint, context))
+    listen("token ids")
+    checks.append(await ids_check(endpoint, api_key=api_key, tokenizer=tokenizer))
+    if findings is None:
+        listen("prefix cache and tokenizer")
+        findings = await examine(endpoint, api_key=api_key, timeout=min(limit, EXAMINE_SECONDS))
+    return [*checks, *examined_checks(endpoint, findings)]
+
+
+def context_check(endpoint: Endpoint, context: int | None) -> Check:
+    """Whether the window is the one that was asked for."""
+    name, length = "context", endpoint.max_model_len
+    if length is None:
+        return Check(name, None, "the server does not say how long its window is")
+    if context is None:
+        return Check(name, None, f"{length:,} tokens; nothing was asked for")
+    if length == context:
+        return Check(name, True, f"{length:,} tokens, as asked for")
+    fix = "look at --max-model-len (SGLang: --context-length) of the command that runs"
+    return Check(name, False, f"{length:,} tokens, {context:,} were asked for", fix)
+
+
+async def _bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:
+    """Favours the tokens that M3 would take for its markers: random weights may spell them in other tokens, by whose ids
+    no parser knows them. Empty where the server does not tell ids."""
+    bias: dict[str, float] = {}
+    for marker in MARKERS:
+        try:
+            ids = await tokenize(endpoint, marker, api_key)
+        except ModelServerError:
+            return {}
+        if ids is not None and len(ids) == 1:
+            bias[str(ids[0])] = _FAVOURED
+    return bias
+
+
+class _Trial:
+    """One message, in one way of thinking, asked for in a stream and whole."""
+
+    def __init__(
+        self, client: Client, name: str, thinking: ThinkingMode, bias: dict[str, float], limit: float
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._thinking = thinking
+        self._bias = bias
+        self._limit = limit
+        self._wanted = wanted(thinking)
+        self._flavour = client.endpoint.flavour
+        self.silent = False  # whether the server did not answer at all
+
+    async def check(self) -> Check:
+        """Ask twice and judge."""
+        outcomes: list[_Outcome] = []
+        how = "streamed"
+        try:
+            # Most servers apply no grammar while the model thinks. That shows in a few tokens, of which none is favoured:
+            # a model that may write what it likes would take the favoured end of thinking at once.
+            if self._thinking == "enabled" and not self._is_bound(await self._ask(stream=True, taste=True)):
+                return self._free()
+            for how in ("streamed", "whole"):
+                outcomes.append((how, *self._judge(await self._ask(stream=how == "streamed"))))
+        except EndpointRefused as error:
+            if self._flavour == "trtllm" and error.status in (400, 422):
+                fix = "set guided_decoding_backend: xgrammar in its options to have this tried"
+                return Check(self._name, None, f"it takes no grammar: {shown(error.text)}", fix)
+            return Check(self._name, False, f"{how}: {error}")
+        except ModelServerError as error:
+            self.silent = isinstance(error, EndpointUnreachable | DeadlineExceeded)
+            return Check(self._name, False, f"{how}: {error}")
+        return self._verdict(outcomes)
+
+    async def _ask(self, *, stream: bool, taste: bool = False) -> Heard:
+        """The answer, or the first few tokens of it."""
+        text = markup(self._thinking)
+        parameters = request_parameters(
+            self._client.endpoint,
+            TOOLS,
+            tool_choice="auto",
+            # Each byte may become a token where weights are random.
+            max_tokens=_TASTE if taste else len(text.encode()) + 16,
+            thinking=self._thinking,
+            sampling=Sampling(temperature=0.0),
+        )
+        parameters |= grammar(self._flavour, text)
+        if self._bias and not taste:
+            parameters["logit_bias"] = self._bias
+        if not stream:
+            parameters["stream"] = False
+            del parameters["stream_options"]
+        body = RequestBody().encode(_MESSAGES, parameters)
+        return await hear(self._client, body, time.monotonic() + self._limit)
+
+    def _is_bound(self, heard: Heard) -> bool:
+        """Whether the grammar has decided what was written: some of the message stands near the beginning."""
+        firsts = [text[:12] for text in (self._wanted.reasoning, self._wanted.text) if text]
+        return any(first in heard.beginning[: _LOOSE + len(first)] for first in firsts)
+
+    def _free(self) -> Check:
+        detail = "not tried: this server applies no grammar while the model thinks"
+        how = """--structured-outputs-config '{"enable_in_reasoning": true}' lets it be tried"""
+        return Check(self._name, None, detail, how if self._flavour == "vllm" else "")
+
+    def _judge(self, heard: Heard) -> tuple[bool | None, list[str]]:
+        """Whether it is right (True), made good by the client (None) or lost (False), and what is wrong."""
+        wrong = faults(heard.plain, self._wanted)
+        if not wrong:
+            reason = heard.finish
+            return True, [] if reason == "tool_calls" else [f"its finish reason is {reason!r}"]
+        if heard.ours == self._wanted or self._fits_loosely(heard.ours):
+            return None, wrong
+        if not heard.beginning:
+            return False, ["the answer is empty"]
+        if not self._is_bound(heard):
+            return False, [f"the answer is not what the grammar demands, but {shown(heard.beginning[:60])!r}"]
+        return False, faults(heard.ours, self._wanted)
+
+    def _fits_loosely(self, said: Said) -> bool:
+        """Whether all is there behind a token of the model's own."""
+        more = len(said.reasoning) + len(said.text) - len(self._wanted.reasoning) - len(self._wanted.text)
+        return (
+            self._thinking == "adaptive"
+            and more <= _LOOSE
+            and said.calls == self._wanted.calls
+            and said.reasoning.endswith(self._wanted.reasoning)
+            and said.text.endswith(self._wanted.text)
+        )
+
+    def _verdict(self, outcomes: list[_Outcome]) -> Check:
+        if all(right and not notes for _, right, notes in outcomes):
+            parts = (
+                "text and both calls" if self._thinking == "disabled" else "reasoning, text and both calls"
+            )
+            return Check(self._name, True, f"{parts} as written, streamed and whole")
+        said: dict[str, list[str]] = {}
+        for how, right, notes in outcomes:
+            words = "; ".join(notes) or "as written"
+            said.setdefault(f"{words} (m3agent makes it good)" if right is None else words, []).append(how)
+        detail = "; ".join(f"{' and '.join(ways)}: {words}" for words, ways in said.items())
+        lost = any(right is False for _, right, _ in outcomes)
+        return Check(self._name, not lost, detail, self._remedy(outcomes))
+
+    def _remedy(self, outcomes: list[_Outcome]) -> str:
+        """The parsers that are missing or wrong. One that is right at least once is there: then it is a fault of the
+        engine's, which no option mends."""
+        if any(right for _, right, _ in outcomes):
+            return ""
+        notes = " ".join(note for _, _, found in outcomes for note in found)
+        options = []
+        if "reasoning" in notes or "think tags" in notes:
+            options.append(_REASONING_PARSER[self._flavour])
+        if "call" in notes:
+            options.append(_TOOL_PARSER[self._flavour])
+        return f"start it with {' '.join(options)}" if options else ""

@@ -1,0 +1,195 @@
+"""The checkpoint that is to be served, as far as this machine knows it: what it is, and whether its weights are there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from m3agent.serving.plan.gpus import GIB
+from m3agent.serving.plan.shape import (
+    DENSE_WIDTH,
+    EXPERT_WIDTH,
+    EXPERTS,
+    HIDDEN,
+    KV_HEADS,
+    M3,
+    NATIVE_CONTEXT,
+    QUERY_HEADS,
+    Precision,
+    Shape,
+    Split,
+    weight_bytes,
+)
+
+_WIDTHS = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": EXPERT_WIDTH,
+    "dense_intermediate_size": DENSE_WIDTH,
+    "num_attention_heads": QUERY_HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "num_local_experts": EXPERTS,
+}
+_ARCHITECTURE = "MiniMaxM3"
+_PRECISIONS = {"mxfp8": Precision.MXFP8, "mxfp4": Precision.MXFP4, "nvfp4": Precision.NVFP4}
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be served: one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint. `name` is what the engine gets; `folder` where its files are, None where they are not here yet.
+
+    `precision`: None is unknown. `whole`: it has M3's widths, so that its memory can be reckoned.
+    """
+
+    name: str
+    folder: Path | None
+    shape: Shape = M3
+    precision: Precision | None = None
+    positions: int = NATIVE_CONTEXT
+    whole: bool = True
+
+
+def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = True) -> Checkpoint:
+    """What a folder, or a name on Hugging Face, holds.
+
+    weights: False where none are needed, as they will be made up. Raises CheckpointError for a folder that is none of
+    M3's, or is not complete.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _read(str(path.resolve()), path.resolve(), weights=weights)
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        what = "is a file" if path.exists() else "is not there"
+        raise CheckpointError(
+            f"{model} {what}: a checkpoint is a folder with config.json, or a name like MiniMaxAI/MiniMax-M3"
+        )
+    folder = _cached(model, environ)
+    return (
+        Checkpoint(model, None, precision=_by_name(model))
+        if folder is None
+        else _read(model, folder, weights=False)
+    )
+
+
+def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[str, str]) -> str | None:
+    """Why its weights cannot be fetched onto this disk; None where they can, or are here."""
+    if checkpoint.folder is not None:
+        return None
+    if environ.get("HF_HUB_OFFLINE", "").strip().casefold() in ("1", "on", "yes", "true"):
+        return (
+            f"{checkpoint.name} is not on this machine and HF_HUB_OFFLINE forbids to fetch it: unset it, or give its "
+            "folder with --model"
+        )
+    needed = weight_bytes(checkpoint.shape, precision, Split(1), vision=True, positions=0)
+    there = cache_folder(environ)
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if free >= needed:
+        return None
+    return (
+        f"the weights of {checkpoint.name} take {needed / GIB:.0f} GiB and {there} has {free / GIB:.0f} GiB free: make "
+        "room, or set HF_HOME to a folder on a larger disk"
+    )
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where Hugging Face keeps what it fetched (huggingface_hub's HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
+    if hub := environ.get("HF_HUB_CACHE"):
+        return Path(hub)
+    if home := environ.get("HF_HOME"):
+        return Path(home, "hub")
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "huggingface", "hub")
+
+
+def _cached(name: str, environ: Mapping[str, str]) -> Path | None:
+    """The folder of a whole snapshot that was fetched earlier."""
+    snapshots = cache_folder(environ) / f"models--{name.replace('/', '--')}" / "snapshots"
+    found = sorted(snapshots.glob("*/config.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
+    return next((file.parent for file in found if _missing_weights(file.parent) is None), None)
+
+
+def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
+    config = _json(folder / "config.json")
+    named = config.get("architectures")
+    if not (isinstance(named, list) and any(str(one).startswith(_ARCHITECTURE) for one in named)):
+        what = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
+        raise CheckpointError(
+            f"{folder / 'config.json'} names {what}, which is not MiniMax M3: give the folder of an M3"
+        )
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, dict) else config
+    sparse = text.get("moe_layer_freq")
+    if isinstance(sparse, list) and sparse:
+        count = sum(bool(one) for one in sparse)
+        shape = Shape(dense=len(sparse) - count, sparse=count)
+    else:
+        shape = M3
+    positions = text.get("max_position_embeddings")
+    if weights and (missing := _missing_weights(folder)):
+        raise CheckpointError(missing)
+    return Checkpoint(
+        name,
+        folder,
+        shape,
+        _precision(config, text),
+        positions if isinstance(positions, int) else NATIVE_CONTEXT,
+        whole=all(text.get(key, width) == width for key, width in _WIDTHS.items()),
+    )
+
+
+def _precision(config: dict[str, Any], text: dict[str, Any]) -> Precision | None:
+    quantised = config.get("quantization_config") or text.get("quantization_config")
+    if not isinstance(quantised, dict):
+        return Precision.BF16
+    return _PRECISIONS.get(str(quantised.get("quant_method")).casefold()) or _by_name(
+        json.dumps(quantised), otherwise=None
+    )
+
+
+def _by_name(name: str, otherwise: Precision | None = Precision.BF16) -> Precision | None:
+    return next((known for word, known in _PRECISIONS.items() if word in name.casefold()), otherwise)
+
+
+def _missing_weights(folder: Path) -> str | None:
+    """What is lacking of a folder's weights, as one sentence; None if nothing is."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        files = _json(index).get("weight_map")
+        named = sorted(set(map(str, files.values()))) if isinstance(files, dict) else []
+        gone = [name for name in named if not (folder / name).exists()]
+        if gone:
+            some = ", ".join(gone[:2]) + (", …" if len(gone) > 2 else "")
+            return (
+                f"{folder} lacks {len(gone)} of its {len(named)} files of weights ({some}): fetch them again"
+            )
+        return None
+    if any(folder.glob("*.safetensors")):
+        return None
+    return (
+        f"{folder} has no weights (*.safetensors): fetch them, or start with random ones to try the engine: "
+        "-- --load-format dummy"
+    )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{file.parent} has no {file.name}: a checkpoint is a folder with it and the weights"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise CheckpointError(f"{file} is not JSON: fetch it again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file} is not a JSON object: fetch it again")
+    return value

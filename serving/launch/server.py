@@ -1,0 +1,245 @@
+"""Keeps a server: starts the engine, waits until it answers, checks it, starts it again when it crashes, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from m3agent.serving.check.check import Check
+from m3agent.serving.check.model_check import model_check
+from m3agent.serving.check.wire_check import wire_check
+from m3agent.serving.endpoint import Endpoint, probe
+from m3agent.serving.errors import ModelServerError
+from m3agent.serving.launch.engine import Engine
+from m3agent.serving.launch.engine_faults import Asked, explain
+from m3agent.serving.launch.engine_log import Progress
+from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.record import LOG, Phase, ServerRecord, born, remove_record, write_record
+
+LOOK_SECONDS = 0.3
+"""Between two looks at the log while the engine loads."""
+WATCH_SECONDS = 5.0
+"""Between two questions for its health once it serves."""
+HUNG_SECONDS = 180.0
+"""Without an answer from /health, which no prompt holds up, before the engine is taken to hang."""
+MOST_CRASHES, CRASH_WINDOW = 5, 900.0
+"""So many crashes within so many seconds, and starting again is given up."""
+LONGEST_BACKOFF = 60.0
+CHECK_SECONDS = 300.0
+"""For all checks together: the first requests compile kernels."""
+
+
+class LaunchFailed(Exception):
+    """The engine did not start, or does not stay: one sentence that says why and what to do."""
+
+
+class Watcher(Protocol):
+    """Who is told what happens."""
+
+    def progress(self, progress: Progress) -> None:
+        """The engine's log has news."""
+
+    def say(self, text: str) -> None:
+        """A sentence."""
+
+    def checking(self, what: str) -> None:
+        """What is looked at next."""
+
+    def checked(self, check: Check) -> None:
+        """The outcome of a check."""
+
+    def phase(self, record: ServerRecord) -> None:
+        """The server does something else now."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to start and how it is to answer. `context`: tokens that were asked for; `tokenizer`: the checkpoint's
+    tokenizer.json, None where it is not here; `load_seconds`: for loading, None: as long as it takes. `barred`: says of
+    the engine's version why it must not serve M3 here, None if it may.
+    """
+
+    job: Job
+    start: Start
+    folder: Path
+    key: str | None
+    context: int | None
+    tokenizer: Path | None
+    load_seconds: float | None
+    barred: Callable[[str], str | None]
+
+
+class Server:
+    """One server; `run` it."""
+
+    def __init__(
+        self, launch: Launch, record: ServerRecord, environ: Mapping[str, str], watcher: Watcher
+    ) -> None:
+        self._launch = launch
+        self._record = record.model_copy(update={"pid": os.getpid(), "born": born(os.getpid())})
+        self._environ = environ
+        self._watcher = watcher
+        self._served = False
+
+    async def run(self) -> None:
+        """Serve until cancelled, which ends the engine with all it started.
+
+        Raises LaunchFailed where it does not start, or crashes too often.
+        """
+        crashes: deque[float] = deque(maxlen=MOST_CRASHES)
+        try:
+            while True:
+                self._become(Phase.RESTARTING if crashes else Phase.LOADING)
+                why = await self._once()
+                now = time.monotonic()
+                if len(crashes) == MOST_CRASHES and now - crashes[0] < CRASH_WINDOW:
+                    raise LaunchFailed(
+                        f"the engine crashed {MOST_CRASHES + 1} times within {CRASH_WINDOW / 60:.0f} minutes, "
+                        f"the last time like this: {why}"
+                    )
+                crashes.append(now)
+                wait = min(LONGEST_BACKOFF, 2.0 ** (len(crashes) - 1))
+                self._become(Phase.RESTARTING, restarts=self._record.restarts + 1)
+                self._watcher.say(f"{why}; it is started again in {wait:.0f} s")
+                await asyncio.sleep(wait)
+        finally:
+            remove_record(self._launch.folder)
+
+    async def _once(self) -> str:
+        """Start the engine and watch it to its end; the sentence that says why it ended."""
+        engine = await Engine.begin(self._launch.start, self._launch.folder, self._environ)
+        try:
+            why = await self._ready(engine)
+            if why is not None and not self._served:
+                raise LaunchFailed(why)
+            if why is None:
+                await self._check(engine)
+                self._served = True
+                self._become(Phase.READY)
+                why = await self._watch(engine)
+            return why
+        finally:
+            if engine.exit_code is None:
+                self._become(Phase.STOPPING)
+                await engine.stop()
+
+    async def _ready(self, engine: Engine) -> str | None:
+        """Wait until it answers; else why it never will."""
+        begun, asked, looked = time.monotonic(), 0.0, False
+        while True:
+            for progress in engine.news():
+                self._watcher.progress(progress)
+            if engine.exit_code is not None:
+                return self._why(engine)
+            if engine.log.version and not looked:
+                looked = True
+                if barred := self._launch.barred(engine.log.version):
+                    return barred
+            now = time.monotonic()
+            if self._launch.load_seconds is not None and now - begun > self._launch.load_seconds:
+                return (
+                    f"the engine did not answer within {self._launch.load_seconds / 60:.0f} minutes; its log is "
+                    f"{self._launch.folder / LOG}"
+                )
+            if now - asked >= 1:
+                asked = now
+                if self._find_url() and await self._healthy():
+                    return None
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch(self, engine: Engine) -> str:
+        """Wait for its end, also for one that it does not notice itself."""
+        heard = time.monotonic()
+        ended = asyncio.ensure_future(engine.ended())
+        try:
+            while not ended.done():
+                await asyncio.wait([ended], timeout=WATCH_SECONDS)
+                engine.news()
+                if ended.done():
+                    break
+                if await self._healthy():
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > HUNG_SECONDS:
+                    return f"the engine did not answer for {HUNG_SECONDS:.0f} s and was ended"
+            return self._why(engine)
+        finally:
+            ended.cancel()
+
+    def _why(self, engine: Engine) -> str:
+        engine.news()
+        job, launch = self._launch.job, self._launch
+        asked = Asked(job.port, job.model, launch.context, job.gpus, launch.folder / LOG)
+        return explain(job.engine, engine.log, engine.exit_code, asked).sentence
+
+    async def _check(self, engine: Engine) -> None:
+        """Ask it what it is, and whether wire and model are right; the outcome stands in the record."""
+        self._become(Phase.CHECKING, kv_tokens=engine.log.kv_tokens, version=engine.log.version)
+        launch = self._launch
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                endpoint = await probe(self._record.url, api_key=launch.key, model=None, timeout=30)
+                self._become(
+                    Phase.CHECKING,
+                    model=endpoint.model,
+                    max_model_len=endpoint.max_model_len,
+                    version=endpoint.version or engine.log.version,
+                )
+                await self._checks(endpoint)
+        except (ModelServerError, TimeoutError) as error:
+            said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
+            failed = Check("checks", False, said, "look at the engine's log: m3agent serve logs")
+            self._became([failed], wire_ok=False)
+
+    async def _checks(self, endpoint: Endpoint) -> None:
+        launch, listen = self._launch, self._watcher.checked
+        found = await wire_check(
+            endpoint, api_key=launch.key, context=launch.context, tokenizer=launch.tokenizer, listen=listen
+        )
+        self._become(Phase.CHECKING, wire_ok=_passed(found), checks=tuple(asdict(check) for check in found))
+        if not self._served:
+            model = await model_check(endpoint, api_key=launch.key)
+            for check in model:
+                listen(check)
+            checks = tuple(asdict(check) for check in (*found, *model))
+            self._become(Phase.CHECKING, model_ok=_passed(model), checks=checks)
+
+    def _become(self, phase: Phase, **update: object) -> None:
+        """Write down what it does now, and what was found out."""
+        since = self._record.since if phase == self._record.phase else time.time()
+        self._record = self._record.model_copy(update={"phase": phase, "since": since, **update})
+        write_record(self._launch.folder, self._record)
+        self._watcher.phase(self._record)
+
+    def _find_url(self) -> bool:
+        """Whether it is known where the server will answer; Slurm chooses the node itself."""
+        file = self._launch.start.url_file
+        if file is None:
+            return True
+        try:
+            url = file.read_text().strip()
+        except OSError:
+            return False
+        if url and url != self._record.url:
+            self._become(self._record.phase, url=url)
+        return bool(url)
+
+    async def _healthy(self) -> bool:
+        import httpx2
+
+        root = self._record.url.removesuffix("/v1")
+        headers = {"Authorization": f"Bearer {self._launch.key}"} if self._launch.key else {}
+        try:
+            async with httpx2.AsyncClient(trust_env=False, timeout=10) as client:
+                return (await client.get(f"{root}/health", headers=headers)).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+
+def _passed(checks: list[Check]) -> bool:
+    return all(check.ok is not False for check in checks)

@@ -1,0 +1,142 @@
+"""Checkpoints as folders and as names."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3agent.serving.launch.checkpoint import CheckpointError, cache_folder, lacking_disk, read_checkpoint
+from m3agent.serving.plan.shape import M3, Precision, Shape
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
+    "text_config": {
+        "hidden_size": 6144,
+        "intermediate_size": 3072,
+        "dense_intermediate_size": 12288,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+        "num_local_experts": 128,
+        "max_position_embeddings": 524288,
+        "moe_layer_freq": [0, 0, 0, *([1] * 57)],
+    },
+}
+
+
+def folder_of(tmp_path: Path, config: object = CONFIG, *files: str) -> Path:
+    folder = tmp_path / "m3"
+    folder.mkdir()
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    for name in files:
+        (folder / name).write_bytes(b"")
+    return folder
+
+
+def with_text(**changes: object) -> dict[str, Any]:
+    return {**CONFIG, "text_config": {**CONFIG["text_config"], **changes}}
+
+
+def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
+    found = read_checkpoint(str(folder_of(tmp_path, CONFIG, "model.safetensors")), {})
+    assert found.name == str(tmp_path / "m3")
+    assert (found.shape, found.precision, found.positions, found.whole) == (
+        M3,
+        Precision.BF16,
+        524_288,
+        True,
+    )
+    assert lacking_disk(found, Precision.BF16, {"HF_HUB_OFFLINE": "1"}) is None, "nothing is fetched"
+
+
+@pytest.mark.parametrize(
+    ("quantised", "precision"),
+    [
+        ({"quant_method": "mxfp8"}, Precision.MXFP8),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Precision.NVFP4),
+        ({"quant_method": "quark", "weight": "MXFP4"}, Precision.MXFP4),
+        ({"quant_method": "awq"}, None),
+    ],
+)
+def test_its_precision_is_that_of_its_config(
+    tmp_path: Path, quantised: object, precision: Precision | None
+) -> None:
+    folder = folder_of(tmp_path, {**CONFIG, "quantization_config": quantised}, "a.safetensors")
+    assert read_checkpoint(str(folder), {}).precision is precision
+
+
+def test_fewer_layers_are_reckoned_with_and_other_widths_are_told(tmp_path: Path) -> None:
+    config = with_text(moe_layer_freq=[0, 0, 1, 1], hidden_size=1024)
+    found = read_checkpoint(str(folder_of(tmp_path, config)), {}, weights=False)
+    assert (found.shape, found.whole) == (Shape(dense=2, sparse=2), False)
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "said"),
+    [
+        (CONFIG, (), "has no weights"),
+        ("{", (), "is not JSON"),
+        ("[]", (), "is not a JSON object"),
+        ({"architectures": ["LlamaForCausalLM"]}, (), "names LlamaForCausalLM, which is not MiniMax M3"),
+        ({}, (), "names no architecture"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said(
+    tmp_path: Path, config: object, files: tuple[str, ...], said: str
+) -> None:
+    folder = folder_of(tmp_path, config, *files)
+    with pytest.raises(CheckpointError, match=said):
+        read_checkpoint(str(folder), {})
+
+
+def test_weights_that_are_lacking_are_counted(tmp_path: Path) -> None:
+    index = {"weight_map": {f"layer{number}": f"model-{number}.safetensors" for number in range(5)}}
+    folder = folder_of(tmp_path, CONFIG, "model-0.safetensors", "model-3.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"lacks 3 of its 5 files of weights \(model-1"):
+        read_checkpoint(str(folder), {})
+    assert read_checkpoint(str(folder), {}, weights=False).folder == folder
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/m3", "~/nowhere-m3", "minimax", "a/b/c"])
+def test_what_is_neither_a_folder_nor_a_name_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match="is not there: a checkpoint is a folder"):
+        read_checkpoint(name, {})
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        read_checkpoint(str(tmp_path), {})
+
+
+def test_a_name_stands_for_what_was_fetched_and_else_for_what_its_name_says(tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path)}
+    assert read_checkpoint("MiniMaxAI/MiniMax-M3", environ).precision is Precision.BF16
+    found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
+    assert (found.folder, found.precision) == (None, Precision.MXFP8)
+    assert cache_folder(environ) == tmp_path / "hub"
+    snapshot = tmp_path / "hub" / "models--MiniMaxAI--MiniMax-M3-MXFP8" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(CONFIG))
+    assert read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ).folder is None, "begun, not whole"
+    (snapshot / "model.safetensors").write_bytes(b"")
+    found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
+    assert (found.name, found.folder) == ("MiniMaxAI/MiniMax-M3-MXFP8", snapshot)
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+    environ = {"HF_HUB_CACHE": str(tmp_path / "not" / "yet")}
+    found = read_checkpoint("MiniMaxAI/MiniMax-M3", environ)
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    if free >= 854e9:
+        pytest.skip("this disk has room for M3")
+    said = lacking_disk(found, Precision.BF16, environ)
+    assert said is not None
+    assert "take 796 GiB" in said, "854 GB"
+    assert f"and {tmp_path} has" in said
+    offline = lacking_disk(found, Precision.BF16, {**environ, "HF_HUB_OFFLINE": "1"})
+    assert offline is not None
+    assert "HF_HUB_OFFLINE forbids" in offline

@@ -1,0 +1,133 @@
+"""From plans and recipes to commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from m3agent.serving.launch.prepare import OptionsError, Prepared, Wanted, prepare, with_options
+from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
+from m3agent.serving.plan.listing import listing, problems, versions
+from m3agent.serving.plan.planner import Wish, plans
+from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
+from m3agent.serving.plan.traps import Engine
+
+KEY = "s3cret"
+
+
+def planned(gpus: str, wanted: Wanted = Wanted(), **wish: object) -> Prepared:  # noqa: B008  # it is frozen
+    plan = plans(parse_gpus(gpus), replace(Wish(), **wish))[0]  # type: ignore[arg-type]
+    return prepare(recipe(plan.recipe), wanted, plan)
+
+
+def value(argv: Sequence[str], flag: str) -> tuple[str, ...] | None:
+    option = Command.of(argv).option(flag)
+    return None if option is None else option[1:]
+
+
+def test_a_million_tokens_on_four_h200() -> None:
+    job = planned("4xH200", context=1_048_576).job
+    assert job.argv[:3] == ("vllm", "serve", "MiniMaxAI/MiniMax-M3-MXFP8")
+    expected = {
+        "--tensor-parallel-size": ("4",),
+        "--kv-cache-dtype": ("fp8",),
+        "--max-model-len": ("1048576",),
+        "--gpu-memory-utilization": ("0.965",),
+        "--max-num-batched-tokens": ("4096",),
+        "--max-num-seqs": ("2",),
+        "--cudagraph-capture-sizes": ("1", "2"),
+        "--hf-overrides": ('{"text_config":{"max_position_embeddings":1048576}}',),
+        "--language-model-only": (),
+        "--enable-prefix-caching": (),
+        "--host": ("127.0.0.1",),
+        "--port": ("8000",),
+        "--served-model-name": ("minimax-m3",),
+    }
+    assert {flag: value(job.argv, flag) for flag in expected} == expected
+    assert job.env["VLLM_USE_FASTOKENS"] == "1"
+    assert (job.gpus, job.nodes, job.model) == (4, 1, "MiniMaxAI/MiniMax-M3-MXFP8")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("context", [131_072, 1_048_576])
+def test_every_plan_s_command_is_taken_by_the_engine_s_parser(gpu: str, context: int) -> None:
+    found = plans(Fleet(GPUS[gpu], 8, 2), Wish(context=context))
+    assert found
+    for plan in found:
+        job = prepare(recipe(plan.recipe), Wanted(), plan).job
+        for version in versions(plan.engine):
+            assert problems(job.argv, listing(plan.engine, version)) == []
+        if plan.engine == "vllm":
+            assert value(job.argv, "--tensor-parallel-size") == (str(plan.tp),)
+            assert value(job.argv, "--data-parallel-size") == ((str(plan.dp),) if plan.dp > 1 else None)
+            assert (value(job.argv, "--enable-expert-parallel") == ()) is plan.ep
+
+
+@pytest.mark.parametrize("known", RECIPES, ids=lambda known: known.name)
+def test_every_recipe_gives_a_job_or_says_why_not(known: Recipe) -> None:
+    if known.refused:
+        with pytest.raises(OptionsError, match="is never started"):
+            prepare(known, Wanted())
+        return
+    job = prepare(known, Wanted(port=8123)).job
+    assert job.argv
+    own = known.engine in ("vllm", "sglang", "trtllm") and known.argv[0] != "docker"
+    assert ("8123" in " ".join(job.argv)) is own
+
+
+def test_a_key_is_asked_for_where_others_reach_it_and_stands_on_no_command_line() -> None:
+    for engine in (Engine.VLLM, Engine.SGLANG):
+        job = planned("8xH200", Wanted(host="0.0.0.0", key=KEY), engine=engine).job
+        assert value(job.argv, "--host") == ("0.0.0.0",)
+        assert KEY not in " ".join(job.argv)
+        assert KEY in " ".join([*job.env.values(), *job.files.values()])
+        local = planned("8xH200", engine=engine).job
+        assert "KEY" not in " ".join([*local.env, *local.env.values(), *local.files.values()])
+
+
+def test_a_checkpoint_takes_the_place_of_the_recipe_s() -> None:
+    job = planned("8xH200", Wanted(model="/models/m3")).job
+    assert (job.argv[2], job.model) == ("/models/m3", "/models/m3")
+    sglang = planned("8xH200", Wanted(model="/models/m3"), engine=Engine.SGLANG).job
+    assert value(sglang.argv, "--model-path") == ("/models/m3",)
+    slurm = prepare(recipe("trtllm-gb200-2x4"), Wanted(model="/models/m3")).job
+    assert slurm.env["MODEL"] == "/models/m3"
+    assert "/models/m3" in slurm.files["serve.sh"]
+
+
+def test_a_person_s_options_replace_ours_under_any_of_their_names() -> None:
+    options = ("--load-format", "dummy", "-tp", "2", "--no-enable-prefix-caching", "--port", "1")
+    prepared = planned("8xH200", Wanted(options=options, port=8001))
+    argv = prepared.job.argv
+    assert prepared.random_weights
+    assert value(argv, "-tp") == ("2",)
+    assert value(argv, "--tensor-parallel-size") is None
+    assert value(argv, "--enable-prefix-caching") is None
+    assert argv.count("--port") == 1
+    assert not planned("8xH200").random_weights
+    assert with_options(("vllm", "serve", "m", "--a", "1"), ("--a=2",), "trtllm")[3:] == ("--a=2",)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("dummy",), "'dummy' after -- is no option"),
+        (("--tool-call-parser", "minimax_m4"), "has no `minimax_m4`; did you mean `minimax_m3`"),
+        (("--lod-format", "dummy"), "has no option `--lod-format`"),
+        (("--max-num-seqs", "many"), "takes a whole number"),
+    ],
+)
+def test_options_that_the_engine_would_refuse_are_refused_before_it_starts(
+    options: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(OptionsError, match=said):
+        planned("8xH200", Wanted(options=options))
+
+
+def test_a_recipe_of_its_own_files_takes_no_options() -> None:
+    with pytest.raises(OptionsError, match="dynamo-vllm-agg has no options to set"):
+        prepare(recipe("dynamo-vllm-agg"), Wanted(options=("--max-num-seqs", "4")))
+    assert prepare(recipe("dynamo-vllm-agg"), Wanted()).job.argv == ("bash", "agg.sh")
