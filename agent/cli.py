@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent import serve_check_command, serve_command, servers_command  # noqa: F401  # they register themselves
+from m3agent.agent import (  # noqa: F401  # they register themselves
+    serve_bench_command,
+    serve_check_command,
+    serve_command,
+    servers_command,
+)
 from m3agent.agent.console import (
     AllowNet,
     Apply,

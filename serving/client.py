@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from m3agent.serving.answer.accumulator import BROKEN_REASONS, Accumulator
-from m3agent.serving.answer.base_resp import hosted_error
+from m3agent.serving.answer.reported import raise_if_error, whole_answer
 from m3agent.serving.body import RequestBody
 from m3agent.serving.chat import Delta, ReasoningField, Turn
 from m3agent.serving.endpoint import Endpoint
@@ -22,7 +22,7 @@ from m3agent.serving.errors import (
     ServerDied,
     StreamCut,
 )
-from m3agent.serving.http import open_client, redact, refusal, reported, request_headers, translate
+from m3agent.serving.http import open_client, post_chat, translate
 from m3agent.serving.parameters import Sampling, request_parameters
 from m3agent.serving.sse import EventReader
 from m3agent.serving.watch import Watch
@@ -263,13 +263,13 @@ class Client:
                 kind = response.headers.get("content-type", "")
                 if "event-stream" not in kind:
                     whole = await self._within(watch, response.aread(), self._idle_timeout)
-                    yield _whole_answer(whole, kind, host, self._api_key)
+                    yield whole_answer(whole, kind, host, self._api_key)
                     return
                 async with aclosing(self._events(response, watch, answer)) as events:
                     async for event in events:
                         chunk = json.loads(event.decode())
                         if isinstance(chunk, dict):
-                            _raise_if_error(chunk, host, self._api_key)
+                            raise_if_error(chunk, host, self._api_key)
                             yield chunk
             except (httpx2.HTTPError, StreamCut, EndpointRefused, ValueError, RecursionError) as error:
                 if answer.finish_reason is not None:
@@ -307,19 +307,10 @@ class Client:
 
     async def _post(self, body: bytes) -> "httpx2.Response":
         """Send a request; its answer is there up to its headers."""
-        import httpx2
-
         if self._openai is None:
             # Silence is timed above, from event to event: bytes that complete none are no sign of life.
             self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
-        return await self._openai.post(
-            "/chat/completions",
-            cast_to=httpx2.Response,
-            content=body,
-            options={"headers": {"Content-Type": "application/json", **request_headers(self._api_key)}},
-            stream=True,
-            stream_cls=None,
-        )
+        return await post_chat(self._openai, body, self._api_key)
 
     async def _within(
         self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None
@@ -348,29 +339,3 @@ def _failure(state: "RetryCallState") -> ModelServerError:
     if not isinstance(error, ModelServerError):
         raise TypeError(f"not an error to retry: {error!r}")
     return error
-
-
-def _raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) -> None:
-    """Raise the error that an event or an answer reports, in OpenAI's form, vLLM's older one, or MiniMax's."""
-    if error := answer.get("error"):
-        raise reported(error, host, api_key)
-    if found := hosted_error(answer):
-        status, text = found
-        raise refusal(status, redact(text, api_key), host)
-    if answer.get("object") == "error":
-        raise reported(answer, host, api_key)
-
-
-def _whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapping[str, Any]:
-    """The answer of a server that does not stream, as one chunk."""
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        answer = None
-    if isinstance(answer, dict):
-        _raise_if_error(answer, host, api_key)
-    if not isinstance(answer, dict) or "choices" not in answer:
-        said = redact(body.decode(errors="replace"), api_key)
-        what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
-        raise EndpointRefused(200, what, host=host, advice="check the address, it usually ends in /v1")
-    return answer

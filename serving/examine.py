@@ -21,6 +21,7 @@ from m3agent.serving.check.metrics import parse_metrics, total
 from m3agent.serving.endpoint import Endpoint, Flavour, get, post
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.http import open_client
+from m3agent.serving.tokenize import count_tokens
 
 if TYPE_CHECKING:
     import openai
@@ -166,13 +167,8 @@ class _Questions:
     async def _tokenize(self, text: str) -> tuple[int, float] | None:
         """How many tokens a text has, and the seconds until the server said so."""
         started = time.perf_counter()
-        answer = await self._post(f"{self._root}/tokenize", {"prompt": text})
-        seconds = time.perf_counter() - started
-        if answer is None:
-            return None
-        tokens, count = answer.get("tokens"), answer.get("count")
-        count = count if isinstance(count, int) else len(tokens) if isinstance(tokens, list) else 0
-        return (count, seconds) if count > 0 else None
+        count = await count_tokens(self._client, self._endpoint, text, self._api_key)
+        return None if count is None else (count, time.perf_counter() - started)
 
     async def _post(self, url: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
         body = {"model": self._endpoint.model, **parameters}

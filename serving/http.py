@@ -18,6 +18,7 @@ from m3agent.serving.errors import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
 
 # How servers word a prompt that is too long: vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax; see the tests.
@@ -93,6 +94,20 @@ def request_headers(api_key: str | None) -> "dict[str, str | openai.Omit]":
     headers: dict[str, str | openai.Omit] = dict.fromkeys(names, openai.Omit())
     headers["Authorization"] = openai.Omit() if api_key is None else f"Bearer {api_key}"
     return headers
+
+
+async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | None) -> "httpx2.Response":
+    """Send an encoded request for a chat completion; its answer is there up to its headers. Raises the SDK's errors."""
+    import httpx2
+
+    return await client.post(
+        "/chat/completions",
+        cast_to=httpx2.Response,
+        content=body,
+        options={"headers": {"Content-Type": "application/json", **request_headers(api_key)}},
+        stream=True,
+        stream_cls=None,
+    )
 
 
 def translate(error: "openai.APIError", host: str, api_key: str | None) -> ModelServerError:

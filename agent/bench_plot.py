@@ -1,0 +1,129 @@
+"""A bench as an SVG that needs nothing else: above, waiting for the first token by the prompt's length; below, output by
+the number of streams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from markupsafe import escape
+
+from m3agent.agent.report.text import duration, short_count
+from m3agent.serving.bench.result import Result, Row
+
+WIDTH, HEIGHT = 760, 640
+LEFT, RIGHT = 72, 24
+TTFT = (64, 330)  # top and bottom of the upper panel
+OUTPUT = (412, 584)
+
+_STYLE = """\
+svg{background:#fff;font:12px system-ui,"Segoe UI",Roboto,"Liberation Sans","DejaVu Sans",sans-serif;fill:#1c2128}
+.grid{stroke:#e6e9ed}.axis{stroke:#5b6470}.name{font-weight:600}.soft{fill:#5b6470}
+path{fill:none}.cold,.streams{stroke:#2f6fb4}.cached{stroke:#17723a}.cold,.cached,.streams{stroke-width:2}
+circle{stroke-width:2;fill:#fff}
+@media(prefers-color-scheme:dark){svg{background:#14171b;fill:#dde2e8}.grid{stroke:#262b32}.axis{stroke:#97a1ad}
+.soft{fill:#97a1ad}.cold,.streams{stroke:#5d9fe3}.cached{stroke:#6fce91}circle{fill:#14171b}}"""
+
+Point = tuple[float, float]
+
+
+def plot(result: Result) -> str:
+    """The SVG's text; a panel that nothing was measured for says so."""
+    ttft = {kind: _waits(result.rows, kind) for kind in ("cold", "cached")}
+    output = [
+        (float(row.streams), row.tokens_per_second)
+        for row in result.rows
+        if row.kind == "streams" and row.tokens_per_second
+    ]
+    title = (
+        f"{result.model} ({result.flavour}{' ' + result.version if result.version else ''}), {result.started}"
+    )
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(title)}">',
+        f"<style>{_STYLE}</style>",
+        f'<text class="soft" x="{LEFT}" y="20">{escape(title)}</text>',
+        *_panel("time to first token (median)", "prompt tokens", TTFT, ttft, duration, logarithmic=True),
+        *_panel("output tokens a second", "streams at a time", OUTPUT, {"streams": output}, _rate),
+        "</svg>\n",
+    ]
+    return "".join(parts)
+
+
+def _waits(rows: Sequence[Row], kind: str) -> list[Point]:
+    """Tokens of the prompt and seconds to the first token, the median."""
+    return [
+        (float(row.tokens), row.ttft.median)
+        for row in rows
+        if row.kind == kind and row.ttft and row.ttft.median
+    ]
+
+
+def _panel(
+    title: str,
+    below: str,
+    place: tuple[int, int],
+    curves: dict[str, list[Point]],
+    tick: Callable[[float], str],
+    *,
+    logarithmic: bool = False,
+) -> Iterator[str]:
+    """A panel with both axes by powers (the horizontal one by two, the vertical one by ten where `logarithmic`)."""
+    top, bottom = place
+    yield f'<text class="name" x="{LEFT}" y="{top - 18}">{title}</text>'
+    points = [point for curve in curves.values() for point in curve]
+    if not points:
+        yield f'<text class="soft" x="{LEFT}" y="{(top + bottom) // 2}">not measured</text>'
+        return
+    places = sorted({x for x, _ in points})
+    lowest, highest = (math.log(end) for end in (places[0], places[-1]))
+    ticks = _powers_of_ten([y for _, y in points]) if logarithmic else _even([y for _, y in points])
+    scale: Callable[[float], float] = math.log10 if logarithmic else float
+    low, high = scale(ticks[0]), scale(ticks[-1])
+
+    def at(x: float, y: float) -> tuple[str, str]:
+        across = (math.log(x) - lowest) / (highest - lowest) if highest > lowest else 0.5
+        up = (scale(y) - low) / (high - low)
+        return (
+            f"{LEFT + 20 + across * (WIDTH - LEFT - RIGHT - 60):.1f}",
+            f"{bottom - up * (bottom - top):.1f}",
+        )
+
+    for value in ticks:
+        _, y = at(places[0], value)
+        kind = "axis" if value == ticks[0] else "grid"
+        yield f'<path class="{kind}" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
+        yield f'<text x="{LEFT - 8}" y="{float(y) + 4:.1f}" text-anchor="end">{escape(tick(value))}</text>'
+    for place_ in places:
+        x, _ = at(place_, ticks[0])
+        yield f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{short_count(place_)}</text>'
+    yield f'<text class="soft" x="{WIDTH - RIGHT}" y="{bottom + 38}" text-anchor="end">{below}</text>'
+    for name, curve in curves.items():
+        if not curve:
+            continue
+        where = [at(*point) for point in sorted(curve)]
+        yield f'<path class="{name}" d="M{"L".join(f"{x} {y}" for x, y in where)}"/>'
+        for (x, y), (amount, value) in zip(where, sorted(curve), strict=True):
+            told = f"{name}, {short_count(amount)}: {tick(value)}"
+            yield f'<circle class="{name}" cx="{x}" cy="{y}" r="4"><title>{escape(told)}</title></circle>'
+        if len(curves) > 1:
+            x, y = where[-1]
+            yield f'<text x="{float(x) + 9:.1f}" y="{float(y) + 4:.1f}">{name}</text>'
+
+
+def _rate(value: float) -> str:
+    return short_count(round(value, 1))
+
+
+def _powers_of_ten(values: Sequence[float]) -> list[float]:
+    """From the power below the smallest value to the one above the largest, two at least."""
+    first = math.floor(math.log10(min(values)))
+    last = max(first + 1, math.ceil(math.log10(max(values))))
+    return [10.0**power for power in range(first, last + 1)]
+
+
+def _even(values: Sequence[float]) -> list[float]:
+    """From 0 in round steps to the largest value or beyond it."""
+    power = 10.0 ** math.floor(math.log10(max(values)))
+    step = next(power * part for part in (0.2, 0.25, 0.5, 1, 2, 2.5) if 5 * power * part >= max(values))
+    return [step * number for number in range(math.ceil(max(values) / step) + 1)]

@@ -1,0 +1,35 @@
+"""Errors that come in place of an answer, or within one that began well, and answers that did not stream."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from m3agent.serving.answer.base_resp import hosted_error
+from m3agent.serving.errors import EndpointRefused
+from m3agent.serving.http import redact, refusal, reported
+
+
+def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) -> None:
+    """Raise the error that an event or an answer reports, in OpenAI's form, vLLM's older one, or MiniMax's."""
+    if error := answer.get("error"):
+        raise reported(error, host, api_key)
+    if found := hosted_error(answer):
+        status, text = found
+        raise refusal(status, redact(text, api_key), host)
+    if answer.get("object") == "error":
+        raise reported(answer, host, api_key)
+
+
+def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapping[str, Any]:
+    """The answer of a server that does not stream, as one chunk."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if isinstance(answer, dict):
+        raise_if_error(answer, host, api_key)
+    if not isinstance(answer, dict) or "choices" not in answer:
+        said = redact(body.decode(errors="replace"), api_key)
+        what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
+        raise EndpointRefused(200, what, host=host, advice="check the address, it usually ends in /v1")
+    return answer

@@ -1,0 +1,141 @@
+"""What is to be measured, and in which steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+SHORTEST = 2048
+"""Tokens of the shortest prompt: sixteen blocks of M3's cache, so that a block that is not whole is little of it."""
+
+ROOM = 1024
+"""Tokens kept free in the window behind a prompt for a further turn; the turn itself has about 250."""
+
+NEARLY = 0.95
+"""A prompt that does not quite fit with its answer is shortened, down to this share of what was asked for."""
+
+# Where the quadratic part of a prefill equals the linear one. Fitted to the measured cold TTFT of M3 on four H200:
+# 0.61 s at 8,192 tokens, 10.7 s at 131,072, 183 s at 1,000,000 (docs/serving-bench.md).
+_QUADRATIC_FROM = 570_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Lengths are in tokens of the prompt, template included; times in seconds.
+
+    `rounds`: each measurement is made so often. `output_tokens`: of each answer. `concurrency`: so many streams at a
+    time, each with a prompt of its own of `stream_prompt` tokens and an answer of `stream_output`. `agents` share a
+    prefix of `shared_prefix` tokens; fewer than two: that is not measured. `max_seconds`: no measurement begins after
+    it. `timeout`: a request may take so long.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    lengths: tuple[int, ...] = (8192, 32_768, 131_072, 524_288, 1_000_000)
+    rounds: int = 3
+    output_tokens: int = 64
+    concurrency: tuple[int, ...] = (1, 2, 4, 8)
+    stream_prompt: int = 4096
+    stream_output: int = 128
+    agents: int = 4
+    shared_prefix: int = 131_072
+    seed: int = 0
+    max_seconds: float | None = None
+    timeout: float = 900
+
+    def __post_init__(self) -> None:
+        for length in (*self.lengths, self.stream_prompt, self.shared_prefix):
+            if length < SHORTEST:
+                raise ValueError(
+                    f"a prompt of {length:,} tokens is too short to measure: {SHORTEST:,} at least"
+                )
+        for name in ("rounds", "output_tokens", "stream_output"):
+            if getattr(self, name) < (1 if name == "rounds" else 2):
+                raise ValueError(f"{name} is too small: {getattr(self, name)}")
+        if any(streams < 1 for streams in self.concurrency):
+            raise ValueError("concurrency is a number of streams, 1 at least")
+        if self.timeout <= 0 or (self.max_seconds is not None and self.max_seconds <= 0):
+            raise ValueError("a limit of time is a number of seconds above zero")
+
+
+StepKind: TypeAlias = Literal["length", "streams", "agents"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measurement: of a prompt, cold and then with a further turn; of streams at a time; of agents that share.
+
+    `tokens`: of the prompt, or of the shared prefix. `round` counts from 1.
+    """
+
+    kind: StepKind
+    tokens: int
+    streams: int
+    round: int
+
+    def __str__(self) -> str:
+        what = {
+            "length": f"{self.tokens:,} tokens, cold and cached",
+            "streams": f"{self.streams} at a time, {self.tokens:,} tokens each",
+            "agents": f"{self.streams} agents that share {self.tokens:,} tokens",
+        }
+        return what[self.kind]
+
+    @property
+    def work(self) -> float:
+        """How long it takes against other steps, roughly: the tokens to be computed, and more for those far behind."""
+        prompts = self.streams if self.kind == "streams" else 1
+        return prompts * self.tokens * (1 + self.tokens / _QUADRATIC_FROM)
+
+
+def steps(options: Options, window: int | None) -> tuple[list[Step], list[str]]:
+    """All steps, the quick ones first, and a sentence for each that the server's window (None: unknown) leaves out.
+
+    Quick ones first, because a limit of time should cost as few of them as can be.
+    """
+    groups: list[tuple[StepKind, int, int]] = []
+    left_out: list[str] = []
+    for length in sorted(set(options.lengths)):
+        fitting = _fitting(length, options.output_tokens, window)
+        if fitting is None:
+            left_out.append(
+                f"{length:,} tokens: the server takes {window:,}, answer and further turn included"
+            )
+        else:
+            groups.append(("length", fitting, 1))
+    stream_prompt = _shortened(options.stream_prompt, options.stream_output, window)
+    for streams in sorted(set(options.concurrency)):
+        if stream_prompt is not None:
+            groups.append(("streams", stream_prompt, streams))
+    shared = _shortened(options.shared_prefix, options.output_tokens, window)
+    if options.agents > 1 and shared is not None:
+        groups.append(("agents", shared, options.agents))
+    if stream_prompt is None or shared is None:
+        left_out.append(f"streams and agents: a window of {window:,} tokens is too small for them")
+    groups = list(dict.fromkeys(groups))
+    planned = [[Step(*group, number) for number in range(1, options.rounds + 1)] for group in groups]
+    planned.sort(key=lambda rounds: sum(step.work for step in rounds))
+    return [step for rounds in planned for step in rounds], left_out
+
+
+def unmeasured(rest: list[Step], rounds: int) -> Iterator[str]:
+    """A sentence's part for each group of steps that did not take place."""
+    for step in dict.fromkeys(Step(step.kind, step.tokens, step.streams, 0) for step in rest):
+        missing = sum(
+            (one.kind, one.tokens, one.streams) == (step.kind, step.tokens, step.streams) for one in rest
+        )
+        yield str(step) if missing == rounds else f"{step} ({missing} of {rounds} rounds)"
+
+
+def _fitting(length: int, output: int, window: int | None) -> int | None:
+    """The length, a little less where that makes it fit, or None."""
+    shortened = _shortened(length, output, window)
+    return shortened if shortened is not None and shortened >= NEARLY * length else None
+
+
+def _shortened(length: int, output: int, window: int | None) -> int | None:
+    """The length, or what the window has room for; None where that is too short to measure."""
+    most = length if window is None else min(length, window - ROOM - output)
+    return most if most >= SHORTEST else None

@@ -1,0 +1,243 @@
+"""The bench itself: warms the server up, takes the steps one after the other, and tells of each."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from m3agent.serving.bench.options import Options, Step, steps, unmeasured
+from m3agent.serving.bench.prompts import Corpus, Messages, Prompt, PromptMaker, agents_task, next_turn
+from m3agent.serving.bench.result import KINDS, Kind, Request, Result, Round, Row
+from m3agent.serving.bench.stream import timed
+from m3agent.serving.body import RequestBody
+from m3agent.serving.check.engine_state import engine_state
+from m3agent.serving.endpoint import Endpoint, Flavour, get
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from m3agent.serving.http import open_client
+from m3agent.serving.parameters import Sampling, request_parameters
+from m3agent.serving.tokenize import count_tokens
+
+if TYPE_CHECKING:
+    import openai
+
+WARM_UP_TOKENS = 4096
+"""Of the prompt that is sent, and not timed, before anything else."""
+
+_CONNECT_SECONDS = 10.0
+_ALIVE_SECONDS = 10.0  # that a server has to say that it is still there
+
+_FORCED: frozenset[Flavour] = frozenset({"vllm", "sglang"})
+"""Servers that can be told how long an answer has to be."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told before each step and after the last: what is done next, seconds since the start and, roughly, to come
+    (None while there is nothing to tell it by), and the result so far."""
+
+    doing: str
+    elapsed: float
+    to_come: float | None
+    result: Result
+
+
+async def bench(
+    endpoint: Endpoint, *, api_key: str | None, options: Options, listen: Callable[[Progress], None]
+) -> Result:
+    """Measure a server. What fails is marked in its row and the rest goes on; a server that dies ends it, and the
+    result says so. If this is cancelled, the last result that `listen` was told is what there is.
+
+    Raises:
+        ModelServerError: the warm-up failed already, so nothing can be measured.
+    """
+    async with open_client(endpoint.url, api_key, connect=_CONNECT_SECONDS, read=None) as client:
+        return await _Bench(client, endpoint, api_key, options, listen).run()
+
+
+class _Bench:
+    def __init__(
+        self,
+        client: openai.AsyncOpenAI,
+        endpoint: Endpoint,
+        api_key: str | None,
+        options: Options,
+        listen: Callable[[Progress], None],
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._api_key = api_key
+        self._options = options
+        self._listen = listen
+        self._began = time.perf_counter()
+        self._prompts = PromptMaker(Corpus(options.seed), self._count, secrets.token_hex(8))
+        self._rows: dict[tuple[Kind, int, int], Row] = {}
+        self._result = Result(
+            url=endpoint.url,
+            model=endpoint.model,
+            flavour=endpoint.flavour,
+            version=endpoint.version,
+            max_model_len=endpoint.max_model_len,
+            kv_tokens=None,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=0.0,
+            options=options,
+        )
+
+    async def run(self) -> Result:
+        planned, left_out = steps(self._options, self._endpoint.max_model_len)
+        state = await engine_state(self._endpoint, api_key=self._api_key)
+        self._result = replace(
+            self._result, left_out=tuple(left_out), kv_tokens=min(state.kv_tokens, default=None)
+        )
+        self._tell("warming up", None)
+        await self._warm_up(planned)
+        work_began, done = time.perf_counter(), 0.0
+        for number, step in enumerate(planned):
+            rest = planned[number:]
+            if self._options.max_seconds is not None and self._elapsed >= self._options.max_seconds:
+                limit = f"for want of time ({self._options.max_seconds:g} s)"
+                return self._end(rest, limit)
+            spent = time.perf_counter() - work_began
+            to_come = spent / done * sum(step.work for step in rest) if done else None
+            self._tell(f"{step}, round {step.round} of {self._options.rounds}", to_come)
+            trouble = await self._take(step)
+            done += step.work
+            if trouble is not None and (why := await self._death()):
+                return self._end(planned[number + 1 :], "because the server had died", why)
+        return self._end([], "")
+
+    @property
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _tell(self, doing: str, to_come: float | None) -> None:
+        self._result = replace(self._result, seconds=round(self._elapsed, 3), rows=self._sorted_rows())
+        self._listen(Progress(doing, self._elapsed, to_come, self._result))
+
+    def _end(self, rest: list[Step], why: str, error: str | None = None) -> Result:
+        left_out = [f"{part}: left out {why}" for part in unmeasured(rest, self._options.rounds)]
+        self._result = replace(
+            self._result,
+            left_out=(*self._result.left_out, *left_out),
+            ended="finished" if error is None else "died",
+            error=error,
+        )
+        self._tell("done", 0.0)
+        return self._result
+
+    def _sorted_rows(self) -> tuple[Row, ...]:
+        return tuple(
+            sorted(self._rows.values(), key=lambda row: (KINDS.index(row.kind), row.tokens, row.streams))
+        )
+
+    async def _warm_up(self, planned: Sequence[Step]) -> None:
+        """Let the server compile what it compiles at first use, and learn what its template adds to a prompt.
+
+        A prompt, cold and then with a further turn; and as many short streams as will be at a time, since kernels and
+        graphs are made for each size of a batch. What is longer than this may still meet a kernel for the first time:
+        the median of three rounds is not touched by that.
+        """
+        shortest = min((step.tokens for step in planned), default=WARM_UP_TOKENS)
+        tokens = min(WARM_UP_TOKENS, shortest)
+        body = RequestBody()
+        prompt = await self._prompts.make(tokens)
+        request = await self._timed(self._encode(body, prompt.messages, self._options.output_tokens))
+        self._prompts.learn(prompt, request.prompt_tokens)
+        await self._timed(self._encode(body, next_turn(prompt), self._options.output_tokens))
+        for streams in sorted({step.streams for step in planned if step.kind == "streams"} - {1}):
+            await self._at_once(await self._own_prompts(streams, tokens, self._options.stream_output))
+
+    async def _take(self, step: Step) -> str | None:
+        """Measure one step and enter it; what went wrong, if anything did."""
+        if step.kind == "streams":
+            bodies = await self._own_prompts(step.streams, step.tokens, self._options.stream_output)
+            return self._enter(
+                "streams", step.tokens, await self._at_once(bodies), self._options.stream_output
+            )
+        agents = step.streams if step.kind == "agents" else 1
+        kinds: tuple[Kind, Kind] = ("first", "sharing") if step.kind == "agents" else ("cold", "cached")
+        output = self._options.output_tokens
+        task = agents_task(1) if step.kind == "agents" else "Fix the bug."
+        prompt = await self._prompts.make(step.tokens, task)
+        conversation = RequestBody()
+        round_ = await self._at_once([self._encode(conversation, prompt.messages, output)])
+        trouble = self._enter(kinds[0], step.tokens, round_, output)
+        before = round_.requests[0].prompt_tokens
+        self._prompts.learn(prompt, before)
+        if trouble is not None:
+            return trouble  # there is nothing in the cache that the others could find
+        if step.kind == "length":
+            bodies = [self._encode(conversation, next_turn(prompt), output)]
+        else:
+            ends = [agents_task(number) for number in range(2, agents + 1)]
+            others = [Prompt(prompt.system, prompt.user.removesuffix(task) + end) for end in ends]
+            bodies = [self._encode(RequestBody(), other.messages, output) for other in others]
+        return self._enter(kinds[1], step.tokens, await self._at_once(bodies, reusable=before or 0), output)
+
+    def _enter(self, kind: Kind, tokens: int, round_: Round, output: int) -> str | None:
+        streams = len(round_.requests)
+        wanted = output if self._endpoint.flavour in _FORCED else None
+        row = self._rows.get((kind, tokens, streams)) or Row(kind, tokens, streams, wanted)
+        self._rows[row.key] = replace(row, rounds=(*row.rounds, round_))
+        return next((request.error for request in round_.requests if request.error is not None), None)
+
+    async def _own_prompts(self, streams: int, tokens: int, output: int) -> list[bytes]:
+        """Requests that have nothing in common, not even their first words."""
+        prompts = [await self._prompts.make(tokens) for _ in range(streams)]
+        return [self._encode(RequestBody(), prompt.messages, output) for prompt in prompts]
+
+    async def _at_once(self, bodies: Sequence[bytes], reusable: int = 0) -> Round:
+        """Send requests at the same time and wait for all."""
+
+        async def one(body: bytes) -> Request:
+            try:
+                return replace(await self._timed(body), reusable=reusable)
+            except ModelServerError as error:
+                return Request(reusable=reusable, error=str(error))
+
+        started = time.perf_counter()
+        requests = await asyncio.gather(*(one(body) for body in bodies))
+        return Round(tuple(requests), round(time.perf_counter() - started, 9))
+
+    async def _timed(self, body: bytes) -> Request:
+        return await timed(self._client, self._endpoint, body, self._api_key, timeout=self._options.timeout)
+
+    def _encode(self, body: RequestBody, messages: Messages, output: int) -> bytes:
+        parameters: Mapping[str, Any] = request_parameters(
+            self._endpoint,
+            (),
+            tool_choice="none",
+            max_tokens=output,
+            thinking="adaptive",
+            sampling=Sampling(temperature=0.0),
+        )
+        if self._endpoint.flavour in _FORCED:
+            parameters = {**parameters, "ignore_eos": True, "min_tokens": output}
+        return body.encode(messages, parameters)
+
+    async def _count(self, text: str) -> int | None:
+        if self._endpoint.flavour not in _FORCED:
+            return None  # others have no such page, or would count by the request
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                return await count_tokens(self._client, self._endpoint, text, self._api_key)
+        except TimeoutError:
+            return None
+
+    async def _death(self) -> str | None:
+        """Whether the server is gone, in a sentence; a request may fail without that."""
+        try:
+            async with asyncio.timeout(_ALIVE_SECONDS):
+                await get(self._client, f"{self._endpoint.url}/models", self._api_key)
+        except TimeoutError:
+            return str(EndpointUnreachable(self._endpoint.host, f"it was silent for {_ALIVE_SECONDS:g} s"))
+        except EndpointRefused:
+            return None
+        except ModelServerError as error:
+            return str(error)
+        return None
