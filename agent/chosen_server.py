@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.errors import UsageError
+from m3agent.agent.errors import ServerFault, UsageError
 from m3agent.agent.settings import Settings, load_settings, state_dir
 from m3agent.serving.endpoint import Endpoint, probe
-from m3agent.serving.launch.record import ServerRecord, key_of, live_servers
+from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,16 @@ class ChosenServer:
 async def chosen_server(url: str | None, model: str | None, *, embedded: str) -> ChosenServer:
     """Find it and ask what it is.
 
-    embedded: why the embedded engine is no use here. Raises UsageError where there is none, or only that one; the errors of
-    `serving.errors` where it does not answer.
+    embedded: why the embedded engine is no use here. Raises UsageError where there is none, or only that one; ServerFault
+    where it is not ready; the errors of `serving.errors` where it does not answer.
     """
     settings = load_settings(Path(), {"endpoint": url, "model": model}, os.environ).settings
     key, record = settings.key, None
     if url is None:
-        for folder, found in live_servers(state_dir(os.environ)):
+        ours = live_servers(state_dir(os.environ))
+        for folder, found in sorted(ours, key=lambda one: one[1].engine == "embedded"):
+            if found.phase is not Phase.READY:
+                raise not_ready(found)
             url, key, record = found.url, key_of(folder) or key, found
             break
     url = url or settings.endpoint
@@ -45,3 +48,11 @@ async def chosen_server(url: str | None, model: str | None, *, embedded: str) ->
             f"{endpoint.url} is the embedded engine, {embedded}: name another server with --endpoint"
         )
     return ChosenServer(endpoint, key, record, settings)
+
+
+def not_ready(record: ServerRecord) -> ServerFault:
+    """What to say of a server of ours that does not answer yet, or not now."""
+    return ServerFault(
+        f"the server of ours at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
+        "name another with --endpoint"
+    )

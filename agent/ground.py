@@ -11,12 +11,13 @@ from pathlib import Path
 
 from m3agent.agent import session_events
 from m3agent.agent.accounting import prices_of
+from m3agent.agent.chosen_server import not_ready
 from m3agent.agent.context.cache import folder_of
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
 from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.context.tokenizer.source import chosen_tokenizer
-from m3agent.agent.errors import ServerFault, UsageError
+from m3agent.agent.errors import UsageError
 from m3agent.agent.events import Event
 from m3agent.agent.hosts import announce
 from m3agent.agent.request import FixRequest
@@ -67,10 +68,7 @@ async def find_endpoint(settings: Settings, state: Path, stack: contextlib.Async
             _refuse_search_settings(settings, f"{record.url}, which is running")
             return Found(record.url, f"{record.url} (running here: {_described(record)})", key_of(folder))
         for _, record in servers:
-            raise ServerFault(
-                f"the server of ours at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
-                "name another with --endpoint or --engine embedded"
-            )
+            raise not_ready(record)
     from m3agent.serving.embedded.repair import Budget
     from m3agent.serving.embedded.server import EmbeddedServer
 

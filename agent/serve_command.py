@@ -82,6 +82,29 @@ def serve(
     load_minutes: Annotated[
         float | None, typer.Option(help="Give up where it does not answer by then.", min=0.1, metavar="M")
     ] = None,
+    container: Annotated[
+        bool, typer.Option("--container", help="Run it in a container of Docker, of the recipe's image.")
+    ] = False,
+    image: Annotated[
+        str | None, typer.Option(help="Run it in a container of this image.", metavar="NAME")
+    ] = None,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch the image if it is not here.")] = False,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Run it as a job of Slurm; --gpus says on what.")
+    ] = False,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option for sbatch, like --sbatch=--partition=gpu; repeatable.", metavar="OPTION"
+        ),
+    ] = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(help="Number of this node, of several that one engine runs on.", min=0, metavar="R"),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Address of node 0, with --node-rank.", metavar="HOST[:PORT]")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan, the reasons and the command; start nothing.")
     ] = False,
@@ -122,6 +145,13 @@ def serve(
             port=port,
             load_minutes=load_minutes,
             options=tuple(options),
+            container=container or image is not None,
+            image=image,
+            pull=pull,
+            slurm=slurm,
+            sbatch=tuple(sbatch or ()),
+            node_rank=node_rank,
+            master=master,
         )
         state = state_dir(os.environ)
         if detach and not dry_run:

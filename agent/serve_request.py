@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.serving.launch import record as records
 from m3agent.serving.launch.checkpoint import Checkpoint, CheckpointError, lacking_disk, read_checkpoint
+from m3agent.serving.launch.container import container_start
+from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version
 from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.nodes import as_node, node_commands
 from m3agent.serving.launch.prepare import (
     OptionsError,
     Prepared,
@@ -25,23 +28,26 @@ from m3agent.serving.launch.prepare import (
     prepare,
     random_weights,
 )
+from m3agent.serving.launch.slurm import slurm_start
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.gpus import Fleet, parse_gpus
 from m3agent.serving.plan.planner import Plan, Wish, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import recipe
-from m3agent.serving.plan.shape import NATIVE_CONTEXT, Precision
+from m3agent.serving.plan.shape import NATIVE_CONTEXT, Precision, Shape
 from m3agent.serving.plan.traps import Engine
 
 if TYPE_CHECKING:
     from m3agent.serving.launch.server import Launch
 
+SMALLEST = Shape(dense=1, sparse=1)
+"""What a checkpoint of other widths is planned as: nothing is known of its memory."""
 DYNAMO_RECIPE = "dynamo-vllm-agg"
 PORTS_TRIED = 20
 
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """What was asked for, as the options have it. `options`: the engine's own."""
+    """What was asked for, as the options have it. `options`: the engine's own; `sbatch`: Slurm's own."""
 
     engine: str | None = None
     model: str | None = None
@@ -56,6 +62,18 @@ class ServeRequest:
     port: int = 8000
     load_minutes: float | None = None
     options: tuple[str, ...] = ()
+    container: bool = False
+    image: str | None = None
+    pull: bool = False
+    slurm: bool = False
+    sbatch: tuple[str, ...] = ()
+    node_rank: int | None = None
+    master: str | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this machine's GPUs."""
+        return not self.slurm
 
 
 @dataclass(frozen=True)
@@ -98,6 +116,12 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     for name, text in job.files.items():
         lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
     lines += [f"# beside the engine: {package}" for package in chosen.prepared.packages]
+    if job.nodes > 1 and job.engine in ("vllm", "sglang"):
+        lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
+        nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
+        for one in node_commands(job, nodes):
+            lines += [f"# {one.node}:", command_line(one.argv, one.env)]
+        return "\n".join(lines) + "\n"
     return "\n".join([*lines, command_line(job.argv, job.env)]) + "\n"
 
 
@@ -108,61 +132,155 @@ def launch(
 
     Raises UsageError, EnvironmentFault, ServerFault: why it is not.
     """
+    with _alone(state):
+        return _launch(asked, state, environ, say)
+
+
+def _launch(
+    asked: ServeRequest, state: Path, environ: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[Launch, records.ServerRecord]:
     from m3agent.serving.launch.server import Launch
 
+    if asked.slurm and is_loopback(asked.host):
+        asked = replace(asked, host="0.0.0.0")  # noqa: S104  # on another machine, and it asks for a key
     key = None if is_loopback(asked.host) else _key(environ)
-    asked = replace(asked, port=_port(asked.host, asked.port))
-    chosen = _choose(asked, environ, key=key, local=True)
+    if asked.here:
+        environ = _without_taken(state, environ, say)
+        if not asked.node_rank:
+            asked = replace(asked, port=_port(asked.host, asked.port))
+    chosen = _choose(asked, environ, key=key, local=asked.here)
     for note in chosen.notes:
         say(note)
     job, plan = chosen.prepared.job, chosen.plan
-    devices = _devices(chosen)
-    version = _check_installed(chosen, environ)
-    if chosen.checkpoint is not None and plan is not None:
+    version = None
+    if asked.here and not asked.container:
+        version = _check_installed(chosen, environ)
+    if chosen.checkpoint is not None and plan is not None and asked.here:
         lacking = lacking_disk(chosen.checkpoint, plan.precision, environ)
         if lacking and not chosen.prepared.random_weights:
             raise EnvironmentFault(lacking)
-    with _alone(state):
-        _refuse_second(state, devices)
-        folder = records.new_folder(state)
-        if key is not None:
-            _private(folder / records.KEY, key)
-        for name, text in job.files.items():
-            _private(folder / name, text)
-        record = records.ServerRecord(
-            url=f"http://{_reached_at(asked.host)}:{job.port}/v1",
-            engine=job.engine,
-            pid=os.getpid(),
-            born=records.born(os.getpid()),
-            phase=records.Phase.LOADING,
-            checkpoint=str(chosen.checkpoint.folder or chosen.checkpoint.name) if chosen.checkpoint else None,
-            gpus=None if chosen.fleet is None else str(chosen.fleet),
-            devices=devices,
-            version=version,
-            random_weights=chosen.prepared.random_weights,
-            argv=job.argv,
-            plan=None if plan is None else asdict(plan),
-        )
-        records.write_record(folder, record)
-    env = dict(job.env)
-    if chosen.detected is not None and len(devices) < len(chosen.detected.devices):
-        env[chosen.detected.variable] = ",".join(devices)
+    devices = _devices(chosen)
+    if devices and chosen.detected is not None:
+        # the driver's numbers, which the engine's library counts otherwise unless told
+        numbers = {chosen.detected.variable: ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        job = replace(job, env={**numbers, **job.env})
+    folder = records.new_folder(state)
+    try:
+        start = _start(asked, job, chosen, folder, environ)
+    except LaunchError as error:
+        raise EnvironmentFault(str(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if key is not None:
+        _private(folder / records.KEY, key)
+    for name, text in job.files.items():
+        _private(folder / name, text)
+    record = records.ServerRecord(
+        url=_url(asked, job),
+        engine=job.engine,
+        pid=os.getpid(),
+        born=records.born(os.getpid()),
+        phase=records.Phase.LOADING,
+        checkpoint=_checkpoint(chosen),
+        gpus=None if chosen.fleet is None else str(chosen.fleet),
+        devices=devices,
+        version=version,
+        random_weights=chosen.prepared.random_weights,
+        argv=job.argv,
+        plan=None if plan is None else asdict(plan),
+    )
+    records.write_record(folder, record)
     say(
         f"starting {' '.join(job.argv[:3])} … on {record.gpus or 'its GPUs'}; its log: {folder / records.LOG}"
     )
-    tokenizer = chosen.checkpoint and chosen.checkpoint.folder and chosen.checkpoint.folder / "tokenizer.json"
     return (
         Launch(
             job=job,
-            start=Start(_argv(job, environ), env),
+            start=start,
             folder=folder,
             key=key,
             context=asked.context if plan is None else plan.max_model_len,
-            tokenizer=tokenizer if tokenizer and tokenizer.is_file() else None,
+            tokenizer=_tokenizer(chosen),
             load_seconds=None if asked.load_minutes is None else asked.load_minutes * 60,
             barred=lambda version: _barred(chosen, version),
+            answers=not asked.node_rank,
         ),
         record,
+    )
+
+
+def _start(asked: ServeRequest, job: Job, chosen: _Chosen, folder: Path, environ: Mapping[str, str]) -> Start:
+    """The command that this comes down to.
+
+    Raises LaunchError, ValueError: why there is none.
+    """
+    if asked.node_rank is not None:
+        job = as_node(job, asked.node_rank, asked.master or "")
+    elif job.nodes > 1 and not asked.slurm and job.engine in ("vllm", "sglang"):
+        raise ValueError(
+            f"the plan takes {job.nodes} nodes: start it under Slurm with --slurm, or on each node with --node-rank 0 to "
+            f"{job.nodes - 1} and --master ADDRESS of the first"
+        )
+    if asked.slurm:
+        return slurm_start(job, folder=folder, environ=environ, extra=asked.sbatch)
+    if asked.container:
+        image = asked.image or job.image
+        if image is None:
+            raise ValueError(f"no image is known for {chosen.prepared.recipe.name}: name one with --image")
+        return container_start(
+            job,
+            image=image,
+            name=f"m3agent-{folder.name}",
+            folder=folder,
+            environ=environ,
+            vendor=chosen.prepared.recipe.vendor,
+            pull=asked.pull,
+        )
+    return Start(_argv(job, environ), job.env)
+
+
+def _url(asked: ServeRequest, job: Job) -> str:
+    """Where it will answer; under Slurm that is found out."""
+    host = _reached_at(asked.host)
+    if asked.node_rank and asked.master:
+        host = asked.master.rpartition(":")[0] or asked.master
+    return f"http://{host}:{job.port}/v1"
+
+
+def _checkpoint(chosen: _Chosen) -> str | None:
+    checkpoint = chosen.checkpoint
+    return None if checkpoint is None else str(checkpoint.folder or checkpoint.name)
+
+
+def _tokenizer(chosen: _Chosen) -> Path | None:
+    """The checkpoint's tokenizer.json if it is on this machine."""
+    folder = chosen.checkpoint and chosen.checkpoint.folder
+    path = folder and folder / "tokenizer.json"
+    return path if path and path.is_file() else None
+
+
+def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> Mapping[str, str]:
+    """An environment in which the GPUs of our other servers cannot be seen: two cannot share their memory.
+
+    Raises ServerFault where none is left.
+    """
+    others = [record for _, record in records.live_servers(state)]
+    taken = {device for record in others for device in record.devices}
+    if not taken:
+        return environ
+    try:
+        detected = detect(environ)
+    except DetectionError:
+        return environ  # it is said where they are needed
+    free = [device for device in detected.devices if device not in taken]
+    if free:
+        if len(free) < len(detected.devices):
+            say(f"other servers of ours have GPU {','.join(sorted(taken))}")
+        return {**environ, detected.variable: ",".join(free)}
+    other = next(record for record in others if record.devices)
+    raise ServerFault(
+        f"GPU {','.join(detected.devices)} is in use by a server of ours ({other.engine} at {other.url}, {other.phase.value}, "
+        f"process {other.pid}): use that one, end it with `m3agent serve stop`, or choose other GPUs with {detected.variable}"
     )
 
 
@@ -242,9 +360,8 @@ def _plan(
     if checkpoint is not None:
         wish = replace(wish, shape=checkpoint.shape)
         if not checkpoint.whole:
-            notes.append(
-                f"{checkpoint.name} has not M3's widths: its memory is reckoned as if it had, which is too much"
-            )
+            notes.append(f"{checkpoint.name} has not M3's widths, so its memory is not reckoned")
+            wish = replace(wish, shape=SMALLEST)
     found = plans(fleet, wish)
     if not found and asked.context is None and (longest := longest_context(fleet, wish)):
         notes.append(f"{fleet} does not hold {wish.context:,} tokens: the window is {longest:,}")
@@ -389,15 +506,3 @@ def _alone(state: Path) -> Iterator[None]:
     with (records.servers_folder(state) / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _refuse_second(state: Path, devices: tuple[str, ...]) -> None:
-    """Two servers cannot have the memory of the same GPUs."""
-    for _, other in records.live_servers(state):
-        shared = sorted(set(devices) & set(other.devices))
-        if shared:
-            raise ServerFault(
-                f"GPU {','.join(shared)} is in use by a server of ours ({other.engine} at {other.url}, {other.phase.value}, "
-                f"process {other.pid}): use that one, end it with `m3agent serve stop`, or choose other GPUs with "
-                "CUDA_VISIBLE_DEVICES"
-            )

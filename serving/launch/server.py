@@ -63,7 +63,8 @@ class Watcher(Protocol):
 class Launch:
     """What to start and how it is to answer. `context`: tokens that were asked for; `tokenizer`: the checkpoint's
     tokenizer.json, None where it is not here; `load_seconds`: for loading, None: as long as it takes. `barred`: says of
-    the engine's version why it must not serve M3 here, None if it may.
+    the engine's version why it must not serve M3 here, None if it may. `answers`: False for a further node of an engine
+    that is spread over several, which serves nobody itself.
     """
 
     job: Job
@@ -74,6 +75,7 @@ class Launch:
     tokenizer: Path | None
     load_seconds: float | None
     barred: Callable[[str], str | None]
+    answers: bool = True
 
 
 class Server:
@@ -118,6 +120,9 @@ class Server:
             self._launch.job.engine, self._launch.start, self._launch.folder, self._environ
         )
         try:
+            if not self._launch.answers:
+                self._become(Phase.READY)
+                return f"this node's engine ended with exit code {await engine.ended()}"
             why = await self._ready(engine)
             if why is not None and not self._served:
                 raise LaunchFailed(why)

@@ -11,23 +11,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.agent.servers import ServerRecord, write_record
+from m3agent.serving.launch.record import ServerRecord, new_folder, write_record
 from tests.servers.forced import ForcedServer
-
-# The commands stand under `serve`; here they stand alone.
-PROGRAM = """
-import typer
-from m3agent.agent import serve_check_command as commands
-app = typer.Typer()
-app.command()(commands.check)
-app.command()(commands.scrape)
-app()
-"""
 
 
 def run(state: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [sys.executable, "-m", "m3agent.agent.start", "serve", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -51,7 +41,8 @@ def test_a_server_is_checked_and_each_name_comes_once(tmp_path: Path) -> None:
 
 def test_what_failed_is_named_with_its_remedy(tmp_path: Path) -> None:
     with ForcedServer("strings", mind="random") as server:
-        write_record(tmp_path, ServerRecord(f"http://{server.host}", "vllm", os.getpid()))
+        record = ServerRecord(url=f"http://{server.host}", engine="vllm", pid=os.getpid())
+        write_record(new_folder(tmp_path), record)
         done = run(tmp_path, "check", NO_COLOR="1")
     assert done.returncode == 4
     lines = done.stdout.splitlines()
