@@ -11,7 +11,7 @@ from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.settings import REPOSITORY_MAY_SET, Settings
 
 ROOT = Path(__file__).parent.parent
-PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EVENTS = {event.type: event for event in events.Event.__subclasses__()}
 
 
@@ -55,7 +55,7 @@ def test_the_readme_has_every_status_and_exit_code() -> None:
             assert re.search(rf"^\| {code} \|.*`{status}`", text, re.MULTILINE), status
 
 
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_papers_lead_somewhere(paper: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", paper.read_text()):
         if "://" not in target:

@@ -53,6 +53,7 @@ class Kind(StrEnum):
     ARCHITECTURE = "GPU not supported"
     GPU_FAULT = "GPU fault"
     COMMUNICATION = "communication"
+    SLURM = "Slurm"
     DIED = "engine died"
     STOPPED = "stopped"
     LOG = "log unreadable"
@@ -244,41 +245,6 @@ _AT_THE_START: tuple[Row, ...] = (
         "{name} does not take what was given for {option}{click}: {said}{said2}",
         "correct it",
         "Python's argparse; click",
-    ),
-    # --- the address
-    Row(
-        Kind.PORT,
-        _re(
-            r"^(?!.*[Rr]etrying).*(?:The server socket has failed to listen|TCPStore|DistNetworkError).*EADDRINUSE"
-        ),
-        "A port that the engine's processes talk over among themselves is taken",
-        "start it again, and if that does not help end what is left of an earlier server (m3agent serve stop)",
-        "vllm-project/vllm#11617",
-    ),
-    Row(
-        Kind.PORT,
-        _re(
-            r"^(?!.*[Rr]etrying).*(?:\[Errno 98\].*[Aa]ddress already in use"
-            r"|[Aa]ddress already in use \(os error 98\)|Failed to bind socket to |Port is already in use\."
-            r"|port at \d+ is not available|is used by a process already)"
-        ),
-        "Port {port} is taken by another program",
-        "stop that one (a server of ours: m3agent serve stop) or take another port: --port {next_port}",
-        "vllm-project/vllm#7514, #9763; SGLang 0.5.23, utils/network.py",
-    ),
-    Row(
-        Kind.ADDRESS,
-        _re(r"\[Errno 99\].*(?:[Cc]annot assign requested address)"),
-        "The address to listen on is none of this machine's",
-        "correct --host",
-        "Python's socket",
-    ),
-    Row(
-        Kind.ADDRESS,
-        _re(r"\[Errno 13\].*bind on address.*permission denied"),
-        "Port {port} is for the administrator only",
-        "take one from 1024 on: --port 8000",
-        "Python's asyncio",
     ),
     # --- programs and modules
     Row(
@@ -487,6 +453,55 @@ _AT_THE_START: tuple[Row, ...] = (
 )
 
 _ANY_TIME: tuple[Row, ...] = (
+    # --- the address, which uvicorn takes only after it has said that all is well
+    Row(
+        Kind.PORT,
+        _re(
+            r"^(?!.*[Rr]etrying).*(?:The server socket has failed to listen|TCPStore|DistNetworkError).*EADDRINUSE"
+        ),
+        "A port that the engine's processes talk over among themselves is taken",
+        "start it again, and if that does not help end what is left of an earlier server (m3agent serve stop)",
+        "vllm-project/vllm#11617",
+    ),
+    Row(
+        Kind.PORT,
+        _re(
+            r"^(?!.*[Rr]etrying).*(?:\[Errno 98\].*[Aa]ddress already in use"
+            r"|[Aa]ddress already in use \(os error 98\)|Failed to bind socket to |Port is already in use\."
+            r"|port at \d+ is not available|is used by a process already|port is already allocated)"
+        ),
+        "Port {port} is taken by another program",
+        "stop that one (a server of ours: m3agent serve stop) or take another port: --port {next_port}",
+        "vllm-project/vllm#7514, #9763; SGLang 0.5.23, utils/network.py; Docker",
+    ),
+    Row(
+        Kind.ADDRESS,
+        _re(r"\[Errno 99\].*(?:[Cc]annot assign requested address)"),
+        "The address to listen on is none of this machine's",
+        "correct --host",
+        "Python's socket",
+    ),
+    Row(
+        Kind.ADDRESS,
+        _re(r"\[Errno 13\].*bind on address.*permission denied"),
+        "Port {port} is for the administrator only",
+        "take one from 1024 on: --port 8000",
+        "Python's asyncio",
+    ),
+    Row(
+        Kind.SLURM,
+        _re(r"CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE)"),
+        "Slurm ended the job: {why}",
+        "ask for more time, or for a partition whose jobs are not preempted",
+        "Slurm, slurmstepd/req.c",
+    ),
+    Row(
+        Kind.SLURM,
+        _re(r"sbatch: error: (?P<said>[^\n]{1,200})"),
+        "Slurm does not take the job: {said}",
+        "correct partition, account or what the job asks for (sinfo shows what there is)",
+        "Slurm, sbatch",
+    ),
     Row(
         Kind.SHARED_MEMORY,
         _re(
@@ -548,7 +563,7 @@ _ANY_TIME: tuple[Row, ...] = (
             r"(?P<largest>\d+)"
         ),
         "A window of {asked} tokens needs {needed} GiB of cache on each GPU and {there} are left: {largest} tokens would fit",
-        "take --context {fits}, a cache in fp8, or more GPUs",
+        "take --context {fits}, a cache in fp8 (-- --kv-cache-dtype fp8), or more GPUs",
         "vLLM 0.24, v1/core/kv_cache_utils.py; vllm-project/vllm#27508",
         reckon=_tokens,
     ),
@@ -559,7 +574,7 @@ _ANY_TIME: tuple[Row, ...] = (
             r"KV cache memory \((?P<there>[\d.]+) GiB\)"
         ),
         "A window of {asked} tokens needs {needed} GiB of cache on each GPU and {there} are left: some {largest} tokens fit",
-        "take --context {fits}, a cache in fp8, or more GPUs",
+        "take --context {fits}, a cache in fp8 (-- --kv-cache-dtype fp8), or more GPUs",
         "vllm-project/vllm#16118",
         reckon=_without_estimate,
     ),
@@ -661,6 +676,15 @@ _ANY_TIME: tuple[Row, ...] = (
         "The GPUs are not ready: on machines with NVSwitch the fabric manager has to run",
         "start it: systemctl start nvidia-fabricmanager",
         "CUDA, error 802",
+    ),
+    Row(
+        Kind.NO_GPU,
+        _re(
+            r"could not select device driver .{0,40}\[\[gpu\]\]|failed to inject CDI devices|unresolvable CDI devices"
+        ),
+        "Docker or Podman cannot give GPUs to a container",
+        "install the NVIDIA Container Toolkit: nvidia-ctk runtime configure, and start the engine of containers anew",
+        "Docker, daemon/devices.go",
     ),
     Row(
         Kind.NO_GPU,

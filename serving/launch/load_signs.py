@@ -162,6 +162,9 @@ _LOAD, _MEMORY, _COMPILE, _GRAPHS = (
 )
 _GIB = r"(?P<gib>\d{1,6}(?:\.\d{1,4})?)"
 SIGNS = (
+    Sign(
+        re.compile(r"^Slurm: PENDING"), LoadPhase.STARTING, "waiting in Slurm's queue"
+    ),  # slurm.py, submit.sh
     # vLLM: entrypoints/openai/api_server.py, v1/engine/core.py
     Sign(re.compile(r"\u2588\s+version (\d\S{0,40})$"), take=_version),
     Sign(re.compile(r"Initializing a V1 LLM engine \(v([^)\s]{1,40})\)"), take=_version),

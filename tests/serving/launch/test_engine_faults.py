@@ -14,6 +14,7 @@ from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.fault_rows import ROWS
 
 LOGS = Path(__file__).parent / "logs"
+PAPER = Path(__file__).parents[3] / "docs" / "engines" / "failures.md"
 ASKED = Asked(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
 
 CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
@@ -32,6 +33,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "hub-rate-run": (Kind.NETWORK, ("no more requests",)),
     "hub-offline-run": (Kind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
     "hub-dns-run": (Kind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
+    "uvicorn-port-run": (Kind.PORT, ("Port 8000",)),
     # pasted in issues
     "vllm-port-issue9763": (Kind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
     "vllm-rendezvous-port-issue11617": (Kind.PORT, ("among themselves", "start it again")),
@@ -50,7 +52,6 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "vllm-host-memory-issue9753": (Kind.HOST_MEMORY, ("not the GPUs'",)),
     "sglang-nvlink-issue1961": (Kind.GPU_FAULT, ("its link is faulty",)),
     # rendered from the source's texts
-    "uvicorn-port-source": (Kind.PORT, ("Port 8000",)),
     "sglang-port-source": (Kind.PORT, ("Port 8000",)),
     "hub-disk-source": (Kind.DISK, ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
     "linux-disk-source": (Kind.DISK, ("A disk is full",)),
@@ -95,6 +96,10 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "vllm-quantisation-source": (Kind.QUANTISATION, ("modelopt_fp4", "capability 100", "they have 90")),
     "vllm-quantisation-name-source": (Kind.QUANTISATION, ("mxfp8", "leave --quantization out")),
     "transformers-remote-code-source": (Kind.REMOTE_CODE, ("Python code that comes with the checkpoint",)),
+    "docker-port-source": (Kind.PORT, ("Port 8000",)),
+    "docker-gpus-source": (Kind.NO_GPU, ("NVIDIA Container Toolkit",)),
+    "slurm-time-source": (Kind.SLURM, ("TIME LIMIT", "more time")),
+    "slurm-refused-source": (Kind.SLURM, ("invalid partition specified: gpus", "sinfo")),
     "python-permission-source": (Kind.PERMISSION, ("/root/.cache/huggingface/hub", "HF_HOME")),
     "cuda-illegal-source": (Kind.GPU_FAULT, ("kernel of vLLM failed", "/run/engine.log")),
     "vllm-unknown-source": (
@@ -113,6 +118,15 @@ PROGRESS_ONLY = {
     "trtllm-weights-pull5291",
     "dynamo-vllm-issue1405",
 }
+
+
+def table() -> str:
+    """All rows, as Markdown; what differs from one time to another is an ellipsis."""
+    lines = ["| kind | what is said | what to do | known from |", "|---|---|---|---|"]
+    for row in dict.fromkeys((row.kind, row.what, row.fix, row.source) for row in ROWS):
+        cells = [re.sub(r"(?:\{\w+\})+", "…", cell) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def engine_of(name: str) -> str:
@@ -206,6 +220,10 @@ def test_rarer_texts_of_the_sources(message: str, kind: Kind, part: str) -> None
     fault = explained(f"Traceback (most recent call last):\n{message}\n")
     assert fault.kind is kind, fault
     assert part in fault.sentence
+
+
+def test_the_paper_lists_every_row() -> None:
+    assert table() in PAPER.read_text(), "put the output of table() into docs/engines/failures.md"
 
 
 def test_the_cause_goes_before_what_follows_from_it() -> None:

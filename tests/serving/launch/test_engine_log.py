@@ -105,6 +105,11 @@ def test_dynamo_is_ready_when_its_worker_is() -> None:
     assert reader.ready
 
 
+def test_a_job_that_waits_in_a_queue_says_so() -> None:
+    news = LogReader("vllm").feed(b"Slurm: PENDING (Resources)\nSlurm: PENDING (Priority)\nSlurm: RUNNING\n")
+    assert news[1:] == [Progress(LoadPhase.STARTING, detail="waiting in Slurm's queue")]
+
+
 def test_downloads_are_counted_in_files() -> None:
     reader = LogReader("vllm")
     news = reader.feed(b"\rFetching 52 files:   0%|          | 0/52 [00:00<?, ?it/s]")
