@@ -211,7 +211,8 @@ class _Trial:
             return False, ["the answer is empty"]
         if not self._is_bound(heard):
             return False, [f"the answer is not what the grammar demands, but {shown(heard.beginning[:60])!r}"]
-        return False, faults(heard.ours, self._wanted)
+        # What is lost for good comes first; what else is wrong is worth mending in one go.
+        return False, list(dict.fromkeys([*faults(heard.ours, self._wanted), *wrong]))
 
     def _fits_loosely(self, said: Said) -> bool:
         """Whether all is there behind a token of the model's own."""

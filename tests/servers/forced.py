@@ -149,7 +149,7 @@ class ForcedServer(EngineServer):
 
     def _favours(self, body: dict[str, Any], marker: str) -> bool:
         if self.encode is None:
-            return True
+            return "logit_bias" in body
         return str(self.encode(marker)[0]) in body.get("logit_bias", {})
 
     def _own(self, body: dict[str, Any], thinking: str) -> str:

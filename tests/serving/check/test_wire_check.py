@@ -146,6 +146,14 @@ async def test_what_is_lost_fails(fault: Fault, words: str, flavour: Literal["vl
         assert option in found[name].fix
 
 
+async def test_all_that_is_wrong_is_named_at_once() -> None:
+    with ForcedServer("strings", "no reasoning parser") as server:
+        check = (await checked(server))["thinking adaptive"]
+    assert check.ok is False
+    assert check.detail.endswith("is '3', not 3; the reasoning stands within the text")
+    assert "--reasoning-parser minimax_m3 --tool-call-parser minimax_m3" in check.fix
+
+
 async def test_a_token_that_the_grammar_lets_through() -> None:
     with ForcedServer("free first token") as server:
         found = await checked(server)
