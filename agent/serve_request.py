@@ -152,6 +152,11 @@ def _launch(
     for note in chosen.notes:
         say(note)
     job, plan = chosen.prepared.job, chosen.plan
+    if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
+        raise UsageError(
+            f"the plan takes {job.nodes} nodes: start it under Slurm with --slurm, or on each node with --node-rank 0 to "
+            f"{job.nodes - 1} and --master ADDRESS of the first"
+        )
     version = None
     if asked.here and not asked.container:
         version = _check_installed(chosen, environ)
@@ -216,11 +221,6 @@ def _start(asked: ServeRequest, job: Job, chosen: _Chosen, folder: Path, environ
     """
     if asked.node_rank is not None:
         job = as_node(job, asked.node_rank, asked.master or "")
-    elif job.nodes > 1 and not asked.slurm and job.engine in ("vllm", "sglang"):
-        raise ValueError(
-            f"the plan takes {job.nodes} nodes: start it under Slurm with --slurm, or on each node with --node-rank 0 to "
-            f"{job.nodes - 1} and --master ADDRESS of the first"
-        )
     if asked.slurm:
         return slurm_start(job, folder=folder, environ=environ, extra=asked.sbatch)
     if asked.container:
@@ -331,14 +331,16 @@ def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
         assert detected is not None, "asked for where none are named"
         return detected.fleet
     fleet = parse_gpus(asked.gpus)
-    if detected is None or fleet.nodes > 1:
+    if detected is None:
         return fleet
     here = detected.fleet
-    if fleet.gpu.name != here.gpu.name or fleet.count > here.count:
+    if fleet.nodes > 1 and asked.node_rank is None:
+        return fleet  # whose nodes are elsewhere
+    if fleet.gpu.name != here.gpu.name or fleet.per_node > here.count:
         raise EnvironmentFault(
             f"this machine has {here}, not {fleet}: leave --gpus out to use what is here, or add --dry-run to see the plan"
         )
-    return replace(here, per_node=fleet.count)
+    return replace(here, per_node=fleet.per_node, nodes=fleet.nodes)
 
 
 def _plan(

@@ -129,25 +129,24 @@ def key_of(folder: Path) -> str | None:
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None where /proc does not tell."""
+    """When a process began, in ticks since the machine did; None where it is none, or /proc does not tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(
-            fields[19]
-        )  # the 22nd of proc(5), which the name and what stands before it are left out of
+        # the 3rd and the 22nd of proc(5), which the name and what stands before it are left out of
+        return None if fields[0] == b"Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def alive(pid: int, since: int | None) -> bool:
-    """Whether a process runs, and is the one that began then."""
+    """Whether a process runs, and is the one that began then; since: None where that is not known."""
+    if since is not None and Path("/proc/self/stat").exists():
+        return born(pid) == since
     try:
         os.kill(pid, 0)
-    except PermissionError:
-        return since is not None and born(pid) == since  # another user's
     except (OSError, OverflowError):
         return False
-    return since is None or born(pid) in (since, None)
+    return True
 
 
 def _folders(parent: Path) -> Iterator[Path]:

@@ -187,6 +187,7 @@ class Server:
 
     async def _check(self, engine: Engine) -> None:
         """Ask it what it is, and whether wire and model are right; the outcome stands in the record."""
+        engine.news()  # it may have said the last of it just now
         self._become(Phase.CHECKING, kv_tokens=engine.log.facts.kv_tokens, version=engine.log.facts.version)
         launch = self._launch
         try:

@@ -59,7 +59,7 @@ def test_what_failed_is_named_with_its_remedy(tmp_path: Path) -> None:
         (
             ["check"],
             2,
-            "no server is running here: start one with m3agent serve, or name one with --endpoint",
+            "no server is running here: start one with `m3agent serve`, or name one with --endpoint",
         ),
         (["check", "--endpoint", "http://127.0.0.1:9"], 4, "No answer from a model server at 127.0.0.1:9"),
         (["scrape", "--endpoint", "http://127.0.0.1:9"], 4, "No answer from a model server at 127.0.0.1:9"),

@@ -30,6 +30,7 @@ class EngineServer(LoopbackServer):
         tokenizer_seconds: float = 0.0,
         missing: tuple[str, ...] = (),
         everywhere: bool = False,
+        port: int = 0,
     ) -> None:
         self.caching = caching
         self.reporting = reporting
@@ -74,7 +75,7 @@ class EngineServer(LoopbackServer):
                 for event in [*map(json.dumps, events), "[DONE]"]:
                     self.wfile.write(f"data: {event}\n\n".encode())
 
-        super().__init__(Handler, everywhere=everywhere)
+        super().__init__(Handler, port, everywhere=everywhere)
 
     @property
     def url(self) -> str:
@@ -83,7 +84,7 @@ class EngineServer(LoopbackServer):
     def get(self, path: str, headers: dict[str, str]) -> Answer:
         """The answer to a GET; the names of headers are in lower case."""
         hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {float(self.hits)}\n'
-        return hits if path == "/metrics" else None
+        return {"/metrics": hits, "/health": "{}"}.get(path)
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         """The answer to a POST."""

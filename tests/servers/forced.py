@@ -111,7 +111,7 @@ class ForcedServer(EngineServer):
         if pattern is not None and "refuses grammars" in self.faults:
             return 400, '{"error": {"message": "guided decoding is not enabled"}}'
         text = self._written(body, pattern)
-        kept = text[: 3 * body["max_tokens"]]  # three characters are a token
+        kept = text[: 3 * body.get("max_tokens", self.window)]  # three characters are a token
         return self._answer(kept, body, "stop" if kept == text else "length")
 
     def _tokenize(self, prompt: str) -> dict[str, Any]:

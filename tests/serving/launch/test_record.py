@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,7 +114,17 @@ def test_only_a_few_folders_of_ended_servers_are_kept(tmp_path: Path) -> None:
     assert mine.exists(), "one that runs is kept however old"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may signal every process")
-def test_another_user_s_process_is_alive_if_it_is_the_one(tmp_path: Path) -> None:
+def test_a_process_that_ended_is_dead_also_before_its_parent_asks(
+    other_process: subprocess.Popen[bytes],
+) -> None:
+    began = born(other_process.pid)
+    assert alive(other_process.pid, began)
+    other_process.kill()
+    until = time.monotonic() + 30
+    while alive(other_process.pid, began):
+        assert time.monotonic() < until
+
+
+def test_another_user_s_process_is_alive_if_it_is_the_one() -> None:
     assert alive(1, born(1))
-    assert not alive(1, None)
+    assert not alive(1, 1 + (born(1) or 0))
