@@ -21,7 +21,12 @@ from typing import Any, Literal, TypeAlias
 from m3agent.serving.bench.options import Options
 
 COLD_SHARE = 0.01
-"""Of a cold prompt less than this share may have been cached."""
+COLD_TOKENS = 256
+"""Of a cold prompt less than this share, or these two blocks of the cache, may have been cached: before the first message
+M3's chat template has a beginning that all prompts share (128 tokens were found on vLLM 0.24)."""
+TELLING, LEAST_EVENTS = 32, 0.25
+"""Of an answer of so many tokens or more such a share of events at least. Tokens mostly come one by one; where vLLM looks
+through a long prompt after the first token (its reasoning parser does), those that come meanwhile are held back."""
 CACHED_SHARE = 0.9
 """Of the tokens that an earlier request left in the cache at least this share is to be found again."""
 
@@ -181,10 +186,20 @@ class Row:
             if request.prompt_tokens is None or request.cached_tokens is None:
                 continue
             share = f"{request.cached_tokens:,} of {request.prompt_tokens:,} tokens came from the cache"
-            if not request.reusable and request.cached_tokens >= COLD_SHARE * request.prompt_tokens:
+            if not request.reusable and request.cached_tokens > max(
+                COLD_TOKENS, COLD_SHARE * request.prompt_tokens
+            ):
                 yield f"not cold: {share}"
             if request.cached_tokens < CACHED_SHARE * request.reusable:
                 yield f"not cached: {share}"
+        for request in self.requests:
+            tokens = request.completion_tokens or 0
+            if tokens >= TELLING and len(request.itl) + 1 < LEAST_EVENTS * tokens:
+                yield (
+                    f"{tokens} tokens came in {len(request.itl) + 1} events, held back by the server: "
+                    "TPOT is not the engine's pace"
+                )
+                break
         if self.output_tokens is not None:
             for request in self.requests:
                 if request.completion_tokens is not None and request.completion_tokens != self.output_tokens:

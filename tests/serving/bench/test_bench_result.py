@@ -159,9 +159,18 @@ def test_answers_of_another_length_are_marked() -> None:
     )
 
 
+def test_tokens_that_were_held_back_are_marked() -> None:
+    def marks(events: int) -> tuple[str, ...]:
+        of = request(1.0, 0.1, completion_tokens=64, itl=(0.01,) * (events - 1))
+        return replace(row_of("cold", of), output_tokens=64).marks
+
+    assert marks(16) == ()
+    assert marks(2) == ("64 tokens came in 2 events, held back by the server: TPOT is not the engine's pace",)
+
+
 @pytest.mark.parametrize(
     ("reusable", "cached", "marked"),
-    [(0, 81, False), (0, 82, True), (8000, 7200, False), (8000, 7199, True)],
+    [(0, 256, False), (0, 257, True), (8000, 7200, False), (8000, 7199, True)],
 )
 def test_where_cold_and_cached_begin(reusable: int, cached: int, marked: bool) -> None:
     row = row_of("cold", request(1.0, 0.1, reusable=reusable, cached_tokens=cached))
