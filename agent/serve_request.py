@@ -33,6 +33,7 @@ from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.gpus import Fleet, parse_gpus
 from m3agent.serving.plan.planner import Plan, Wish, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import recipe
+from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
 from m3agent.serving.plan.shape import NATIVE_CONTEXT, Precision, Shape
 from m3agent.serving.plan.traps import Engine
 
@@ -103,13 +104,14 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     """The plan, the reasons and the command, as a shell takes it with all else in comments."""
     from m3agent.agent.plan_command import plan_details
     from m3agent.serving.plan.command import command_line
-    from m3agent.serving.plan.recipe_json import changes_text
 
     chosen = _choose(asked, environ, key=None, local=False)
     job = chosen.prepared.job
     lines = [*(f"m3agent: {note}" for note in chosen.notes)]
     if chosen.plan is not None:
         lines += plan_details(chosen.plan).strip("\n").splitlines()
+    if not chosen.prepared.recipe.verified:
+        lines.append(UNVERIFIED)
     lines = [f"# {line}" for line in lines]
     lines += ["#", f"# {chosen.prepared.recipe.name}, changed for agent work and this plan:"]
     lines += changes_text(chosen.prepared.changes)
@@ -151,6 +153,8 @@ def _launch(
     chosen = _choose(asked, environ, key=key, local=asked.here)
     for note in chosen.notes:
         say(note)
+    if not chosen.prepared.recipe.verified:
+        say(UNVERIFIED)
     job, plan = chosen.prepared.job, chosen.plan
     if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
         raise UsageError(

@@ -79,7 +79,7 @@ class ServeView:
             window = f", {record.max_model_len:,} tokens" if record.max_model_len else ""
             self._line(
                 "ready",
-                f"{record.model or 'M3'} at {record.url}{window}{_caveat(record)} (Ctrl-C ends it)",
+                f"{record.model or 'M3'} at {record.url}{window}{_caveat(record)} (`m3agent serve stop` or Ctrl-C ends it)",
                 "bold green",
             )
 

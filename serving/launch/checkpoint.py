@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _WIDTHS = {
     "num_local_experts": EXPERTS,
 }
 _ARCHITECTURE = "MiniMaxM3"
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # as Hugging Face names repositories
 _PRECISIONS = {"mxfp8": Precision.MXFP8, "mxfp4": Precision.MXFP4, "nvfp4": Precision.NVFP4}
 
 
@@ -65,7 +67,7 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     path = Path(model).expanduser()
     if path.is_dir():
         return _read(str(path.resolve()), path.resolve(), weights=weights)
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not _NAME.fullmatch(model):
         what = "is a file" if path.exists() else "is not there"
         raise CheckpointError(
             f"{model} {what}: a checkpoint is a folder with config.json, or a name like MiniMaxAI/MiniMax-M3"

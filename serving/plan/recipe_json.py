@@ -13,6 +13,9 @@ from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.recipe import RECIPES, SLURM_SCRIPT, recipe, slurm_script
 
+UNVERIFIED = "Not verified: no listing of this engine's options, or of its files' fields, was at hand to check it with."
+"""Of a recipe that is only as its document has it."""
+
 
 def recipe_list() -> list[str]:
     """The recipes' names, in their fixed order."""
@@ -89,6 +92,7 @@ def recipe_text(
         command_line(shown["argv"], shown["env"]),
         *_comment(f"GPUs: {shown['gpus']}" + (f", image {shown['image']}" if shown["image"] else "")),
         *_comment(shown["notes"]),
+        *(() if shown["verified"] or shown["refused"] else _comment(UNVERIFIED)),
         *(_comment(f"Never planned: {shown['refused']}.") if shown["refused"] else ()),
     ]
     for file, text in shown["files"].items():

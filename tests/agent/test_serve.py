@@ -269,12 +269,8 @@ def test_one_in_the_background_that_fails_is_told_of_too(machine: Machine) -> No
 @pytest.mark.parametrize(
     ("log", "said"),
     [
-        ("vllm-loading-oom-source", "memory"),
         ("vllm-context-source", "--context"),
-        ("vllm-driver-pull2544", "driver"),
         ("hub-gated-run", "licence"),
-        ("hub-disk-source", "disk"),
-        ("vllm-parser-source", "parser"),
     ],
 )
 def test_an_engine_that_does_not_start_is_one_sentence(machine: Machine, log: str, said: str) -> None:

@@ -101,7 +101,19 @@ def test_weights_that_are_lacking_are_counted(tmp_path: Path) -> None:
     assert read_checkpoint(str(folder), {}, weights=False).folder == folder
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/m3", "~/nowhere-m3", "minimax", "a/b/c"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "./nowhere",
+        "/nowhere/m3",
+        "~/nowhere-m3",
+        "minimax",
+        "a/b/c",
+        "-a/b",
+        "a/--trust-remote-code",
+        "a b/c",
+    ],
+)
 def test_what_is_neither_a_folder_nor_a_name_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="is not there: a checkpoint is a folder"):
         read_checkpoint(name, {})
