@@ -724,4 +724,6 @@ def test_a_running_server_of_ours_is_found(make_repo: MakeRepo, own_state: Path)
     finally:
         server.send_signal(signal.SIGINT)
         assert server.wait(10) == 130
-    assert not list((own_state / "state" / "servers").glob("*/server.json")), "a server that ends is forgotten"
+    assert not list((own_state / "state" / "servers").glob("*/server.json")), (
+        "a server that ends is forgotten"
+    )
