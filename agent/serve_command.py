@@ -17,7 +17,7 @@ from m3agent.agent.serve_app import ENGINE_OPTIONS, serve_app
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from m3agent.agent.serve_request import ServeRequest
+    from m3agent.agent.serve_choice import ServeRequest
     from m3agent.serving.embedded.repair import Budget
 
 _LAUNCH = "Launching M3"
@@ -127,11 +127,11 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     with faults():
-        from m3agent.agent import serve_request
+        from m3agent.agent import serve_choice
         from m3agent.agent.settings import state_dir
 
         options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
-        asked = serve_request.ServeRequest(
+        asked = serve_choice.ServeRequest(
             engine=None if engine is None else engine.value,
             model=model,
             gpus=gpus,
@@ -158,26 +158,26 @@ def serve(
             from m3agent.agent.servers_command import detached
 
             raise typer.Exit(detached(sys.argv, state))
-        if serve_request.embedded(asked, os.environ):
+        if serve_choice.embedded(asked, os.environ):
             from m3agent.serving.embedded.repair import Budget
 
             run(_embedded(host, port, Budget.chosen(candidates, seed), state))
         elif dry_run:
-            print_bytes(serve_request.dry_run(asked, os.environ).encode())
+            print_bytes(serve_choice.dry_run(asked, os.environ).encode())
         else:
             run(_serve(asked, state))
 
 
 async def _serve(asked: ServeRequest, state: Path) -> None:
-    from m3agent.agent import serve_request
     from m3agent.agent.errors import ServerFault
+    from m3agent.agent.serve_launch import launch
     from m3agent.agent.serve_view import ServeView
     from m3agent.serving.launch.server import LaunchFailed, Server
 
     with ServeView() as view:
-        launch, record = serve_request.launch(asked, state, os.environ, view.say)
+        server, record = launch(asked, state, os.environ, view.say)
         try:
-            await Server(launch, record, os.environ, view).run()
+            await Server(server, record, os.environ, view).run()
         except LaunchFailed as error:
             raise ServerFault(str(error)) from None
 
