@@ -36,8 +36,14 @@ def launch(
 
     Raises UsageError, EnvironmentFault, ServerFault: why it is not.
     """
-    with _alone(state):
-        return _launch(asked, state, environ, say)
+    try:
+        with _alone(state):
+            return _launch(asked, state, environ, say)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"the server cannot be written down in {state / 'servers'}: {error.strerror}; make room there, or set "
+            "M3AGENT_STATE to another folder"
+        ) from None
 
 
 def _launch(

@@ -72,6 +72,7 @@ def _end_rest(but: int, patience: float) -> None:
                 os.kill(pid, number)
         _reap(but)
         time.sleep(0.1)
+    _reap(but)
 
 
 def keep(

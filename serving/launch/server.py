@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from m3agent.serving.launch.engine_faults import explain
 from m3agent.serving.launch.fault_rows import Asked
 from m3agent.serving.launch.job import Job, Start
 from m3agent.serving.launch.load_signs import Progress
-from m3agent.serving.launch.record import LOG, Phase, ServerRecord, born, remove_record, write_record
+from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, born, remove_record, write_record
 
 LOOK_SECONDS = 0.3
 """Between two looks at the log while the engine loads."""
@@ -95,18 +94,18 @@ class Server:
 
         Raises LaunchFailed where it does not start, or crashes too often.
         """
-        crashes: deque[float] = deque(maxlen=MOST_CRASHES)
+        crashes: list[float] = []
         try:
             while True:
                 self._become(Phase.RESTARTING if crashes else Phase.LOADING)
                 why = await self._once()
                 now = time.monotonic()
-                if len(crashes) == MOST_CRASHES and now - crashes[0] < CRASH_WINDOW:
+                crashes = [*(crash for crash in crashes if now - crash < CRASH_WINDOW), now]
+                if len(crashes) > MOST_CRASHES:
                     raise LaunchFailed(
-                        f"the engine crashed {MOST_CRASHES + 1} times within {CRASH_WINDOW / 60:.0f} minutes, "
-                        f"the last time like this: {why}"
+                        f"the engine crashed {len(crashes)} times within {CRASH_WINDOW / 60:.0f} minutes, the last time "
+                        f"like this: {why}"
                     )
-                crashes.append(now)
                 wait = min(LONGEST_BACKOFF, 2.0 ** (len(crashes) - 1))
                 self._become(Phase.RESTARTING, restarts=self._record.restarts + 1)
                 self._watcher.say(f"{why}; it is started again in {wait:.0f} s")
@@ -116,11 +115,15 @@ class Server:
 
     async def _once(self) -> str:
         """Start the engine and watch it to its end; the sentence that says why it ended."""
-        engine = await Engine.begin(
-            self._launch.job.engine, self._launch.start, self._launch.folder, self._environ
-        )
+        launch = self._launch
         try:
-            if not self._launch.answers:
+            engine = await Engine.begin(launch.job.engine, launch.start, launch.folder, self._environ)
+        except OSError as error:
+            raise LaunchFailed(
+                f"the engine's log cannot be begun in {launch.folder}: {error.strerror}"
+            ) from None
+        try:
+            if not launch.answers:
                 self._become(Phase.READY)
                 return f"this node's engine ended with exit code {await engine.ended()}"
             why = await self._ready(engine)
@@ -141,8 +144,7 @@ class Server:
         """Wait until it answers; else why it never will."""
         begun, asked, looked = time.monotonic(), 0.0, False
         while True:
-            for progress in engine.news():
-                self._watcher.progress(progress)
+            self._tell(engine)
             if engine.exit_code is not None:
                 return self._why(engine)
             if engine.log.facts.version and not looked:
@@ -158,8 +160,13 @@ class Server:
             if now - asked >= 1:
                 asked = now
                 if self._find_url() and await self._healthy():
+                    self._tell(engine)
                     return None
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _tell(self, engine: Engine) -> None:
+        for progress in engine.news():
+            self._watcher.progress(progress)
 
     async def _watch(self, engine: Engine) -> str:
         """Wait for its end, also for one that it does not notice itself."""
@@ -187,7 +194,6 @@ class Server:
 
     async def _check(self, engine: Engine) -> None:
         """Ask it what it is, and whether wire and model are right; the outcome stands in the record."""
-        engine.news()  # it may have said the last of it just now
         self._become(Phase.CHECKING, kv_tokens=engine.log.facts.kv_tokens, version=engine.log.facts.version)
         launch = self._launch
         try:
@@ -227,7 +233,12 @@ class Server:
         """Write down what it does now, and what was found out."""
         since = self._record.since if phase == self._record.phase else time.time()
         self._record = self._record.model_copy(update={"phase": phase, "since": since, **update})
-        write_record(self._launch.folder, self._record)
+        try:
+            write_record(self._launch.folder, self._record)
+        except OSError as error:  # a full disk ends no server
+            self._watcher.say(
+                f"{self._launch.folder / RECORD} cannot be written: {error.strerror}; it is out of date"
+            )
         self._watcher.phase(self._record)
 
     def _find_url(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -397,3 +398,38 @@ def test_several_nodes_want_slurm_or_a_number(machine: Machine) -> None:
     done = machine.run(*words, "--node-rank", "0", "--master", "10.0.0.1")
     assert done.returncode == 3
     assert "this machine has 1xH200, not 2x8xH100" in done.stderr
+
+
+@pytest.fixture
+def small_disk(machine: Machine) -> Iterator[Path]:
+    """The state folder as a file system of its own that is soon full."""
+    machine.state.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(machine.state)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield machine.state
+    subprocess.run(["umount", "--lazy", str(machine.state)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / "full").open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+def test_a_full_disk_ends_no_server_and_keeps_none_from_ending(machine: Machine, small_disk: Path) -> None:
+    process = machine.start()
+    machine.ready(process)
+    fill(small_disk)
+    process.terminate()
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, said
+    assert "server.json cannot be written: No space left on device; it is out of date" in said
+    assert "Traceback" not in said
+    assert not machine.holders()
+    assert machine.record() is None
+    fill(small_disk)
+    done = machine.serve()
+    assert done.returncode in (3, 4), done.stderr
+    assert "No space left on device" in done.stderr or "cannot be" in done.stderr
+    assert "Traceback" not in done.stderr
