@@ -4,7 +4,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from m3agent.agent.printable import shown
 from m3agent.serving.check.check import Check
+
+MOST = 500
+"""Characters of a detail: a model's or a server's words may be in it."""
 
 
 def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = False) -> str:
@@ -14,7 +18,7 @@ def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = Fa
     for check in checks:
         mark, code = {True: ("ok", 32), False: (failed, 31), None: ("-", 33)}[check.ok]
         start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
-        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {check.detail}")
+        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {shown(check.detail, MOST)}")
         if check.fix:
             lines.append(f"{'':<{7 + 2 + width}}  to fix: {check.fix}")
     return "\n".join(lines) + "\n"

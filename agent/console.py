@@ -78,7 +78,9 @@ class faults:
         elif isinstance(error, ModelServerError):
             error = ServerFault(str(error))
         if isinstance(error, M3AgentError):
-            typer.echo(f"m3agent: {error}", err=True)
+            from m3agent.agent.printable import safe
+
+            typer.echo(safe(f"m3agent: {error}"), err=True)  # it may have a server's or an engine's words
             raise typer.Exit(error.exit_code) from None
 
 

@@ -24,6 +24,11 @@ def telling_line(arguments: Mapping[str, Any] | None) -> str:
     return ""
 
 
+def safe(text: str) -> str:
+    """The text, its lines and blanks as they are, with nothing in it that drives a terminal."""
+    return "\n".join(UNPRINTABLE.sub(" ", line) for line in text.split("\n"))
+
+
 def shown(text: object, limit: int = 160) -> str:
     """Anything as one printable line of at most `limit` characters."""
     line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))

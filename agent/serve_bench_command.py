@@ -264,17 +264,18 @@ def _expected(path: Path) -> dict[str, float]:
 
 
 def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[str, float]:
-    """What a plan promises of what is measured here; `sequence`: tokens of the context that its speed is for."""
+    """What a plan promises of what is measured here, without what it does not know; `sequence`: tokens of the context that its speed is for."""
     promised = {
         "kv_tokens": plan["kv_tokens"],
         "tokens_per_second": plan["cost"]["tokens_per_second"],
         "sequence": sequence or plan["max_model_len"],
     }
-    return {name: float(number) for name, number in promised.items() if number is not None}
+    return {name: float(number) for name, number in promised.items() if number}
 
 
 def _text(result: Result) -> str:
     """The table, and below it what is to be known about its rows."""
+    from m3agent.agent.printable import shown
     from m3agent.serving.bench.compare import label
 
     lines = (
@@ -282,7 +283,7 @@ def _text(result: Result) -> str:
         if not result.rows
         else [columns([COLUMNS, *(_row(result, row) for row in result.rows)]), f"{STATISTICS}\n"]
     )
-    lines += [f"note: {label(row)}: {mark}\n" for row in result.rows for mark in row.marks]
+    lines += [f"note: {label(row)}: {shown(mark, 500)}\n" for row in result.rows for mark in row.marks]
     lines += [f"left out: {part}\n" for part in result.left_out]
     return "".join(lines)
 

@@ -286,6 +286,16 @@ def test_an_engine_that_does_not_start_is_one_sentence(machine: Machine, log: st
     assert machine.record() is None
 
 
+def test_what_an_engine_says_cannot_drive_the_terminal(machine: Machine) -> None:
+    log = machine.folder / "hostile.log"
+    log.write_text("ValueError: \x1b]0;title\x07\x1b[2Jno such luck\u202e\n")
+    machine.play |= {"log": str(log), "exit": 1}
+    done = machine.serve()
+    assert done.returncode == 4
+    assert "no such luck" in done.stderr
+    assert "\x1b" not in done.stderr and "\x07" not in done.stderr and "\u202e" not in done.stderr
+
+
 def test_a_failed_wire_check_stands_in_the_record_and_is_told(machine: Machine) -> None:
     machine.play["faults"] = ["empty"]
     record = machine.ready(machine.start())
