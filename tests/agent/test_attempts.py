@@ -202,6 +202,7 @@ def test_a_killed_attempt_goes_on_as_it_was(
     assert logs(own_state)[1][-1]["type"] != "session.finished", "the other one is left alone"
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_searches_in_another_order_each_time(
     make_repo: MakeRepo, own_state: Path
 ) -> None:

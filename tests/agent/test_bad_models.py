@@ -61,6 +61,7 @@ def test_one_that_only_talks(model: MisbehavingServer, make_repo: MakeRepo, own_
     assert [gate["asked"] for gate in of_type(own_state, "gate")] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_one_that_calls_tools_that_are_not_there(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_one_that_calls_nothing_but_those(
     assert end["turns"] < 30
 
 
+@pytest.mark.slow
 def test_one_that_floods_arguments(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     flood = [
         calls("file_write", path="a" * 100_000, content="x"),
@@ -113,6 +115,7 @@ def test_one_that_deletes_the_repository(
     assert (repo / "calc.py").is_file()
 
 
+@pytest.mark.slow
 def test_one_that_deletes_it_and_thinks_better_of_it(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -141,6 +144,7 @@ def test_one_that_writes_outside(
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_one_that_answers_in_another_language(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -137,6 +137,7 @@ class TestExact:
         counter, reference = small
         assert counter.count(text) == reference_count(reference, text)
 
+    @pytest.mark.slow
     @given(bodies=st.lists(texts, max_size=6))
     @settings(max_examples=300)
     def test_counts_of_chunks_add_up(self, small: tuple[Counter, Tokenizer], bodies: list[str]) -> None:
@@ -146,6 +147,7 @@ class TestExact:
         ]
         assert sum(counter.count_many(chunks)) == reference_count(reference, "".join(chunks))
 
+    @pytest.mark.slow
     def test_these_sources(self, small: tuple[Counter, Tokenizer]) -> None:
         counter, reference = small
         files = [path for folder in ("agent", "serving", "tests") for path in (ROOT / folder).rglob("*.py")]

@@ -235,6 +235,7 @@ def test_same_call_same_result_is_told_then_forced_then_stopped(
     assert "+    return a + b" in forced["content"]
 
 
+@pytest.mark.slow
 def test_an_answer_that_goes_round_in_circles_is_not_waited_for(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -339,6 +340,7 @@ def test_calls_that_cannot_be_carried_out_are_answered(
                 json.loads(call["function"]["arguments"])
 
 
+@pytest.mark.slow
 def test_statuses_when_the_tests_cannot_tell(model: MisbehavingServer, make_repo: MakeRepo) -> None:
     model.answers = [FIX, says("Not tested: there are no tests.")]
     untested = fix(make_repo({"calc.py": BUGGY["calc.py"]}, "untested"), model.url)

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from m3agent.agent.session_log import read_log
 from tests.agent.test_fix import (
     BUGGY,
@@ -98,6 +100,7 @@ def test_a_fork_of_the_end_goes_on_where_it_was_done(
     assert roles[-2:] == ["assistant", "user"]
 
 
+@pytest.mark.slow
 def test_a_fork_of_a_session_that_was_resumed_has_its_tree(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
 ) -> None:

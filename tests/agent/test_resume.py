@@ -153,6 +153,7 @@ def test_interrupted_by_the_user(
     assert printed[0]["type"] == "session.resumed"
 
 
+@pytest.mark.slow
 def test_a_limit_is_raised(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     model.answers = [FIX, DONE]
     stopped = fix(make_repo(BUGGY), model.url, "--max-turns", "1")
@@ -169,6 +170,7 @@ def test_a_limit_is_raised(model: MisbehavingServer, make_repo: MakeRepo, own_st
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_verdict_of_before_flaky_tests_were_looked_for(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

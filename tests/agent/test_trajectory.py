@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import atif
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ def test_kept_messages_are_used_when_the_log_proves_them(
     assert "were not used" in (forged.notes or "")
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_broken_off_is_told_of(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_the_tail_is_summarised_behind_the_untouched_prefix(
         assert line["digest"] == str(digest)
 
 
+@pytest.mark.slow
 def test_where_the_model_cannot_say_what_it_did_its_calls_are_listed(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_prompt_that_is_all_repository_is_not_summarised(
     assert of_type(own_state, "context.summarised") == []
 
 
+@pytest.mark.slow
 def test_a_summarised_session_is_resumed_and_exported(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_summarised_session_is_resumed_and_exported(
     assert sum(step["source"] == "agent" for step in atif["steps"]) == 12, "all that was said is there"
 
 
+@pytest.mark.slow
 def test_killed_while_it_summarises(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
 ) -> None:

@@ -74,6 +74,7 @@ async def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
         assert {request.prompt_tokens for request in row(result, kind, tokens, streams).requests} == {tokens}
 
 
+@pytest.mark.slow
 async def test_the_cached_counts_are_the_servers_and_nothing_is_marked() -> None:
     with PacedServer(prefill=0) as server:
         result = await measured(server.url, lengths=(8192,), agents=4, shared_prefix=4096, concurrency=(2,))
@@ -221,6 +222,7 @@ async def test_a_server_of_another_kind_gets_no_parameters_that_it_may_not_know(
     assert cold.prompt_tokens is not None and abs(cold.prompt_tokens - 2048) < 100
 
 
+@pytest.mark.slow
 async def test_two_runs_with_one_seed_send_the_same_text_behind_another_beginning() -> None:
     with PacedServer(prefill=0) as server:
         first = await measured(server.url, rounds=1, seed=7)
