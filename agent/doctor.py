@@ -1,6 +1,7 @@
 """Looks at what `m3agent fix` needs on this machine, and says for each thing that is missing what mends it."""
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
@@ -173,26 +174,24 @@ def _run(argv: Sequence[str]) -> str | None:
 
 
 def _gpu() -> Check:
-    none = "no GPU: the embedded engine is used"
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return Check("GPU", None, none)
-    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    from m3agent.serving.plan.detect import DetectionError, detect
+
     try:
-        done = subprocess.run(query, capture_output=True, check=False, timeout=ENGINE_TIMEOUT)
-    except (OSError, subprocess.TimeoutExpired):
-        return Check(
-            "GPU", None, "nvidia-smi does not answer: the embedded engine is used", "look at the driver"
-        )
-    found = [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-    if done.returncode or not found:
-        return Check("GPU", None, none)
-    kinds = [f"{found.count(kind)} x {kind}" for kind in dict.fromkeys(found)]
-    return Check("GPU", True, "; ".join(kinds))
+        found = detect(os.environ, ENGINE_TIMEOUT)
+    except DetectionError as error:
+        return Check("GPU", None, "no GPU: the embedded engine is used" if error.none else str(error))
+    return Check("GPU", True, "; ".join([str(found.fleet), *found.notes]))
 
 
 async def _endpoint(settings: Settings) -> Check:
     if settings.endpoint is None:
+        from m3agent.serving.launch.record import live_servers
+
+        with contextlib.suppress(EnvironmentFault):  # which `_state` tells of
+            for _, record in live_servers(state_dir(os.environ)):
+                return Check(
+                    "endpoint", None, f"none set: the server of ours at {record.url} ({record.phase.value})"
+                )
         return Check("endpoint", None, "none set: the embedded engine is used")
     from m3agent.serving.endpoint import probe
     from m3agent.serving.errors import ModelServerError

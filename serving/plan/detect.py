@@ -9,8 +9,9 @@ import csv
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from m3agent.serving.plan.gpus import GIB, GPUS, MIB, Fleet, gpu_of_product
@@ -22,6 +23,9 @@ HELD = 512 * MIB
 """Memory in use from which others are taken to work on a GPU; the driver's own share is less."""
 
 _NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.mode.current")
+
+
+_Ask = Callable[..., str | None]  # `_ask` of a PATH: a program and its arguments
 
 
 class DetectionError(Exception):
@@ -60,16 +64,17 @@ class _Seen:
     mig: bool = False
 
 
-def detect(environ: Mapping[str, str]) -> Detected:
-    """The GPUs that a server started with this environment would see.
+def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detected:
+    """The GPUs that a server started with this environment would see. seconds: for each program to answer.
 
     Raises DetectionError where there are none, where they differ, or where they are sliced by MIG.
     """
     path = environ.get("PATH")
-    found = _nvidia(path)
+    ask = partial(_ask, path, seconds)
+    found = _nvidia(ask)
     variables: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
     if found is None:
-        found = _amd_smi(path) or _rocm_smi(path)
+        found = _amd_smi(ask) or _rocm_smi(ask)
         variables = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     if not found:
         raise DetectionError(
@@ -150,11 +155,9 @@ def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
     return chosen
 
 
-def _nvidia(path: str | None) -> list[_Seen] | None:
+def _nvidia(ask: _Ask) -> list[_Seen] | None:
     """What nvidia-smi lists; None where there is no such program or no NVIDIA GPU."""
-    text = _ask(
-        path, "nvidia-smi", f"--query-gpu={','.join(_NVIDIA_FIELDS)}", "--format=csv,noheader,nounits"
-    )
+    text = ask("nvidia-smi", f"--query-gpu={','.join(_NVIDIA_FIELDS)}", "--format=csv,noheader,nounits")
     if text is None:
         return None
     found: list[_Seen] = []
@@ -171,9 +174,9 @@ def _nvidia(path: str | None) -> list[_Seen] | None:
     return found or None
 
 
-def _amd_smi(path: str | None) -> list[_Seen]:
-    asics = _listed(_ask(path, "amd-smi", "static", "--asic", "--json"), "amd-smi")
-    usages = _listed(_ask(path, "amd-smi", "metric", "--mem-usage", "--json"), "amd-smi") if asics else []
+def _amd_smi(ask: _Ask) -> list[_Seen]:
+    asics = _listed(ask("amd-smi", "static", "--asic", "--json"), "amd-smi")
+    usages = _listed(ask("amd-smi", "metric", "--mem-usage", "--json"), "amd-smi") if asics else []
     found: list[_Seen] = []
     try:
         usage = {int(entry["gpu"]): entry["mem_usage"] for entry in usages}
@@ -186,8 +189,8 @@ def _amd_smi(path: str | None) -> list[_Seen]:
     return found
 
 
-def _rocm_smi(path: str | None) -> list[_Seen]:
-    text = _ask(path, "rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+def _rocm_smi(ask: _Ask) -> list[_Seen]:
+    text = ask("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
     found: list[_Seen] = []
     if not text or not text.strip():
         return found
@@ -213,7 +216,7 @@ def _listed(text: str | None, program: str) -> list[Any]:
         raise _unreadable(program) from None
 
 
-def _ask(path: str | None, program: str, *arguments: str) -> str | None:
+def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str | None:
     """What a program prints; None where it is not there or finds no GPU.
 
     Raises DetectionError where it does not answer.
@@ -226,12 +229,12 @@ def _ask(path: str | None, program: str, *arguments: str) -> str | None:
             [full, *arguments],
             capture_output=True,
             check=False,
-            timeout=ANSWER_SECONDS,
+            timeout=seconds,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         raise DetectionError(
-            f"{program} did not answer within {ANSWER_SECONDS} s; look at the driver, or name the GPUs with --gpus"
+            f"{program} did not answer within {seconds:g} s; look at the driver, or name the GPUs with --gpus"
         ) from None
     except OSError as error:
         raise DetectionError(

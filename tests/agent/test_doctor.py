@@ -216,13 +216,16 @@ def test_one_working_sandbox_is_enough_unless_one_is_named(
 
 
 def test_gpus_are_counted(machine: Machine) -> None:
-    machine.add("nvidia-smi", "echo 'NVIDIA H200, 143771 MiB'; echo 'NVIDIA H200, 143771 MiB'")
-    assert machine.look()["GPU"] == Check("GPU", True, "2 x NVIDIA H200, 143771 MiB")
+    rows = "; ".join(
+        f"echo '{number}, GPU-{number}, NVIDIA H200, 143771, 1, Disabled'" for number in range(2)
+    )
+    machine.add("nvidia-smi", rows)
+    assert machine.look()["GPU"] == Check("GPU", True, "2xH200")
     machine.add("nvidia-smi", "echo 'no devices were found'; exit 6")
-    assert machine.look()["GPU"].ok is None
+    assert machine.look()["GPU"] == Check("GPU", None, "no GPU: the embedded engine is used")
     machine.monkeypatch.setattr(doctor, "ENGINE_TIMEOUT", 0.3)
     machine.add("nvidia-smi", "exec /bin/sleep 60")
-    assert "does not answer" in machine.look()["GPU"].detail
+    assert "did not answer within 0.3 s" in machine.look()["GPU"].detail
 
 
 def test_an_endpoint_is_asked(machine: Machine, server: str) -> None:

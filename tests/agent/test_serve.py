@@ -184,6 +184,7 @@ def test_a_server_from_start_to_end(machine: Machine) -> None:
     (told,) = json.loads(machine.run("serve", "status", "--json").stdout)
     assert told["url"] == record.url
     assert "GPU KV cache size" in machine.run("serve", "logs", "-n", "200").stdout
+    assert f"the server of ours at {record.url} (ready)" in machine.run("doctor").stdout
     assert machine.run("serve", "logs", "-n", "1").stdout.count("\n") == 1
 
     stop = machine.run("serve", "stop")
