@@ -36,6 +36,14 @@ PullRequest = Annotated[
     bool,
     typer.Option("--pr", help="Push the patch as a new branch to origin on GitHub and open a pull request."),
 ]
+Typical = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of a sequence at the 90th percentile of the work; the context if left out.",
+        min=1,
+        metavar="N",
+    ),
+]
 AllowNet = Annotated[
     str | None, typer.Option(help="Hosts that commands may reach, through a proxy.", metavar="HOST,...")
 ]

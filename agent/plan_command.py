@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, columns, faults, print_bytes
+from m3agent.agent.console import AsJson, Typical, columns, faults, print_bytes
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.detect import Detected
     from m3agent.serving.plan.gpus import Fleet
     from m3agent.serving.plan.planner import Plan, Prices, Refusal, Wish
 
@@ -66,14 +65,7 @@ def plan(
         typer.Option(help="Longest prompt and answer in tokens; M3's own 524,288 if left out.", metavar="N"),
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")] = 1,
-    typical: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a sequence at the 90th percentile of the work; the context if left out.",
-            min=1,
-            metavar="N",
-        ),
-    ] = None,
+    typical: Typical = None,
     precision: Annotated[PlanPrecision | None, typer.Option(help="Of the weights.")] = None,
     engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
@@ -108,7 +100,7 @@ def plan(
         from m3agent.serving.plan.traps import Engine
 
         try:
-            fleet = parse_gpus(gpus) if gpus is not None else here().fleet
+            fleet = parse_gpus(gpus) if gpus is not None else _here()
             wish = Wish(
                 context=NATIVE_CONTEXT if context is None else context,
                 concurrency=concurrency,
@@ -140,11 +132,7 @@ def _plan(fleet: Fleet, wish: Wish, prices: Prices, *, local: bool, as_json: boo
     raise fault(refusal(fleet, wish, refused))
 
 
-def here() -> Detected:
-    """This machine's GPUs, said on standard error.
-
-    Raises EnvironmentFault where there are none that M3 could be planned for.
-    """
+def _here() -> Fleet:
     from m3agent.agent.errors import EnvironmentFault
     from m3agent.serving.plan.detect import DetectionError, detect
 
@@ -155,7 +143,7 @@ def here() -> Detected:
     typer.echo(f"m3agent: this machine has {detected.fleet}", err=True)
     for note in detected.notes:
         typer.echo(f"m3agent: {note}", err=True)
-    return detected
+    return detected.fleet
 
 
 def _row(number: int, plan: Plan) -> tuple[str, ...]:
@@ -262,7 +250,7 @@ def _print_json(fleet: Fleet, wish: Wish, found: list[Plan], refused: list[Refus
     value = {
         "gpus": str(fleet),
         "wish": dataclasses.asdict(wish),
-        "plans": [dataclasses.asdict(plan) for plan in found],
+        "plans": [plan.json() for plan in found],
         "refusals": [dataclasses.asdict(refusal) for refusal in refused],
     }
     print_bytes(json.dumps(value, indent=2).encode() + b"\n")

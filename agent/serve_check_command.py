@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, faults, print_bytes, run
+from m3agent.agent.console import AsJson, Typical, faults, print_bytes, run
 from m3agent.agent.serve_app import serve_app
 
 if TYPE_CHECKING:
@@ -36,14 +36,7 @@ def check(
     concurrency: Annotated[
         int | None, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")
     ] = None,
-    typical: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a sequence at the 90th percentile of the work; the context if left out.",
-            min=1,
-            metavar="N",
-        ),
-    ] = None,
+    typical: Typical = None,
     prometheus: Annotated[
         str | None, typer.Option(help="A Prometheus that should read the server's metrics.", metavar="URL")
     ] = None,

@@ -206,36 +206,16 @@ def barred(choice: Choice, version: str) -> str | None:
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 
-    from m3agent.serving.plan.traps import Setup, Severity, met
+    from m3agent.serving.plan.traps import Severity, met
 
-    plan, fleet = choice.plan, choice.fleet
-    if plan is None or fleet is None:
+    plan = choice.plan
+    if plan is None:
         return None
     try:
         number = Version(version).base_version
     except InvalidVersion:
         return None
-    setup = Setup(
-        engine=plan.engine,
-        vendor=fleet.gpu.vendor,
-        architecture=fleet.gpu.architecture,
-        precision=plan.precision,
-        context=plan.max_model_len,
-        version=number,
-        kv_dtype=plan.kv_cache_dtype,
-        rope=plan.rope,
-        text_only=plan.text_only,
-        encoder_parallel=plan.encoder_parallel,
-        attention_backend=plan.attention_backend,
-        moe_backend=plan.moe_backend,
-        parser=plan.parser,
-        nodes=plan.nodes,
-        tp=plan.tp,
-        dp=plan.dp,
-        trust_remote_code=plan.trust_remote_code,
-        env=plan.env,
-    )
-    for trap in met(setup, Severity.REFUSE):
+    for trap in met(replace(plan.setup, version=number), Severity.REFUSE):
         return f"{plan.engine} {version} is installed: {trap.effect}; {trap.remedy} ({trap.source})"
     if not SpecifierSet(plan.versions, prereleases=True).contains(number):
         return f"{plan.engine} {version} is installed, and M3 needs {plan.versions}: install such a version"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import faults, print_bytes, run
+from m3agent.agent.console import Typical, faults, print_bytes, run
 from m3agent.agent.plan_command import PlanPrecision
 from m3agent.agent.serve_app import ENGINE_OPTIONS, serve_app
 
@@ -62,10 +62,7 @@ def serve(
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")] = 1,
-    typical: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a sequence at the 90th percentile of the work.", min=1, metavar="N"),
-    ] = None,
+    typical: Typical = None,
     precision: Annotated[PlanPrecision | None, typer.Option(help="Of the weights.")] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
     recipe: Annotated[
@@ -187,7 +184,7 @@ async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
 
     from m3agent.agent.errors import EnvironmentFault, UsageError
     from m3agent.serving.embedded.server import EmbeddedServer
-    from m3agent.serving.launch.prepare import is_loopback
+    from m3agent.serving.http import is_loopback
     from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
 
     if not is_loopback(host):

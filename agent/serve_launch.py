@@ -8,11 +8,12 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.agent.serve_choice import Choice, ServeRequest, barred, choose
+from m3agent.serving.http import is_loopback
 from m3agent.serving.launch import record as records
 from m3agent.serving.launch.checkpoint import lacking_disk
 from m3agent.serving.launch.container import container_start
@@ -20,7 +21,6 @@ from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version
 from m3agent.serving.launch.job import Job, Start
 from m3agent.serving.launch.nodes import as_node
-from m3agent.serving.launch.prepare import is_loopback
 from m3agent.serving.launch.server import Launch
 from m3agent.serving.launch.slurm import slurm_start
 from m3agent.serving.plan.detect import DetectionError, detect
@@ -102,7 +102,7 @@ def _launch(
         version=version,
         random_weights=choice.prepared.random_weights,
         argv=job.argv,
-        plan=None if plan is None else asdict(plan),
+        plan=None if plan is None else plan.json(),
     )
     records.write_record(folder, record)
     say(

@@ -59,10 +59,15 @@ def host_of(url: str) -> str:
 def is_local(url: str) -> bool:
     """Whether a URL leads to this very machine."""
     name = urlsplit(url).hostname or ""
+    return is_loopback(name) or name.endswith(".localhost")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens at that address or name."""
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
+        return host == "localhost"
 
 
 def open_client(url: str, api_key: str | None, *, connect: float, read: float | None) -> "openai.AsyncOpenAI":

@@ -6,20 +6,22 @@ A fast tokenizer that differs in one place changes what the model reads, with no
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.script import MARKERS
-from m3agent.serving.endpoint import Endpoint, post
+from m3agent.serving.endpoint import Endpoint
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.http import open_client
+from m3agent.serving.tokenize import token_ids
 
-_SECONDS = 30.0
+CONNECT_SECONDS, SECONDS = 10.0, 30.0
+"""For a connection, and for one answer of `/tokenize`."""
 _FILE = "tokenizer.json"
+_FIX = "serve the checkpoint's own tokenizer; leave a fast one (VLLM_USE_FASTOKENS, --tokenizer-backend) out"
 
 SAMPLES = (
-    "def f(x: int) -> dict[str, int]:\n    return {'a': x ** 2, \"b\": 0x1F}  # TODO\n\n\nclass A:\n\tpass\r\n",
+    "def f(x: int) -> dict[str, int]:\n    return {'a': x ** 2, \"b\": 0x1F}  # etc.\n\n\nclass A:\n\tpass\r\n",
     "if (a<b&&c>=d){std::vector<int> v{1,2};}// <div class='x'>&amp;</div> \\d+\\.\\w*",
     "漢字とかな交じり文。한국어 텍스트, это русский, עברית, ไทย, Đặng Thị",
     "🙂🙃 👩‍👩‍👧‍👦 🇩🇪 e\u0301 é ﬁ \u200b\u00a0\ufeff x",
@@ -28,22 +30,6 @@ SAMPLES = (
     "".join(f"a{marker}b {marker}\n" for marker in (*MARKERS, "]~b]user\n", "[e~[", "]<]image[>[")),
 )
 """Code, scripts of the world, emoji, runs of white space, numbers, and special tokens' texts."""
-
-
-async def tokenize(endpoint: Endpoint, text: str, api_key: str | None) -> list[int] | None:
-    """The ids that a server makes of a text, no special tokens added; None where its answer has none.
-
-    vLLM and SGLang have the page beside /v1. Raises the errors of `m3agent.serving.errors`.
-    """
-    url = f"{endpoint.url.removesuffix('/v1')}/tokenize"
-    body = {"model": endpoint.model, "prompt": text, "add_special_tokens": False}
-    async with open_client(endpoint.url, api_key, connect=10.0, read=_SECONDS) as client:
-        try:
-            answer = json.loads(await post(client, url, body, api_key))
-        except ValueError:
-            return None
-    ids = answer.get("tokens") if isinstance(answer, dict) else None
-    return [int(number) for number in ids] if isinstance(ids, list) and all(map(_is_id, ids)) else None
 
 
 async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path | None) -> Check:
@@ -58,24 +44,26 @@ async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path 
         return Check(name, None, "not compared: Hugging Face's tokenizers is not installed", fix)
     except ValueError as error:
         return Check(name, None, f"not compared: {tokenizer} cannot be read ({error})")
-    for sample, wanted in zip(SAMPLES, right, strict=True):
-        try:
-            got = await tokenize(endpoint, sample, api_key)
-        except ModelServerError as error:
-            return Check(name, None, f"not compared: {error}")
-        if got is None:
-            return Check(name, None, "not compared: the server does not tell ids")
-        if got != wanted:
-            pairs = enumerate(zip(got, wanted, strict=False))
-            at = next((place for place, (a, b) in pairs if a != b), min(len(got), len(wanted)))
-            detail = f"not those of {_FILE}: {got[at : at + 3]} for {wanted[at : at + 3]}, token {at} of {sample[:20]!r}…"
-            fix = "serve the checkpoint's own tokenizer; leave a fast one (VLLM_USE_FASTOKENS, --tokenizer-backend) out"
-            return Check(name, False, detail, fix)
+    async with open_client(endpoint.url, api_key, connect=CONNECT_SECONDS, read=SECONDS) as client:
+        for sample, wanted in zip(SAMPLES, right, strict=True):
+            try:
+                got = await token_ids(client, endpoint, sample, api_key)
+            except ModelServerError as error:
+                return Check(name, None, f"not compared: {error}")
+            if got is None:
+                return Check(name, None, "not compared: the server does not tell ids")
+            if got != wanted:
+                return Check(name, False, _difference(sample, got, wanted), _FIX)
     return Check(name, True, f"{sum(map(len, right)):,} ids as {_FILE} has them")
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _difference(sample: str, got: list[int], wanted: list[int]) -> str:
+    """The first place in which the ids of a sample differ."""
+    pairs = enumerate(zip(got, wanted, strict=False))
+    at = next((place for place, (a, b) in pairs if a != b), min(len(got), len(wanted)))
+    return (
+        f"not those of {_FILE}: {got[at : at + 3]} for {wanted[at : at + 3]}, token {at} of {sample[:20]!r}…"
+    )
 
 
 def _reference(path: Path) -> list[list[int]]:

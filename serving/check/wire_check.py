@@ -18,7 +18,7 @@ from m3agent.serving.check.differences import faults
 from m3agent.serving.check.examined import examined_checks
 from m3agent.serving.check.heard import Heard, hear
 from m3agent.serving.check.script import MARKERS, TOOLS, Said, grammar, markup, wanted
-from m3agent.serving.check.token_ids import ids_check, tokenize
+from m3agent.serving.check.token_ids import CONNECT_SECONDS, SECONDS, ids_check
 from m3agent.serving.client import Client
 from m3agent.serving.endpoint import Endpoint, Flavour
 from m3agent.serving.errors import (
@@ -29,7 +29,9 @@ from m3agent.serving.errors import (
     shown,
 )
 from m3agent.serving.examine import Findings, examine
+from m3agent.serving.http import open_client
 from m3agent.serving.parameters import Sampling, request_parameters
+from m3agent.serving.tokenize import token_ids
 from m3agent.serving.wire import ThinkingMode
 
 LIMIT = 120.0
@@ -119,15 +121,12 @@ def context_check(endpoint: Endpoint, context: int | None) -> Check:
 async def _bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:
     """Favours the tokens that M3 would take for its markers: random weights may spell them in other tokens, by whose ids
     no parser knows them. Empty where the server does not tell ids."""
-    bias: dict[str, float] = {}
-    for marker in MARKERS:
+    async with open_client(endpoint.url, api_key, connect=CONNECT_SECONDS, read=SECONDS) as client:
         try:
-            ids = await tokenize(endpoint, marker, api_key)
+            found = [await token_ids(client, endpoint, marker, api_key) for marker in MARKERS]
         except ModelServerError:
             return {}
-        if ids is not None and len(ids) == 1:
-            bias[str(ids[0])] = _FAVOURED
-    return bias
+    return {str(ids[0]): _FAVOURED for ids in found if ids is not None and len(ids) == 1}
 
 
 class _Trial:

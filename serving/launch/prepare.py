@@ -3,18 +3,18 @@ own options last."""
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from m3agent.serving.http import is_loopback
 from m3agent.serving.launch.job import Job
 from m3agent.serving.plan.change import KEY, Change, KvCacheDtype
 from m3agent.serving.plan.command import Command, Option, flag_of
 from m3agent.serving.plan.listing import Listing, listing, problems, versions
-from m3agent.serving.plan.overlay import applied, overlay
+from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
 from m3agent.serving.plan.planner import Plan
-from m3agent.serving.plan.recipe import SLURM_SCRIPT, Recipe, slurm_script
+from m3agent.serving.plan.recipe import Recipe
 
 _MODEL_VARIABLE = "MODEL"  # of TensorRT-LLM's guide
 _DUMMY = "dummy"  # vLLM's and SGLang's --load-format for made-up weights
@@ -56,15 +56,7 @@ class Prepared:
     @property
     def packages(self) -> list[str]:
         """What has to be installed beside the engine."""
-        return sorted({package for change in self.changes for package in change.packages})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return packages_beside(self.changes)
 
 
 def random_weights(options: Sequence[str]) -> bool:
@@ -93,37 +85,23 @@ def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepare
     except ValueError as error:
         raise OptionsError(str(error)) from None
     argv, env = applied(recipe, changes)
-    files = dict(recipe.files)
-    for change in changes:
-        files |= change.files
     if plan is not None:
         env |= plan.env
     model = wanted.model or (plan.checkpoint if plan is not None else None) or recipe.checkpoint
     if _MODEL_VARIABLE in env and wanted.model:
         env[_MODEL_VARIABLE] = wanted.model
     if changes:  # the engine's own command: its address and the person's options can be put in
-        words = Command.of(argv)
-        argv = Command(
-            words.launcher,
-            words.program,
-            tuple(model if word == recipe.checkpoint else word for word in words.positional),
-            tuple(
-                tuple(model if word == recipe.checkpoint else word for word in option)
-                for option in words.options
-            ),
-        ).words
+        argv = tuple(model if word == recipe.checkpoint else word for word in argv)
         argv = with_options(argv, wanted.options, recipe.engine)
         argv = with_options(argv, ("--port", str(wanted.port), "--host", wanted.host), recipe.engine)
         _check(argv, recipe)
     elif wanted.options or wanted.model:
         raise OptionsError(f"{recipe.name} has no options to set: {recipe.notes}")
-    if SLURM_SCRIPT in files:
-        files[SLURM_SCRIPT] = slurm_script(argv, env)
     job = Job(
         recipe.engine,
         tuple(argv),
         _filled(env, wanted.key),
-        _filled(files, wanted.key),
+        _filled(files_beside(recipe, changes, argv, env), wanted.key),
         wanted.host,
         wanted.port,
         recipe.gpus if plan is None else plan.count,
@@ -147,7 +125,7 @@ def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tu
     known = listing(engine) if versions(engine) else None
     new = {_meant(option, known) for option in more.options}
     kept = [option for option in command.options if _meant(option, known) not in new]
-    return Command(command.launcher, command.program, command.positional, (*kept, *more.options)).words
+    return replace(command, options=(*kept, *more.options)).words
 
 
 def _meant(option: Option, known: Listing | None) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from m3agent.serving.launch.engine_faults import explain
 from m3agent.serving.launch.fault_rows import Asked
 from m3agent.serving.launch.job import Job, Start
 from m3agent.serving.launch.load_signs import Progress
-from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, born, remove_record, write_record
+from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
 
 LOOK_SECONDS = 0.3
 """Between two looks at the log while the engine loads."""
@@ -84,7 +83,7 @@ class Server:
         self, launch: Launch, record: ServerRecord, environ: Mapping[str, str], watcher: Watcher
     ) -> None:
         self._launch = launch
-        self._record = record.model_copy(update={"pid": os.getpid(), "born": born(os.getpid())})
+        self._record = record
         self._environ = environ
         self._watcher = watcher
         self._served = False

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from m3agent.serving.http import is_loopback
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import Job, Start
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
@@ -105,7 +106,7 @@ def slurm_start(
             raise LaunchError(
                 f"There is no {program} on this machine: run this where Slurm jobs are submitted from, a login node."
             )
-    if job.host in ("localhost", "::1") or job.host.startswith("127."):
+    if is_loopback(job.host):
         raise ValueError(
             "Slurm runs the server on another machine, where nothing reaches it on "
             f"{job.host}: let it listen with --host 0.0.0.0, which also gives it a key."

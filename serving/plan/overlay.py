@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from m3agent.serving.plan import overlay_sglang, overlay_trtllm, overlay_vllm
 from m3agent.serving.plan.change import Change, KvCacheDtype, Rule, Wanted
 from m3agent.serving.plan.command import Command
-from m3agent.serving.plan.recipe import MXFP4, Recipe
+from m3agent.serving.plan.recipe import MXFP4, SLURM_SCRIPT, Recipe, slurm_script
 from m3agent.serving.plan.shape import LONGEST_CONTEXT
 
 if TYPE_CHECKING:
@@ -70,6 +70,23 @@ def applied(recipe: Recipe, changes: Sequence[Change]) -> tuple[tuple[str, ...],
         env |= change.env
     words = Command(command.launcher, command.program, command.positional, (*kept, *added)).words
     return words, {name: value for name, value in env.items() if value is not None}
+
+
+def files_beside(
+    recipe: Recipe, changes: Sequence[Change], argv: Sequence[str], env: Mapping[str, str]
+) -> dict[str, str]:
+    """What is written beside a recipe's command as it has become with the changes, by name."""
+    files = {**recipe.files}
+    for change in changes:
+        files |= change.files
+    if SLURM_SCRIPT in files:
+        files[SLURM_SCRIPT] = slurm_script(argv, env)
+    return files
+
+
+def packages_beside(changes: Sequence[Change]) -> list[str]:
+    """What the changes want to be installed beside the engine."""
+    return sorted({package for change in changes for package in change.packages})
 
 
 def _no_fp8(recipe: Recipe) -> str | None:

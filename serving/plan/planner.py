@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
 from m3agent.serving.plan.shape import (
@@ -148,7 +148,7 @@ class Plan:
     `versions`: of the engine (PEP 440); `checkpoint`: None where none is known; `kv_cache_dtype`: as the engine's option
     spells it; `utilisation`: the engine's share of memory (vLLM's of all, SGLang's without activations, TensorRT-LLM's
     of what is left); `env`: what has to be set; `kv_tokens`: of each rank's cache; `concurrency`: typical sequences
-    that all ranks hold, `sequences`: whole ones; `tight`: memory is drawn tight.
+    that all ranks hold, `sequences`: whole ones; `tight`: memory is drawn tight; `setup`: as the traps look at it.
     """
 
     engine: Engine
@@ -183,6 +183,7 @@ class Plan:
     sequences: int
     cost: Cost
     tight: bool
+    setup: Setup
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -190,6 +191,10 @@ class Plan:
     def count(self) -> int:
         """GPUs that it takes."""
         return self.tp * self.dp
+
+    def json(self) -> dict[str, object]:
+        """As JSON's types have it, without the setup, which its own fields say."""
+        return {name: value for name, value in asdict(self).items() if name != "setup"}
 
 
 @dataclass(frozen=True)
@@ -411,6 +416,7 @@ class _Candidate:
             sequences=self.sequences,
             cost=_cost(self, prices),
             tight=self.profile.tight,
+            setup=self.setup,
             reasons=tuple(self.reasons()),
             warnings=tuple(self.warnings()),
         )

@@ -10,8 +10,8 @@ from typing import Any
 from m3agent.serving.plan.change import Change, KvCacheDtype
 from m3agent.serving.plan.command import Option, command_line
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.overlay import applied, overlay
-from m3agent.serving.plan.recipe import RECIPES, SLURM_SCRIPT, recipe, slurm_script
+from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
+from m3agent.serving.plan.recipe import RECIPES, recipe
 
 UNVERIFIED = "Not verified: no listing of this engine's options, or of its files' fields, was at hand to check it with."
 """Of a recipe that is only as its document has it."""
@@ -42,12 +42,6 @@ def recipe_json(
     changes = overlay(known, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
     argv, env = applied(known, changes)
     checked = listing(known.engine) if versions(known.engine) and changes else None
-    files = {**known.files}
-    for change in changes:
-        files |= change.files
-    if SLURM_SCRIPT in files:
-        files[SLURM_SCRIPT] = slurm_script(argv, env)
-    packages = sorted({package for change in changes for package in change.packages})
     return {
         "name": known.name,
         "engine": known.engine,
@@ -67,7 +61,12 @@ def recipe_json(
         "overlay": [_change_json(change) for change in changes],
         "result": None
         if known.refused
-        else {"argv": list(argv), "env": env, "files": files, "packages": packages},
+        else {
+            "argv": list(argv),
+            "env": env,
+            "files": files_beside(known, changes, argv, env),
+            "packages": packages_beside(changes),
+        },
     }
 
 

@@ -60,11 +60,10 @@ class OwnSlurm:
         return None
 
     def __enter__(self) -> Self:
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.__exit__)  # also of what was started in vain
             self._start()
-        except BaseException:
-            self.__exit__()
-            raise
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

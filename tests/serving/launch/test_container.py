@@ -7,8 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import time
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,8 +20,9 @@ from m3agent.serving.launch.job import Job, Start
 from m3agent.serving.plan.recipe import recipe
 from tests.conftest import docker_here
 from tests.servers.engine_image import engine_image
+from tests.servers.seen import PATIENCE
+from tests.servers.seen import seen as answered
 
-PATIENCE = 30.0  # seconds for the server to answer
 NAME = f"m3agent-test-{uuid.uuid4().hex[:8]}"  # other runs of the tests may be at it too
 IMAGE = f"{NAME}:1"
 
@@ -67,17 +66,8 @@ def running(start: Start, environ: Mapping[str, str]) -> Iterator[subprocess.Pop
 
 def seen(port: int, *paths: Path) -> dict[str, Any]:
     """What the server was given, and what it sees of some folders."""
-    deadline = time.monotonic() + PATIENCE
     query = ",".join(map(str, paths))
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/seen?{query}") as answer:
-                found = json.loads(answer.read())
-                assert isinstance(found, dict)
-                return found
-        except OSError:
-            assert time.monotonic() < deadline, "the server did not come up"
-            time.sleep(0.1)
+    return answered(lambda: f"http://127.0.0.1:{port}/seen?{query}")
 
 
 def containers(name: str) -> str:

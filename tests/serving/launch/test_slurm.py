@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from m3agent.serving.launch.job import Job, Start
 from m3agent.serving.launch.slurm import OUTPUT, SCRIPT, SUBMIT, slurm_start
 from m3agent.serving.plan.recipe import recipe
 from tests.servers.engine_image import script
+from tests.servers.seen import seen as answered
 from tests.servers.slurm import PATIENCE, OwnSlurm
 
 MODEL = "MiniMaxAI/MiniMax-M3"
@@ -81,18 +80,9 @@ def running(start: Start, environ: dict[str, str]) -> Iterator[subprocess.Popen[
 
 def seen(start: Start) -> dict[str, Any]:
     """What the server was given, once it answers at the address that the job wrote down."""
-    assert start.url_file is not None
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            root = start.url_file.read_text().strip().removesuffix("/v1")
-            with urllib.request.urlopen(f"{root}/seen") as answer:
-                found = json.loads(answer.read())
-                assert isinstance(found, dict)
-                return found
-        except OSError:
-            assert time.monotonic() < deadline, "the server did not come up"
-            time.sleep(0.1)
+    url_file = start.url_file
+    assert url_file is not None
+    return answered(lambda: url_file.read_text().strip().removesuffix("/v1") + "/seen", PATIENCE)
 
 
 @pytest.mark.slow
