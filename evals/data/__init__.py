@@ -1,0 +1,1 @@
+"""Benchmarks' data: what an instance is, and how each format is read."""
