@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Ids name folders and images, so they hold nothing that means something to either."""
 
-Runner = Literal["pytest", "unittest"]
+Runner = Literal["pytest", "unittest", "django", "sympy"]
+"""What runs the tests, and so what their ids look like: `django` is its tests/runtests.py, `sympy` its bin/test."""
 
 
 class _Model(BaseModel):
@@ -35,7 +36,8 @@ class Environment(_Model):
     """How to make the surroundings that the code runs in, as data; commands are shell lines run in the work tree.
 
     image: a prebuilt image that makes all else unnecessary; None: it is built. python: a minor version such as `3.9`.
-    requirements: lines of a requirements file. exclude_newer: packages uploaded later do not exist for the build
+    requirements: lines of a requirements file. requirements_files: paths in the work tree, of which the first that is
+    there holds more such lines. exclude_newer: packages uploaded later do not exist for the build
     (None: from the task's date). variables: for the build and for the tests.
     """
 
@@ -43,6 +45,7 @@ class Environment(_Model):
     python: str | None = None
     system_packages: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
+    requirements_files: tuple[str, ...] = ()
     pip_packages: tuple[str, ...] = ()
     pre_install: tuple[str, ...] = ()
     install: str | None = None
@@ -74,7 +77,8 @@ class Answer(_Model):
     """What only the grader may see of an instance.
 
     patch: the reference fix. test_patch: changes the tests; empty where they are there already. fail_to_pass,
-    pass_to_pass: test ids as the row has them. test_command: the row's own (it names the test files). pristine: paths
+    pass_to_pass: test ids as the row has them, truncated and junk ones included; no fail_to_pass: all tests that fail
+    before the reference and pass with it, which validating finds. test_command: the row's own (it names the test files). pristine: paths
     that come from the base whatever a patch does to them, besides what is recognised as a test. only: the only paths that
     may come from a patch; empty: any. row: the row itself, for the official grader.
     """
@@ -87,7 +91,7 @@ class Answer(_Model):
     runner: Runner = "pytest"
     pristine: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    timeout: float = Field(1800.0, gt=0)
+    timeout: float = Field(default=1800.0, gt=0)
     row: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -1,0 +1,118 @@
+"""One row of a data file, whose fields are taken out by type; what is wrong is said with file, row and field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from m3agent.agent.printable import shown
+from m3agent.evals.data.instance import DataError
+
+
+class Fields:
+    """The fields of a row, or of an object in one.
+
+    where: begins every sentence, such as `rows.jsonl row 3`. A field that is null counts as absent. Texts are kept
+    byte for byte: the line ends of a patch belong to it.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        self.values = values
+        self.where = where
+        self.prefix = prefix
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def wrong(self, name: str, problem: str) -> DataError:
+        """The complaint about a field."""
+        return DataError(f"{self.where}, field {self.prefix}{name}: {problem}")
+
+    def text(self, name: str, *, empty: bool = True) -> str:
+        """A text that has to be there; with `empty=False` it has to say something."""
+        if name not in self.values:
+            raise self.wrong(name, "it is missing; a text is expected")
+        value = self._text(name, self.values[name], "a text")
+        if not empty and not value.strip():
+            raise self.wrong(name, "it is empty; a text is expected")
+        return value
+
+    def optional(self, name: str) -> str | None:
+        """A text that may be absent."""
+        return self.text(name) if name in self else None
+
+    def first(self, *names: str) -> str | None:
+        """The first of some texts that is there and not empty."""
+        return next((value for name in names if (value := self.optional(name))), None)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; none where it is absent. One text stands for a list of it."""
+        if name not in self:
+            return ()
+        value = self.values[name]
+        return tuple(
+            self._text(name, item, "a list of texts")
+            for item in (value if isinstance(value, list) else [value])
+        )
+
+    def tests(self, name: str) -> tuple[str, ...]:
+        """Test ids that have to be there: a list of texts, or such a list as JSON text."""
+        if name not in self.values:
+            raise self.wrong(name, "it is missing; a list of test ids is expected")
+        value = self.values[name]
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                raise self.wrong(name, f"{shown(value, 60)!r} is no list of test ids as JSON text") from None
+        if not isinstance(value, list):
+            raise self.wrong(name, f"a list of test ids is expected, not {_kind(value)}")
+        return tuple(self._text(name, item, "a list of test ids") for item in value)
+
+    def variables(self, name: str) -> dict[str, str]:
+        """An object of texts; empty where it is absent."""
+        if name not in self:
+            return {}
+        value = self.values[name]
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, f"an object of texts is expected, not {_kind(value)}")
+        return {key: self._text(f"{name}.{key}", item, "a text") for key, item in value.items()}
+
+    def date(self, name: str) -> datetime | None:
+        """A moment in ISO 8601, in UTC unless it says otherwise; None where it is absent."""
+        text = self.optional(name)
+        if not text:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise self.wrong(
+                name, f"{shown(text, 60)!r} is no date; one such as 2020-06-29T21:51:15Z is expected"
+            ) from None
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)  # noqa: UP017
+
+    def inner(self, name: str) -> Fields:
+        """The fields of an object; none where it is absent."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.wrong(name, f"an object is expected, not {_kind(value)}")
+        return Fields(value or {}, self.where, f"{self.prefix}{name}.")
+
+    def _text(self, name: str, value: object, expected: str) -> str:
+        if not isinstance(value, str):
+            raise self.wrong(name, f"{expected} is expected, not {_kind(value)}")
+        if "\0" in value:
+            raise self.wrong(name, "it has a NUL character, which no file's text or command has")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise self.wrong(name, "it has half a surrogate pair, which is no character") from None
+        return value
+
+
+def _kind(value: object) -> str:
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    names |= {list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

@@ -1,0 +1,132 @@
+"""Reads benchmarks: whatever the format, instances come out of it, or one sentence on what is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from m3agent.agent.printable import shown
+from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parquet
+from m3agent.evals.data.swebench import read_id, read_row
+
+ROWS = "instances.jsonl"
+"""The file of rows in a folder that is a data set."""
+
+SPLIT = "test"
+"""The split of a data set on the hub where none is named."""
+
+_HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(:(?P<split>[\w.-]+))?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An instance that is there, before it is made: where it stands, and how to make it (raises DataError)."""
+
+    ident: str
+    where: str
+    make: Callable[[], Instance]
+
+
+def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) -> list[Instance]:
+    """The instances of a benchmark, in its own order.
+
+    source: a file of SWE-bench rows (.jsonl, .json, .parquet), a folder with `instances.jsonl`, a folder of programs
+    like QuixBugs, or a data set's name on the Hugging Face hub, `owner/name` or `owner/name:split`. ids: only these
+    instances. patterns: and those whose id is like one of these, such as `django__*`. Rows that are not asked for are
+    read only as far as their id. Every file is read once, row by row where its format allows.
+
+    Raises:
+        DataError: one sentence with file, row and field.
+    """
+    wanted = set(ids)
+    made: list[Instance] = []
+    places: dict[str, str] = {}
+    for entry in _entries(source):
+        if entry.ident in places:
+            raise DataError(
+                f"{entry.where}, field instance_id: {entry.ident} is there already ({places[entry.ident]}); "
+                "each id may stand once"
+            )
+        places[entry.ident] = entry.where
+        if (
+            not (wanted or patterns)
+            or entry.ident in wanted
+            or any(fnmatch.fnmatchcase(entry.ident, p) for p in patterns)
+        ):
+            made.append(entry.make())
+    if not places:
+        raise DataError(f"{source} has no instances")
+    _all_found(source, list(places), ids, patterns)
+    return made
+
+
+def digest(instances: Iterable[Instance]) -> str:
+    """A hash of what the instances say, in whatever order; not of where on this machine their code is."""
+    lines = []
+    for instance in instances:
+        content = instance.model_dump(mode="json")
+        if instance.task.source.kind != "git":
+            del content["task"]["source"]["location"]  # what is there is known by its commit
+        lines.append(json.dumps(content, sort_keys=True))
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def _entries(source: str) -> Iterator[Entry]:
+    try:
+        path = Path(source)
+        is_folder, there = path.is_dir(), path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        raise DataError(f"{shown(source)} is neither a file nor a folder nor a data set's name") from None
+    if is_folder:
+        for marker, read in FOLDERS.items():
+            if (path / marker).exists():
+                return read(path)
+        raise DataError(f"{path}: a folder of data has {' or '.join(FOLDERS)} in it, and this one has not")
+    if there or path.suffix in FILES:
+        if path.suffix not in FILES:
+            raise DataError(f"{path}: a file of rows ends in {', '.join(FILES)}")
+        return FILES[path.suffix](path)
+    if match := _HUB.fullmatch(source):
+        return _rows(read_hub(match["name"], match["split"] or SPLIT), None)
+    raise DataError(f"{shown(source)} is not there, and it is no data set's name such as owner/name")
+
+
+def _rows(rows: Iterable[Fields], folder: Path | None) -> Iterator[Entry]:
+    for fields in rows:
+        yield Entry(read_id(fields), fields.where, partial(read_row, fields, folder))
+
+
+def _file(read: Callable[[Path], Iterator[Fields]]) -> Callable[[Path], Iterator[Entry]]:
+    return lambda path: _rows(read(path), path.parent)
+
+
+FILES: dict[str, Callable[[Path], Iterator[Entry]]] = {
+    ".jsonl": _file(read_jsonl),
+    ".json": _file(read_json),
+    ".parquet": _file(read_parquet),
+}
+"""How a file is read, by how its name ends."""
+
+FOLDERS: dict[str, Callable[[Path], Iterator[Entry]]] = {
+    ROWS: lambda path: FILES[".jsonl"](path / ROWS),
+}
+"""How a folder is read, by what is in it; the first counts."""
+
+
+def _all_found(source: str, known: Sequence[str], ids: Sequence[str], patterns: Sequence[str]) -> None:
+    for ident in ids:
+        if ident not in known:
+            near = difflib.get_close_matches(ident, known, 1, cutoff=0.0)[0]
+            raise DataError(f"{source} has no instance {shown(ident)}; the nearest is {near}")
+    for pattern in patterns:
+        if not fnmatch.filter(known, pattern):
+            raise DataError(f"{source} has no instance whose id is like {shown(pattern)}")

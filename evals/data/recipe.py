@@ -1,0 +1,108 @@
+"""How a row says that its surroundings are made, as an Environment."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.instance import Environment, Runner
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_NOTE = re.compile(r"\s+\(.*\)\s*$")
+_CONDA_PIN = re.compile(r"(?<![=<>!~])=(?!=)")
+_EXPORT = re.compile(r"export ([A-Za-z_][A-Za-z0-9_]*)=(\S*)")
+_FILES = ("requirements.txt", "environment.yml")
+"""What `packages` of a recipe says in place of packages when they stand in a file of the repository."""
+
+
+def read_environment(fields: Fields, image: str | None = None) -> Environment:
+    """The environment of a recipe with these keys, all of which may be absent:
+
+    python_used, python_official, python: minor version, the first that is there. requirements_txt, requirements: lines of
+    a requirements file, as text or list. requirements_files: see Environment. packages: for conda or pip, in one text.
+    pip_packages: requirements. extra_pip: requirements that count where no other names the package; a note in
+    parentheses may follow. system_packages, pre_install, install, image: see Environment. env, variables: variables.
+    eval_commands: those that export a variable count. exclude_newer: a date. image: used where the recipe says none.
+    """
+    lines = _lines([*fields.texts("requirements_txt"), *fields.texts("requirements")])
+    exact = _lines(fields.texts("pip_packages"))
+    loose = _packages(fields.optional("packages"))
+    # the official harness installs these in two steps, of which the second wins: in one step they would contradict
+    packages = _unnamed(loose, exact) + exact
+    packages += _unnamed([_NOTE.sub("", line) for line in _lines(fields.texts("extra_pip"))], lines, packages)
+    matches = (_EXPORT.fullmatch(line.strip()) for line in fields.texts("eval_commands"))
+    exported = {str(match[1]): str(match[2]) for match in matches if match}
+    return Environment(
+        image=fields.first("image") or image,
+        python=fields.first("python_used", "python_official", "python"),
+        system_packages=fields.texts("system_packages"),
+        requirements=tuple(lines),
+        requirements_files=fields.texts("requirements_files"),
+        pip_packages=tuple(packages),
+        pre_install=fields.texts("pre_install"),
+        install=fields.first("install"),
+        variables={**exported, **fields.variables("env"), **fields.variables("variables")},
+        exclude_newer=fields.date("exclude_newer"),
+    )
+
+
+def official_recipe(
+    spec: Mapping[str, Any], version: str, requirements_files: Iterable[str]
+) -> dict[str, Any]:
+    """What the official package's specification of a version says, as a recipe.
+
+    Added is what its own images take for granted: a pytest, and the history by which setuptools-scm finds the version.
+    """
+    recipe = {**spec, "extra_pip": ["pytest"], "env": {"SETUPTOOLS_SCM_PRETEND_VERSION": f"{version}.0"}}
+    if spec.get("packages") == "requirements.txt":
+        recipe["requirements_files"] = list(requirements_files)
+    return recipe
+
+
+def runner_of(command: str) -> Runner:
+    """What a test command runs tests with: pytest unless it says otherwise."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an open quotation mark
+        words = command.split()
+    if any(word.rpartition("/")[2] == "runtests.py" for word in words):
+        return "django"
+    if any(word == "bin/test" or word.endswith("/bin/test") for word in words):
+        return "sympy"
+    return "unittest" if "unittest" in words else "pytest"
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _packages(text: str | None) -> list[str]:
+    """Requirements out of a line of packages for conda, whose `name=1.2` is what pip calls `name==1.2.*`."""
+    if text is None or text in _FILES:
+        return []
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return [
+        _CONDA_PIN.sub("==", word) + (".*" if _CONDA_PIN.search(word) else "")
+        for word in words
+        if not word.startswith("-")
+    ]
+
+
+def _unnamed(requirements: Iterable[str], *others: Iterable[str]) -> list[str]:
+    """Those of some requirements whose package none of the others names."""
+    named = {_package(line) for lines in others for line in lines}
+    return [line for line in requirements if _package(line) not in named]
+
+
+def _package(requirement: str) -> str:
+    match = _NAME.match(requirement)
+    return canonicalize_name(match[1]) if match else requirement

@@ -1,0 +1,136 @@
+"""Rows out of files and from the hub, one after the other: each a JSON object with the place that it stands at."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.printable import shown
+from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.instance import DataError
+
+MOST_ROW = 256 << 20
+"""Bytes of one line of a .jsonl file: a thousand times the largest of SWE-bench; more is no such file."""
+MOST_JSON = 1 << 30
+"""Bytes of a .json file, which is read as a whole."""
+
+
+def read_jsonl(path: Path) -> Iterator[Fields]:
+    """The rows of a file with one JSON object a line; blank lines are passed over, but count."""
+    with _opened(path) as file:
+        number = 0
+        while line := _read(path, file, MOST_ROW + 1):
+            number += 1
+            where = f"{path} row {number}"
+            if len(line) > MOST_ROW:
+                raise DataError(
+                    f"{where}: it is longer than {MOST_ROW >> 20} MiB, so this is no file of rows"
+                )
+            if line.strip():
+                yield row(_parse(line, where), where)
+
+
+def read_json(path: Path) -> Iterator[Fields]:
+    """The rows of a file with a JSON list of objects, or an object of them by id."""
+    with _opened(path) as file:
+        content = _read(path, file, MOST_JSON + 1, whole=True)
+    if len(content) > MOST_JSON:
+        raise DataError(f"{path}: it is larger than {MOST_JSON >> 30} GiB: give the rows as .jsonl")
+    value = _parse(content, str(path))
+    if isinstance(value, dict):
+        value = [value] if "instance_id" in value else list(value.values())
+    if not isinstance(value, list):
+        raise DataError(f"{path}: a list of rows is expected")
+    yield from _numbered(value, str(path))
+
+
+def read_parquet(path: Path) -> Iterator[Fields]:
+    """The rows of a Parquet file, by pyarrow."""
+    with _opened(path):
+        pass
+    parquet = _package("pyarrow.parquet", "pyarrow", f"{path}: reading Parquet")
+    try:
+        batches = parquet.ParquetFile(path).iter_batches(batch_size=64)
+        yield from _numbered((value for batch in batches for value in batch.to_pylist()), str(path))
+    except (_package("pyarrow", "pyarrow", "").ArrowException, OSError) as error:
+        raise DataError(f"{path}: it cannot be read as Parquet ({shown(error)})") from None
+
+
+def read_hub(name: str, split: str) -> Iterator[Fields]:
+    """The rows of a data set on the Hugging Face hub, or of the copy that `datasets` keeps of it."""
+    where = f"{name}:{split}"
+    datasets = _package("datasets", "datasets", f"{where}: reading a data set by its name")
+    try:
+        found = datasets.load_dataset(name, split=split)
+    except Exception as error:  # noqa: BLE001  # the package, its network client and its file formats raise what they like
+        raise DataError(
+            f"{where} cannot be had from the hub ({type(error).__name__}: {shown(error)}): "
+            "check name and split, or give a file"
+        ) from None
+    yield from _numbered(found, where)
+
+
+def row(value: object, where: str) -> Fields:
+    """A row as fields. Raises DataError where it is no JSON object."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: a JSON object is expected")
+    return Fields(value, where)
+
+
+def _numbered(values: Iterable[object], where: str) -> Iterator[Fields]:
+    for number, value in enumerate(values, 1):
+        yield row(_plain(value, f"{where} row {number}"), f"{where} row {number}")
+
+
+def _plain(value: Any, where: str) -> Any:
+    """What JSON has: a date of a typed column becomes its text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item, where) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, where) for item in value]
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise DataError(f"{where}: it has a value of the type {type(value).__name__}, which no row has")
+
+
+def _parse(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content, parse_constant=_no_number)
+    except RecursionError:
+        raise DataError(f"{where}: it is nested too deeply") from None
+    except ValueError as error:  # no JSON, no UTF-8, or a number of more digits than Python takes
+        raise DataError(f"{where}: it is not JSON ({shown(error)})") from None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror})") from None
+
+
+def _read(path: Path, file: Any, limit: int, *, whole: bool = False) -> bytes:
+    take: Callable[[int], bytes] = file.read if whole else file.readline
+    try:
+        return take(limit)
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror})") from None
+
+
+def _package(module: str, name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise DataError(f"{what} needs the package {name}: pip install {name}") from None

@@ -1,0 +1,157 @@
+"""Rows of SWE-bench and its relatives, as instances.
+
+Needed: `instance_id, repo, base_commit, patch, test_patch, problem_statement, FAIL_TO_PASS, PASS_TO_PASS`. Known
+besides: `created_at, version, hints_text, environment_setup_commit`; swebench 5's `image, eval_script, log_parser,
+eval_type`; and ours: `environment` (see recipe.py), `repo_archive` (a tar of a bare repository, relative to the rows'
+file) and `repo_ref` (what to take of it). All of a row is kept for the grader; the agent's side gets what is named
+in `_task` and no more.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from m3agent.agent.printable import shown
+from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.instance import INSTANCE_ID, Answer, Environment, Instance, Source, Task, outside
+from m3agent.evals.data.official import official_environment
+from m3agent.evals.data.recipe import read_environment, runner_of
+
+GITHUB = "https://github.com"
+"""Where the repositories of rows without an archive are."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
+_REF = re.compile(r"(?!.*(\.\.|//|/\.|\.lock$|/$))[A-Za-z0-9_][A-Za-z0-9._/+@-]*(?<!\.)")
+_CHANGE = re.compile(
+    r"^(diff --git \S.*|--- \S.*\r?\n\+\+\+ \S.*\r?\n@@ )", re.MULTILINE
+)  # git's own form, or the plain one
+_CHANGED = re.compile(r"^\+\+\+ b/(.+?)\r?$", re.MULTILINE)
+_TEST_OUTPUT = re.compile(r">>>>> Start Test Output'?\s*\n(.*)\n[^\n]*>>>>> End Test Output", re.DOTALL)
+# What the official harness does not take for a test file (NON_TEST_EXTS of swebench 4.1.0).
+_NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
+
+
+def read_id(fields: Fields) -> str:
+    """The id of a row. Raises DataError where it has none that could name a folder."""
+    ident = fields.text("instance_id", empty=False)
+    if not INSTANCE_ID.fullmatch(ident):
+        raise fields.wrong(
+            "instance_id",
+            f"{shown(ident, 60)!r} is no id; letters, digits, dots, dashes and underscores are expected, 200 at most",
+        )
+    return ident
+
+
+def read_row(fields: Fields, folder: Path | None) -> Instance:
+    """The instance of a row.
+
+    folder: of the rows' file, which a row's paths are relative to and must not leave; None: there is none, as for rows
+    from the hub. Raises DataError for whatever is wrong with it.
+    """
+    recipe = fields.inner("environment")
+    environment = _environment(fields, recipe)
+    test_patch = _diff(fields, "test_patch", empty=True)
+    command = _test_command(fields, recipe, test_patch)
+    try:
+        return Instance(
+            task=_task(fields, folder, environment),
+            answer=Answer(
+                patch=_diff(fields, "patch"),
+                test_patch=test_patch,
+                fail_to_pass=fields.tests("FAIL_TO_PASS"),
+                pass_to_pass=fields.tests("PASS_TO_PASS"),
+                test_command=command,
+                runner=runner_of(command),
+                row=dict(fields.values),
+            ),
+        )
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise fields.wrong(".".join(map(str, problem["loc"])), problem["msg"]) from None
+
+
+def _task(fields: Fields, folder: Path | None, environment: Environment) -> Task:
+    return Task(
+        instance_id=read_id(fields),
+        repo=_matching(fields, "repo", _REPO, "a name such as owner/name"),
+        base_commit=_matching(
+            fields, "base_commit", _COMMIT, "a whole commit id of 40 or 64 hexadecimal digits"
+        ),
+        statement=fields.text("problem_statement", empty=False),
+        version=fields.optional("version") or "",
+        created_at=fields.date("created_at"),
+        source=_source(fields, folder),
+        environment=environment,
+    )
+
+
+def _source(fields: Fields, folder: Path | None) -> Source:
+    base = fields.text("base_commit")
+    if "repo_archive" not in fields:
+        return Source(kind="git", location=f"{GITHUB}/{fields.text('repo')}.git", ref=base)
+    name = fields.text("repo_archive", empty=False)
+    if folder is None:
+        raise fields.wrong("repo_archive", "rows from the hub have no folder that it could be in")
+    root = folder.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError):  # a loop of links
+        raise fields.wrong("repo_archive", f"{shown(name, 60)!r} cannot be followed") from None
+    if not path.is_relative_to(root):
+        raise outside(Path(name), f"{fields.where}, field repo_archive:")
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise fields.wrong("repo_archive", f"{path} is not there")
+    ref = _matching(fields, "repo_ref", _REF, "a ref's name or a commit") if "repo_ref" in fields else base
+    return Source(kind="archive", location=str(path), ref=ref)
+
+
+def _environment(fields: Fields, recipe: Fields) -> Environment:
+    """By the row's own recipe, else by the row's image, else by the official package's tables, else not known."""
+    if recipe.values:
+        return read_environment(recipe)
+    image = fields.first("image")
+    found = None if image else official_environment(fields.text("repo"), fields.optional("version") or "")
+    return read_environment(Fields(found or {}, fields.where, "environment."), image)
+
+
+def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
+    """What the row says that it tests with, the files of its test patch included; empty where it does not say."""
+    if whole := recipe.first("test_cmd_full"):
+        return whole
+    if (script := fields.first("eval_script")) and (match := _TEST_OUTPUT.search(script)):
+        return match[1].strip()
+    command = recipe.first("test_cmd")
+    if command is None:
+        found = official_environment(fields.text("repo"), fields.optional("version") or "") or {}
+        command = Fields(found, fields.where, "environment.").first("test_cmd")
+    if command is None:
+        return ""
+    files = [path for path in _CHANGED.findall(test_patch) if not path.endswith(_NOT_TESTS)]
+    if runner_of(command) == "django":  # takes modules below tests/, not files
+        files = [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in files]
+    return " ".join([command, *map(shlex.quote, files)])
+
+
+def _diff(fields: Fields, name: str, *, empty: bool = False) -> str:
+    text = fields.text(name)
+    if empty and not text.strip():
+        return ""
+    if not _CHANGE.search(text):
+        raise fields.wrong(name, f"{shown(text, 60)!r} is no patch; a diff as git writes it is expected")
+    return text
+
+
+def _matching(fields: Fields, name: str, pattern: re.Pattern[str], expected: str) -> str:
+    text = fields.text(name)
+    if not pattern.fullmatch(text):
+        raise fields.wrong(name, f"{shown(text, 60)!r} is not {expected}")
+    return text
