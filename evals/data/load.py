@@ -15,6 +15,7 @@ from pathlib import Path
 from m3agent.agent.printable import shown
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
 from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parquet
 from m3agent.evals.data.swebench import read_id, read_row
 
@@ -105,6 +106,11 @@ def _rows(rows: Iterable[Fields], folder: Path | None) -> Iterator[Entry]:
         yield Entry(read_id(fields), fields.where, partial(read_row, fields, folder))
 
 
+def _programs(folder: Path) -> Iterator[Entry]:
+    for name in program_names(folder):
+        yield Entry(name, str(folder / PROGRAMS / name), partial(read_program, folder, name))
+
+
 def _file(read: Callable[[Path], Iterator[Fields]]) -> Callable[[Path], Iterator[Entry]]:
     return lambda path: _rows(read(path), path.parent)
 
@@ -118,6 +124,7 @@ FILES: dict[str, Callable[[Path], Iterator[Entry]]] = {
 
 FOLDERS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     ROWS: lambda path: FILES[".jsonl"](path / ROWS),
+    PROGRAMS: _programs,
 }
 """How a folder is read, by what is in it; the first counts."""
 

@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from m3agent.agent.printable import shown
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.instance import INSTANCE_ID, Answer, Environment, Instance, Source, Task, outside
+from m3agent.evals.data.instance import INSTANCE_ID, Answer, Environment, Instance, Source, Task
 from m3agent.evals.data.official import official_environment
+from m3agent.evals.data.paths import within
 from m3agent.evals.data.recipe import read_environment, runner_of
 
 GITHUB = "https://github.com"
@@ -97,19 +98,7 @@ def _source(fields: Fields, folder: Path | None) -> Source:
     name = fields.text("repo_archive", empty=False)
     if folder is None:
         raise fields.wrong("repo_archive", "rows from the hub have no folder that it could be in")
-    root = folder.resolve()
-    try:
-        path = (root / name).resolve()
-    except (OSError, RuntimeError):  # a loop of links
-        raise fields.wrong("repo_archive", f"{shown(name, 60)!r} cannot be followed") from None
-    if not path.is_relative_to(root):
-        raise outside(Path(name), f"{fields.where}, field repo_archive:")
-    try:
-        there = path.is_file()
-    except OSError:  # a name that no file can have
-        there = False
-    if not there:
-        raise fields.wrong("repo_archive", f"{path} is not there")
+    path = within(folder, name, f"{fields.where}, field repo_archive:")
     ref = _matching(fields, "repo_ref", _REF, "a ref's name or a commit") if "repo_ref" in fields else base
     return Source(kind="archive", location=str(path), ref=ref)
 

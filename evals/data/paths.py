@@ -1,0 +1,30 @@
+"""Locations that data files name: they stay in the data's own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from m3agent.agent.printable import shown
+from m3agent.evals.data.instance import DataError, outside
+
+
+def within(folder: Path, name: str, what: str) -> Path:
+    """The file `name` of a folder, links followed; `what` begins the sentence of any complaint.
+
+    Raises:
+        DataError: it leads out of the folder (an absolute path, `..`, a link), or is no file that is there.
+    """
+    root = folder.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError):  # a loop of links
+        raise DataError(f"{what} {shown(name, 60)!r} cannot be followed") from None
+    if not path.is_relative_to(root):
+        raise outside(Path(name), what)
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise DataError(f"{what} {path} is not there")
+    return path

@@ -1,0 +1,108 @@
+"""Folders of small programs like QuixBugs: a faulty module, its tests, and the module as it should be.
+
+programs/NAME/NAME.py          the faulty module
+programs/NAME/test_NAME.py     its tests, for pytest
+programs/NAME/ISSUE.md         the statement
+programs/NAME/...              whatever else it needs
+gold/NAME.py                   the module put right
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from m3agent.agent.errors import EnvironmentFault
+from m3agent.evals.data.instance import INSTANCE_ID, Answer, DataError, Environment, Instance, Source, Task
+from m3agent.evals.data.paths import within
+from m3agent.evals.folder_base import commit_folder
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.git import TreeEntry, TreeStore
+
+PROGRAMS, GOLD, STATEMENT = "programs", "gold", "ISSUE.md"
+
+TIMEOUT = 60.0
+"""Seconds for the tests of one program, which take two at most where it is right: a fault may be an endless loop."""
+
+
+def program_names(folder: Path) -> list[str]:
+    """The programs of a folder, in alphabetical order. Raises DataError for a name that no instance can have."""
+    try:
+        names = sorted(path.name for path in (folder / PROGRAMS).iterdir() if path.is_dir())
+    except OSError as error:
+        raise DataError(f"{folder / PROGRAMS} cannot be read ({error.strerror})") from None
+    names = [name for name in names if not name.startswith((".", "__"))]
+    for name in names:
+        if not INSTANCE_ID.fullmatch(name):
+            raise DataError(
+                f"{folder / PROGRAMS / name}: its name is no id; "
+                "letters, digits, dots, dashes and underscores are expected, 200 at most"
+            )
+    return names
+
+
+def read_program(folder: Path, name: str) -> Instance:
+    """The instance of a program. Its tests are there from the start; only the module may come from a patch.
+
+    Raises:
+        DataError: a file is missing, leads out of the folder, or is no text; or nothing is wrong with the program.
+        EnvironmentFault: git or the disk fails.
+    """
+    program = folder / PROGRAMS / name
+    for needed in (f"{name}.py", f"test_{name}.py"):
+        within(program, needed, f"{program}:")
+    statement = _text(within(program, STATEMENT, f"{program}:"))
+    gold = within(folder / GOLD, f"{name}.py", f"{folder}:")
+    try:
+        commit, patch = _base_and_patch(program, f"{name}.py", gold.read_bytes())
+    except OSError as error:
+        raise DataError(f"{gold} cannot be read ({error.strerror})") from None
+    except SandboxError as error:
+        raise EnvironmentFault(str(error)) from None
+    if not patch:
+        raise DataError(f"{gold} is the same as {program / f'{name}.py'}: there is nothing to fix")
+    try:
+        text = patch.decode()
+    except UnicodeDecodeError:
+        raise DataError(f"{gold} or {program / f'{name}.py'} is not UTF-8") from None
+    return Instance(
+        task=Task(
+            instance_id=name,
+            repo=name,
+            base_commit=commit,
+            statement=statement,
+            source=Source(kind="folder", location=str(program.resolve())),
+            environment=Environment(pip_packages=("pytest",)),
+        ),
+        answer=Answer(
+            patch=text,
+            fail_to_pass=(),
+            test_command="python -m pytest -q",
+            only=(f"{name}.py",),
+            timeout=TIMEOUT,
+        ),
+    )
+
+
+def _base_and_patch(program: Path, path: str, gold: bytes) -> tuple[str, bytes]:
+    """The commit of a program's folder, and the difference that replacing one of its files makes."""
+    with tempfile.TemporaryDirectory() as temporary:
+        store = TreeStore(Path(temporary) / "store.git")
+        commit = commit_folder(store, program)
+        blob = store.put_blob(gold)
+        entries = [
+            TreeEntry(e.path, e.mode, blob if e.path == path else e.sha) for e in store.list_tree(commit)
+        ]
+        return commit, store.diff(commit, store.write_tree(entries))
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from None
+    if not text.strip():
+        raise DataError(f"{path} is empty: it says what goes wrong")
+    return text
