@@ -32,7 +32,9 @@ from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.tools.test_runner import TestReport, run_in_sandbox
 
 TEST_FOLDERS = frozenset({"test", "tests", "testing"})
-CONFIGURATION = frozenset({"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"})
+CONFIGURATION = frozenset(
+    {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"}
+)
 TAKEN_NAMES = frozenset(
     {"sitecustomize", "usercustomize", "_pytest", *WANTED_MODULES, *sys.stdlib_module_names}
 )

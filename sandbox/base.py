@@ -25,6 +25,9 @@ from m3agent.sandbox.workspace import MOST_BYTES, MOST_FILES, Patch, TreeId, Wor
 
 ROOT = "/ws"
 """Where the work tree is inside every sandbox."""
+BESIDE = "/opt/m3agent-beside.tar"
+"""Where an image may keep files for the work tree that are no part of the work: what building it made there, such as
+metadata and compiled modules. What becomes of them is in no patch."""
 TOOLBOX = "/opt/m3agent"
 """Where what the image lacks (pytest) is laid down inside the sandbox."""
 
@@ -166,6 +169,7 @@ class Sandbox:
         self._channel: Channel | None = None
         self._background: dict[int, asyncio.Task[ExecResult]] = {}
         self._env: dict[str, str] = {}
+        self._beside: set[str] = set()
 
     async def __aenter__(self) -> Self:
         try:
@@ -221,11 +225,15 @@ class Sandbox:
         compression = 0 if size < self.machine.limits.disk // 8 else 1
         settings = f"-c gc.auto=0 -c commit.gpgsign=false -c core.looseCompression={compression}"
         history = (
+            f"[ ! -f {BESIDE} ] || {{ tar -x -k -f {BESIDE} 2>/dev/null; echo there; }}; "
             "mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
             f"git {settings} add -A . && git {settings} -c user.name=m3agent -c user.email=m3agent@localhost "
             "commit -q --allow-empty --no-verify -m base"
         )
-        await self.exec(["sh", "-c", history])
+        done = await self.exec(["sh", "-c", history])
+        if done.stdout.startswith(b"there"):
+            header, _ = await self._ask("scan", skip=list(SKIP_FOLDERS), most=MOST_BYTES)
+            self._beside = {path for path, *_ in header["changed"]}
 
     async def _connect(self, network: Network) -> None:
         """Open the way out before anything else runs, so that nothing can sit on the proxy's port."""
@@ -415,7 +423,11 @@ class Sandbox:
         if not header["changed"] and not header["deleted"]:
             return self.tree
         tracked = set(await asyncio.to_thread(self.workspace.entries, self.tree))
-        found = {path: (mode, sha) for path, mode, sha, _ in header["changed"] if not inside_git(path)}
+        found = {
+            path: (mode, sha)
+            for path, mode, sha, _ in header["changed"]
+            if not inside_git(path) and path not in self._beside
+        }
         wanted = await asyncio.to_thread(self.workspace.wanted, list(found), tracked)
         new = [path for path in wanted if path not in tracked]
         if len(new) > MOST_FILES:

@@ -95,7 +95,7 @@ def build_environment(
     container = _create(api, base)
     try:
         api.put_archive(container, "/", _archive(job))
-        status, said = _follow(api, container, log, say, stop)
+        status, said = follow_build(api, container, log, say, stop)
         if status != 0:
             raise EnvironmentFailed(
                 f"the repository's environment could not be built: {said}; the log is {log}"
@@ -153,10 +153,11 @@ def remove_container(api: Any, container: str) -> None:
         api.remove_container(container, force=True, v=True)
 
 
-def _follow(
+def follow_build(
     api: Any, container: str, log: Path, say: Callable[[str], None], stop: threading.Event
 ) -> tuple[int, str]:
-    """Run the container to its end; its exit status and the reason for a failure."""
+    """Run a build's container to its end, within the limits of time and disk; its exit status and the reason for a
+    failure."""
     started = told = measured = time.monotonic()
     lines = _Lines(log, api.attach(container, stdout=True, stderr=True, stream=True))
     api.start(container)
@@ -236,11 +237,7 @@ def _archive(job: Job) -> bytes:
     }
     if job.indexes.certificates is not None:
         files["certificates.pem"] = job.indexes.certificates.read_bytes()
-    uv = shutil.which("uv")
-    if uv is not None:
-        files["uv"] = Path(uv).read_bytes()
-    for wheel in _pip_wheels():
-        files[wheel.name] = wheel.read_bytes()
+    files |= installers()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder in (WORK, FOLDER):
@@ -252,6 +249,13 @@ def _archive(job: Job) -> bytes:
             info.size, info.mode, info.uid, info.gid = len(content), 0o755, 1000, 1000
             archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def installers() -> dict[str, bytes]:
+    """What a build installs with, by name: this machine's uv, if it has one, and a wheel of pip."""
+    uv = shutil.which("uv")
+    wheels = {wheel.name: wheel.read_bytes() for wheel in _pip_wheels()}
+    return wheels if uv is None else {**wheels, "uv": Path(uv).read_bytes()}
 
 
 def _pip_wheels() -> list[Path]:

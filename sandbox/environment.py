@@ -187,24 +187,28 @@ class _Finder:
             self.say(notice)
         return None
 
-    @contextlib.contextmanager
-    def _one_at_a_time(self, tag: str) -> Iterator[None]:
-        """Hold the lock of an image: of several that need it at once, one builds."""
-        told = False
-        with (folder(self.state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if self.stop.wait(WAIT):
-                        raise EnvironmentFailed(
-                            "interrupted while another process built the environment"
-                        ) from None
-                    if not told:
-                        self.say("another m3agent is building this environment: waiting for it")
-                        told = True
-            yield
+    def _one_at_a_time(self, tag: str) -> contextlib.AbstractContextManager[None]:
+        return one_at_a_time(self.state, tag, self.say, self.stop)
+
+
+@contextlib.contextmanager
+def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of an image: of several that need it at once, one builds. Raises EnvironmentFailed on `stop`."""
+    told = False
+    with (folder(state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if stop.wait(WAIT):
+                    raise EnvironmentFailed(
+                        "interrupted while another process built the environment"
+                    ) from None
+                if not told:
+                    say("another m3agent is building this environment: waiting for it")
+                    told = True
+        yield
 
 
 def _key(job: Job, base: Image) -> str:

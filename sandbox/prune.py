@@ -6,7 +6,7 @@ Only what carries our label is ever looked at.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,6 +81,29 @@ def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None])
         if is_orphan((volume.get("Labels") or {}).get(PROCESS_LABEL, ""), other_boots=local):
             done.volumes += _removed(partial(api.remove_volume, volume["Name"], force=True))
     return done
+
+
+def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] = ()) -> list[str]:
+    """Remove environment images, the least recently used first, until all of the engine's images fit; returns those gone.
+
+    most_bytes: shared layers counted once. Images in `keep`, those in use and those that others rest on stay.
+    """
+    from docker.errors import APIError
+
+    gone: list[str] = []
+    if int(api.df().get("LayersSize") or 0) <= most_bytes:
+        return gone
+    for image in environment_images(api, state):
+        if image.name in keep:
+            continue
+        try:
+            api.remove_image(image.name)
+        except APIError:
+            continue
+        gone.append(image.name)
+        if int(api.df().get("LayersSize") or 0) <= most_bytes:
+            break
+    return gone
 
 
 def is_orphan(process: str, *, other_boots: bool) -> bool:

@@ -137,7 +137,7 @@ class MisbehavingServer:
     def wait_for_chats(self, count: int) -> None:
         """Block until so many chat requests are here."""
         with self._arrival:
-            assert self._arrival.wait_for(lambda: len(self.chats) >= count, timeout=10)
+            assert self._arrival.wait_for(lambda: len(self.chats) >= count, timeout=60)
 
     async def _handle(self, request: Request) -> Response:
         path = request.url.path

@@ -1,0 +1,94 @@
+"""Instances' code on this machine: a checkout of each base commit, made once and only read from then on."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from m3agent.agent.errors import EnvironmentFault
+from m3agent.evals.checkout import checkout
+from m3agent.evals.data.instance import Source, Task
+from m3agent.evals.leak_proof import LeakProof
+
+WORK, PROOF = "work", "proof.json"
+
+
+@dataclass(frozen=True)
+class Codebase:
+    """A checkout and what was proven of its history."""
+
+    path: Path
+    proof: LeakProof
+
+
+def codebase(task: Task, state: Path) -> Codebase:
+    """The checkout of a task's base commit, made if it is not here. Blocking.
+
+    Raises:
+        EnvironmentFault: it cannot be had, or holds more than its own commit. DataError: the data names it wrongly.
+    """
+    kept = state / "evals" / "code"
+    try:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"{kept} cannot be made ({error.strerror}).") from None
+    folder = kept / _key(task)
+    with (kept / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (found := _read(folder)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=kept, prefix="unfinished-") as temporary:
+                new = Path(temporary) / "new"
+                new.mkdir()
+                proof = checkout(task, new / WORK, cache=kept)
+                (new / PROOF).write_text(proof.model_dump_json())
+                new.rename(folder)
+            found = Codebase(folder / WORK, proof)
+    if not found.proof.clean:
+        raise EnvironmentFault(
+            f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the answer there."
+        )
+    return found
+
+
+def _read(folder: Path) -> Codebase | None:
+    try:
+        return Codebase(folder / WORK, LeakProof.model_validate_json((folder / PROOF).read_bytes()))
+    except (OSError, ValidationError):
+        return None
+
+
+def _key(task: Task) -> str:
+    """Names what a checkout is made from: where it comes from, as that is now, and what is taken of it."""
+    made_from = [
+        task.source.kind,
+        task.source.location,
+        task.source.ref,
+        task.base_commit,
+        _stamp(task.source),
+    ]
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:24]
+
+
+def _stamp(source: Source) -> list[object]:
+    """Changes when the source's content does; a commit's name needs none."""
+    path = Path(source.location)
+    if source.kind == "git" or not path.exists():
+        return []
+    if source.kind == "archive":
+        info = path.stat()
+        return [info.st_size, info.st_mtime_ns]
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        if file.is_symlink():
+            digest.update(f"{file.relative_to(path)} -> {file.readlink()}\0".encode())
+        elif file.is_file():
+            digest.update(f"{file.relative_to(path)}\0{file.stat().st_mode}\0".encode() + file.read_bytes())
+    return [digest.hexdigest()]

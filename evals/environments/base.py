@@ -1,0 +1,169 @@
+"""The lowest layer: a Debian with a Python of the wanted minor version, compilers and git.
+
+Taken from a registry of images where one answers (the official image of Python), else made by debootstrap from
+Debian's packages, whose releases each have one Python. Where neither has the version, the nearest serves, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import IO, Any
+
+from m3agent.sandbox.docker_machine import LABEL
+from m3agent.sandbox.env_build import LOOK, EnvironmentFailed
+from m3agent.sandbox.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.image import Image, local_image, pull
+
+RECIPE = 1  # part of the name of every base made here
+DEFAULT_PYTHON = "3.11"
+DEBIAN = {"3.9": "bullseye", "3.11": "bookworm", "3.13": "trixie"}
+"""Debian's release with each Python, of those that its mirrors still carry."""
+RELEASED = {
+    "3.6": date(2016, 12, 23),
+    "3.7": date(2018, 6, 27),
+    "3.8": date(2019, 10, 14),
+    "3.9": date(2020, 10, 5),
+    "3.10": date(2021, 10, 4),
+    "3.11": date(2022, 10, 24),
+    "3.12": date(2023, 10, 2),
+    "3.13": date(2024, 10, 7),
+    "3.14": date(2025, 10, 7),
+}
+"""Days on which Python's minor versions were released (PEP 494 and its followers)."""
+PACKAGES = (
+    *("ca-certificates", "g++", "gcc", "git", "libffi-dev", "make", "patch", "procps"),
+    *("python3", "python3-dev", "python3-venv"),
+)
+NEEDLESS = (
+    "./var/cache/apt/archives/*.deb",
+    "./usr/share/doc/*",
+    "./usr/share/man/*",
+    "./var/lib/apt/lists/*",
+)
+
+Say = Callable[[str], None]
+_not_pulled: set[str] = set()
+"""Images that no registry gave to this process: they are not asked for again."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base image and the minor version of the Python in it."""
+
+    image: Image
+    python: str
+
+
+def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: threading.Event) -> Base:
+    """The base for a minor version of Python, pulled or made if it is not here. Blocking; minutes.
+
+    Raises:
+        EnvironmentFailed: there is none to be had on this machine; the sentence says what to do.
+    """
+    wanted = python or DEFAULT_PYTHON
+    name = f"python:{wanted}-bookworm"
+    if image := local_image(api, name):
+        return Base(image, wanted)
+    there = nearest(wanted)
+    tag = _tag(there)
+    if there == wanted and (image := local_image(api, tag)):
+        touch(state, tag)
+        return Base(image, wanted)
+    if name not in _not_pulled:
+        if pull(name, say) and (image := local_image(api, name)):
+            return Base(image, wanted)
+        _not_pulled.add(name)
+    if there != wanted:
+        say(f"Python {wanted} cannot be had here: going on with {there}")
+    with one_at_a_time(state, tag, say, stop):
+        if local_image(api, tag) is None:
+            _bootstrap(api, there, tag, state, say, stop)
+    touch(state, tag)
+    image = local_image(api, tag)
+    assert image is not None
+    return Base(image, there)
+
+
+def nearest(wanted: str) -> str:
+    """The Python among Debian's that comes closest: the newest that is not newer, else the oldest."""
+    having = sorted(DEBIAN, key=_number)
+    older = [minor for minor in having if _number(minor) <= _number(wanted)]
+    return older[-1] if older else having[0]
+
+
+def _number(minor: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in minor.split("."))
+
+
+def _tag(python: str) -> str:
+    made_from = json.dumps([RECIPE, DEBIAN[python], PACKAGES, NEEDLESS, platform.machine()])
+    return f"{REPOSITORY}:base-{python}-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
+
+
+def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: threading.Event) -> None:
+    release = DEBIAN[python]
+    if shutil.which("debootstrap") is None or os.geteuid() != 0:
+        raise EnvironmentFailed(
+            f"no registry gives python:{python}-bookworm, and a base can only be made by root with debootstrap: "
+            "pull that image, or install debootstrap and run this as root"
+        )
+    say(f"making a base image with Python {python} (Debian {release}), once (a minute or two)")
+    log = folder(state) / f"{tag.partition(':')[2]}.log"
+    with tempfile.TemporaryDirectory(dir=folder(state), prefix="base-") as root:
+        argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, root]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            _wait(process, stop)
+        if process.returncode:
+            last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+            raise EnvironmentFailed(
+                f"debootstrap could not make a base of Debian {release}: {last}; the log is {log}"
+            )
+        with _packed(Path(root)) as stream:
+            repository, _, name = tag.partition(":")
+            labels = f"LABEL {LABEL}=1 {LABEL}.environment={name}"
+            api.import_image(src=stream, repository=repository, tag=name, changes=[labels])
+
+
+def _wait(process: subprocess.Popen[bytes], stop: threading.Event) -> None:
+    """Until it ends, or is ended with all it started on `stop`."""
+    while True:
+        try:
+            process.wait(LOOK)
+        except subprocess.TimeoutExpired:
+            if not stop.is_set():
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 15)
+            process.wait()
+            raise EnvironmentFailed("interrupted while a base image was made") from None
+        return
+
+
+@contextlib.contextmanager
+def _packed(root: Path) -> Iterator[IO[bytes]]:
+    """The folder as a tar, without what no instance needs."""
+    leave_out = [f"--exclude={pattern}" for pattern in NEEDLESS]
+    with subprocess.Popen(["tar", "-c", "-C", str(root), *leave_out, "."], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout
+    if process.returncode:
+        raise EnvironmentFailed("the base image could not be packed")

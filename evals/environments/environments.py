@@ -1,0 +1,164 @@
+"""Images of instances: found or built, layer by layer, each named by a hash of all that it is made from."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from m3agent.evals.codebase import codebase
+from m3agent.evals.data.instance import Task
+from m3agent.evals.environments.base import base_image
+from m3agent.evals.environments.layer import Layer, build_layer
+from m3agent.evals.environments.recipe import dependency_layer, era_of, instance_layer, prebuilt_layer
+from m3agent.sandbox.docker_machine import LABEL, connect
+from m3agent.sandbox.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.errors import ImageMissing
+from m3agent.sandbox.image import Image, find_image, local_image, pull
+from m3agent.sandbox.prune import make_room
+
+RECIPE = 1  # part of every hash: changes when the same data is to give another image
+DISK_BUDGET = 60 << 30
+"""Bytes that all of the engine's images may take before those not used for longest go."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An instance's image, and the Python that it was built for (empty where we did not build it)."""
+
+    image: str
+    python: str
+
+
+class Environments:
+    """Makes images of instances; safe to ask for several at once, also from several processes.
+
+    state: gets logs, locks and times of use. disk_budget: in bytes.
+    """
+
+    def __init__(self, state: Path, say: Say, *, disk_budget: int = DISK_BUDGET) -> None:
+        self._state = state
+        self._say = say
+        self._budget = disk_budget
+        self._used: set[str] = set()
+
+    async def image(self, task: Task) -> str:
+        """The name of the image with the task's environment and its code installed, built if it is not here.
+
+        Raises:
+            EnvironmentFailed: it cannot be built, for a reason of its own; the sentence names the log.
+            EngineUnavailable, ImageMissing: no engine; no such prebuilt image.
+            DataError, EnvironmentFault: the code cannot be had.
+        """
+        return (await self.prepare(task)).image
+
+    async def prepare(self, task: Task) -> Prepared:
+        """Like `image`, with what is known of it."""
+        stop = threading.Event()
+        work = asyncio.ensure_future(asyncio.to_thread(self._prepare, task, stop))
+        try:
+            prepared = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            stop.set()  # the thread notices within a second, and leaves nothing behind
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+        self._used.add(prepared.image)
+        return prepared
+
+    def _prepare(self, task: Task, stop: threading.Event) -> Prepared:
+        api = connect()
+        build = _Build(api, self._state, self._say, stop)
+        try:
+            return build.run(task)
+        finally:
+            if build.built:
+                make_room(api, self._state, self._budget, keep=self._used)
+            api.close()
+
+
+class _Build:
+    """One image; blocking."""
+
+    def __init__(self, api: Any, state: Path, say: Say, stop: threading.Event) -> None:
+        self.api = api
+        self.state = state
+        self.say = say
+        self.stop = stop
+        self.built = False
+
+    def run(self, task: Task) -> Prepared:
+        environment = task.environment
+        name = environment.image
+        if name is not None and (image := self._prebuilt(name, own=environment.install is not None)):
+            if REPOSITORY in image.name:
+                return Prepared(image.name, "")
+            return Prepared(self._layer(prebuilt_layer(), image, task.instance_id).name, "")
+        if environment.python is None and not environment.install and not environment.requirements:
+            # nothing to install: the sandbox's own image will do
+            return Prepared(find_image(self.api, None, self.say).name, "")
+        base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
+        era = era_of(task, base.python)
+        below = self._layer(dependency_layer(environment, era, base.python), base.image, task.instance_id)
+        code = codebase(task, self.state)
+        layer = instance_layer(task, era, code.proof.head)
+        image = self._layer(layer, below, task.instance_id, code.path)
+        if name is not None:
+            self.api.tag(image.name, *_split(name), force=True)
+        return Prepared(image.name, base.python)
+
+    def _prebuilt(self, name: str, *, own: bool) -> Image | None:
+        """The image of this name, unless it is one that we made under it; None where it is to be built (`own`)."""
+        image = local_image(self.api, name)
+        if image is None and not own and pull(name, self.say):
+            image = local_image(self.api, name)
+        if image is None:
+            if own:
+                return None
+            raise ImageMissing(f"no registry gives {name}, and the row does not say how to build it")
+        labels = (self.api.inspect_image(name).get("Config") or {}).get("Labels") or {}
+        return None if own and labels.get(f"{LABEL}.environment") else image
+
+    def _layer(self, layer: Layer, below: Image, what: str, work_tree: Path | None = None) -> Image:
+        tag = f"{REPOSITORY}:{_key(layer, below)}"
+        if (image := local_image(self.api, tag)) is None:
+            with one_at_a_time(self.state, tag, self.say, self.stop):
+                if local_image(self.api, tag) is None:
+                    self.say(f"{what}: building its {layer.name}, once (this may take minutes)")
+                    started = time.monotonic()
+                    log = folder(self.state) / f"{tag.partition(':')[2]}.log"
+                    build_layer(
+                        self.api,
+                        layer,
+                        below,
+                        tag,
+                        work_tree=work_tree,
+                        log=log,
+                        say=self.say,
+                        stop=self.stop,
+                    )
+                    self.built = True
+                    self.say(f"{what}: {layer.name} ready after {time.monotonic() - started:.0f} s: {tag}")
+            image = local_image(self.api, tag)
+            assert image is not None
+        touch(self.state, tag)
+        return image
+
+
+def _key(layer: Layer, below: Image) -> str:
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in layer.files.items()}
+    made_from = [RECIPE, below.ident, layer.script, files, layer.commit, dict(layer.env)]
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A repository and a tag."""
+    repository, separator, tag = name.rpartition(":")
+    return (repository, tag) if separator and "/" not in tag else (name, "latest")

@@ -1,0 +1,170 @@
+"""What the layers of an instance are made of: pure, from the task to scripts.
+
+The layout is the one that official evaluation scripts expect (a virtual environment that `conda activate testbed` selects,
+the work tree at /testbed), so that one image serves both ways of grading. The work tree itself is where our sandboxes
+have it, and /testbed a link to it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import UTC, date, datetime, timedelta
+
+from m3agent.evals.data.instance import Environment, Task
+from m3agent.evals.environments.base import RELEASED
+from m3agent.evals.environments.layer import WORK, Layer
+from m3agent.sandbox.base import BESIDE, ROOT
+
+CONDA = "/opt/miniconda3"
+VENV = f"{CONDA}/envs/testbed"
+TESTBED = "/testbed"
+PIP, SETUPTOOLS = "24.0", "68.0.0"
+"""Of the virtual environment: of mid 2023, which build old and new packages alike (facts measured with both)."""
+EDITABLE_SINCE = "2023-07-01"
+"""A date from which on setuptools can install editable: it is not taken from before, however old the instance is."""
+RIPE = timedelta(days=365)
+"""How long after a Python's release most packages have wheels for it: no era before that is of use."""
+PLAIN_PIP = re.compile(r"\s*(?:python3?\s+-m\s+)?pip3?\s+install\s+([^;&|<>`$()]+)")
+"""A command that only installs packages, which uv can do as of a date."""
+
+
+def dependency_layer(environment: Environment, era: date | None, python: str) -> Layer:
+    """The virtual environment with what does not depend on the commit."""
+    lines = [*environment.requirements, *environment.pip_packages]
+    if not any(re.match(r"pytest\b(?!-)", line.strip(), re.IGNORECASE) for line in lines):
+        lines.append("pytest")
+    apt = ""
+    if environment.system_packages:
+        names = shlex.join(environment.system_packages)
+        apt = f"apt-get update -q\napt-get install -q -y --no-install-recommends {names}\n"
+    pinned = f"setuptools=={SETUPTOOLS}" if tuple(map(int, python.split("."))) < (3, 12) else "setuptools"
+    script = f"""\
+{_head(era)}
+export DEBIAN_FRONTEND=noninteractive
+{apt}python3 -m venv {VENV}
+mkdir -p {CONDA}/bin
+cat > {CONDA}/bin/activate <<'EOF'
+{ACTIVATE}EOF
+. {CONDA}/bin/activate
+python -m pip install -q pip=={PIP} {pinned} wheel
+find_uv
+in_era requirements -r {WORK}/requirements.txt || python -m pip install -r {WORK}/requirements.txt
+"""
+    env = {
+        "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "VIRTUAL_ENV": VENV,
+        "PIP_RETRIES": "0",  # evaluation scripts install again, without a network
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    files = {"requirements.txt": "".join(f"{line}\n" for line in lines).encode()}
+    return Layer("environment", script, files, env=env)
+
+
+def instance_layer(task: Task, era: date | None, commit: str) -> Layer:
+    """The work tree at its commit, installed."""
+    environment = task.environment
+    variables = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in environment.variables.items()
+    )
+    files = shlex.join(environment.requirements_files)
+    if files:
+        files = (
+            f'for file in {files}; do [ -f "$file" ] || continue; '
+            'in_era "$file" -r "$file" || python -m pip install -r "$file"; break; done\n'
+        )
+    commands = files + "".join(
+        f"{in_era(line)}\n" for line in (*environment.pre_install, environment.install or "") if line.strip()
+    )
+    script = f"""\
+{_head(era)}
+chown -R 0:0 {ROOT}
+ln -s {ROOT} {TESTBED}
+git config --system --add safe.directory '*'
+. {CONDA}/bin/activate
+{variables}find_uv
+cd {TESTBED}
+{commands}{KEEP}
+"""
+    return Layer("instance", script, commit=commit, env=dict(environment.variables))
+
+
+def prebuilt_layer() -> Layer:
+    """A prebuilt image's work tree moved to where our sandboxes have it."""
+    script = f"""\
+{_head(None)}
+git config --system --add safe.directory '*' || true
+rm -rf {ROOT}
+cp -a {TESTBED} {ROOT}
+rm -rf {TESTBED}
+ln -s {ROOT} {TESTBED}
+cd {TESTBED}
+{KEEP}
+"""
+    return Layer("instance", script, env={"PATH": f"{VENV}/bin:{CONDA}/bin:/usr/local/bin:/usr/bin:/bin"})
+
+
+def era_of(task: Task, python: str) -> date | None:
+    """The day that packages are taken from: the task's, but none on which the Python was too new for them.
+
+    None where the task has no date: today.
+    """
+    if task.environment.exclude_newer is not None:
+        return _day(task.environment.exclude_newer)
+    if task.created_at is None:
+        return None
+    released = RELEASED.get(python)
+    return _day(task.created_at) if released is None else max(_day(task.created_at), released + RIPE)
+
+
+def in_era(line: str) -> str:
+    """A shell line that installs as of the era where it only installs, and as it is where that does not work."""
+    if match := PLAIN_PIP.fullmatch(line):
+        return f"in_era {shlex.quote(line.strip())} {match[1].strip()} || {{ {line}; }}"
+    return line
+
+
+def _day(moment: datetime) -> date:
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
+
+
+def _head(era: date | None) -> str:
+    """Every script's beginning. `in_era WHAT ARGUMENTS…` installs by uv as of the era; it fails where uv cannot."""
+    newest = (
+        "" if era is None else f"--exclude-newer {era} --exclude-newer-package setuptools={_setuptools(era)}"
+    )
+    return f"""\
+set -eo pipefail
+trap 'rm -rf {WORK}' EXIT
+export HOME=/root NO_COLOR=1 UV_NO_CACHE=1 UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_NO_CONFIG=1 PIP_NO_CACHE_DIR=1
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_RETRIES=2 UV_PYTHON_DOWNLOADS=never
+find_uv() {{
+    UV={WORK}/uv
+    [ -x "$UV" ] && "$UV" --version >/dev/null 2>&1 && return
+    python -m pip install -q --target {WORK}/lib uv && UV={WORK}/lib/bin/uv || UV=false
+}}
+in_era() {{
+    local what="$1"; shift
+    echo "\\$ uv pip install $*"
+    "$UV" pip install {newest} "$@" && return
+    echo "notice: not installed as of {era or "today"}, but as pip finds it today: $what"
+    return 1
+}}"""
+
+
+def _setuptools(era: date) -> str:
+    return max(str(era), EDITABLE_SINCE)
+
+
+ACTIVATE = f"""\
+# stands in for conda's: evaluation scripts call `conda activate testbed`
+conda() {{ :; }}
+export PATH="{VENV}/bin:$PATH" VIRTUAL_ENV="{VENV}"
+"""
+KEEP = f"""\
+git -c user.name=m3agent -c user.email=m3agent@localhost -c gc.auto=0 commit -q -a -m set-up --no-verify || true
+find . -name __pycache__ -type d -prune -exec rm -rf {{}} +
+git ls-files -z --others | tar -c --null -T - -f {BESIDE}
+chmod -R a+rX {ROOT} && chmod a+r {BESIDE}
+echo done"""
+"""What ends the script of a work tree: its changes committed, and what is new in it kept for our sandboxes."""

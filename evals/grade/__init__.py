@@ -1,0 +1,1 @@
+"""Grading: whether a patch resolves an instance, found out of the patch's reach."""

@@ -1,0 +1,92 @@
+"""A row's test command, taken apart: what of it matters is run by our own runner."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+VALUED = frozenset({"-p", "-W", "-k", "-m", "-o", "-c", "-n", "-r", "--durations", "--rootdir", "--maxfail"})
+"""Options of pytest whose value may be a word of its own."""
+LEFT_OUT = (
+    "-r",
+    "-v",
+    "-q",
+    "-s",
+    "-x",
+    "-n",
+    "-c",
+    "--durations",
+    "--tb",
+    "--no-header",
+    "--color",
+    "--rootdir",
+)
+LEFT_OUT_TOO = (
+    "--maxfail",
+    "--verbose",
+    "--junit",
+    "--pdb",
+    "--exitfirst",
+    "--dist",
+    "--lf",
+    "--ff",
+    "--sw",
+    "--co",
+)
+"""Beginnings of options that only concern what is shown, or which of the results one gets to see."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A test command. env: variables set in front of it; python: options of the interpreter; options: of pytest, that
+    decide how tests run; targets: the words that may be paths."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    python: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+
+def parse_command(text: str) -> Command:
+    """Take a shell line apart; what cannot be understood is left out."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return Command()
+    env: dict[str, str] = {}
+    while words and (match := ASSIGNMENT.fullmatch(words[0])):
+        env[match[1]] = match[2]
+        words.pop(0)
+    python: list[str] = []
+    if words and PurePosixPath(words[0]).name.startswith("python"):
+        words.pop(0)
+        while words and words[0].startswith("-") and words[0] != "-m":
+            option = words.pop(0)
+            python.append(option)
+            if option in {"-X", "-W"} and words:
+                python.append(words.pop(0))
+        if words[:1] == ["-m"]:
+            words.pop(0)
+    is_pytest = bool(words) and PurePosixPath(words[0]).name in {"pytest", "py.test"}
+    return Command(env, tuple(python), *_split(words[1:], is_pytest=is_pytest))
+
+
+def _split(words: Sequence[str], *, is_pytest: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    options: list[str] = []
+    targets: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-"):
+            targets.append(word)
+            continue
+        taken = [word]
+        if is_pytest and word in VALUED and left:
+            taken.append(left.pop(0))
+        if is_pytest and not word.startswith((*LEFT_OUT, *LEFT_OUT_TOO)):
+            options += taken
+    return tuple(options), tuple(targets)

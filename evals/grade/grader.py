@@ -1,0 +1,153 @@
+"""Both verdicts on a patch, side by side, and what an instance's tests do without one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from m3agent.evals.codebase import codebase
+from m3agent.evals.data.instance import Answer, Instance
+from m3agent.evals.grade.matching import Outcomes
+from m3agent.evals.grade.official import official_grade
+from m3agent.evals.grade.strict import TestRun, judge, run_tests_of
+from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
+from m3agent.evals.results import Grade, OfficialGrade, Verdict
+from m3agent.sandbox.base import Limits
+
+LIMITS = Limits(pids=512)
+GREEN = frozenset({"passed", "xfailed"})
+
+
+class Expected(BaseModel):
+    """The tests that decide where a row does not list them: found by running base and reference."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+
+
+class Grader:
+    """Grades patches. state: this program's folder; official: whether the official verdict is asked for, too."""
+
+    def __init__(self, state: Path, say: Callable[[str], None], *, official: bool = False) -> None:
+        self._state = state
+        self._say = say
+        self._official = official
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._usuals: dict[str, frozenset[str]] = {}
+
+    async def grade(
+        self, instance: Instance, patch: bytes, image: str, folder: Path
+    ) -> tuple[Grade, OfficialGrade | None]:
+        """Our verdict and, if wanted, the official one; logs are kept in `folder`.
+
+        Raises:
+            SandboxError: the machine failed. DataError, EnvironmentFault: the instance's code cannot be had.
+        """
+        grade = await self.strict(instance, patch, image, folder)
+        official = None
+        if self._official:
+            official = await official_grade(instance, patch, image, folder)
+        return grade, official
+
+    async def strict(self, instance: Instance, patch: bytes, image: str, folder: Path) -> Grade:
+        """Our verdict on a patch."""
+        started = time.monotonic()
+        if not patch.strip():
+            return Grade(verdict=Verdict.EMPTY, reason="the patch is empty")
+        try:
+            answer = await self.answer(instance, image)
+            trees, run = await self._run(instance, answer, patch, image)
+        except DoesNotApply as error:
+            return Grade(verdict=Verdict.ERROR, reason=str(error), seconds=time.monotonic() - started)
+        except InvalidInstance as error:
+            return Grade(verdict=Verdict.INVALID, reason=str(error), seconds=time.monotonic() - started)
+        if run.forged:
+            usual = await self._usual(instance, image)
+            run.forged = [what for what in run.forged if what not in usual]
+        (folder / "tests.log").write_text(run.output)
+        return judge(answer, run, trees, time.monotonic() - started)
+
+    async def run(self, instance: Instance, patch: bytes, image: str) -> TestRun:
+        """What an instance's tests do on its code with a patch, which may be empty. Raises as `grade`, and DoesNotApply."""
+        return (await self._run(instance, instance.answer, patch, image))[1]
+
+    async def answer(self, instance: Instance, image: str) -> Answer:
+        """The instance's answer with the tests that decide: found out, once, where the row does not list them.
+
+        Raises:
+            InvalidInstance: nothing shows whether it is resolved.
+        """
+        if instance.answer.fail_to_pass:
+            return instance.answer
+        key = _key(instance, image)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            found = await self._find(instance, image, key)
+        return instance.answer.model_copy(update=found.model_dump())
+
+    async def _usual(self, instance: Instance, image: str) -> frozenset[str]:
+        """What the instance's own tests do that looks like tampering: they do it without any patch."""
+        key = _key(instance, image)
+        async with self._locks.setdefault(f"usual {key}", asyncio.Lock()):
+            if key not in self._usuals:
+                self._usuals[key] = frozenset((await self.run(instance, b"", image)).forged)
+        return self._usuals[key]
+
+    async def _find(self, instance: Instance, image: str, key: str) -> Expected:
+        file = self._state / "evals" / "expected" / f"{key}.json"
+        try:
+            return Expected.model_validate_json(file.read_bytes())
+        except (OSError, ValidationError):
+            pass
+        before = await self.run(instance, b"", image)
+        after = await self.run(instance, instance.answer.patch.encode(errors="surrogateescape"), image)
+        green = {ident for ident, outcome in after.outcomes.items() if outcome in GREEN}
+        were = Outcomes(before.outcomes)
+        fixed = sorted(ident for ident in green if not were.passed(ident))
+        if not fixed or not after.complete or after.forged:
+            why = (
+                "the reference makes no test pass that did not"
+                if not fixed
+                else "the reference's run is not sound"
+            )
+            raise InvalidInstance(f"{why}, so nothing shows whether it is resolved")
+        found = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text(found.model_dump_json())
+        temporary.replace(file)
+        return found
+
+    async def _run(
+        self, instance: Instance, answer: Answer, patch: bytes, image: str
+    ) -> tuple[Trees, TestRun]:
+        code = await asyncio.to_thread(codebase, instance.task, self._state)
+        with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
+
+            def make() -> Trees:
+                store, base = open_store(code.path, Path(temporary) / "trees.git")
+                return grading_trees(store, base, answer, patch)
+
+            try:
+                trees = await asyncio.to_thread(make)
+            except DoesNotApply:
+                raise
+            except ValueError as error:
+                raise InvalidInstance(str(error)) from None
+            run = await run_tests_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
+        return trees, run
+
+
+def _key(instance: Instance, image: str) -> str:
+    return hashlib.sha256(f"{instance.model_dump_json()}{image}".encode()).hexdigest()[:24]
+
+
+class InvalidInstance(ValueError):
+    """An instance cannot be graded, whoever tries; the sentence says why."""

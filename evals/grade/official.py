@@ -1,0 +1,191 @@
+"""The official verdict: the row's own evaluation script in its image, read by the official package's parsers and rules.
+
+Done as swebench 5.0.2's harness does it (one fresh container, root, the patch by up to four commands in turn, the script,
+its output graded), but without a network. It can be fooled by a patch, which is why it stands beside our own verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import tarfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.results import OfficialGrade
+from m3agent.sandbox.docker_machine import connect, ensure_reaper, our_labels, socket_of
+from m3agent.sandbox.env_build import engine_failures, remove_container
+
+PACKAGE = "swebench"
+NEEDED = ("image", "eval_script", "log_parser")
+PATCH, SCRIPT, DRIVER, LOG = "/patch.diff", "/eval.sh", "/driver.sh", "test_output.txt"
+APPLIED, NOT_APPLIED, STARTED = "m3agent-applied", "m3agent-not-applied", "m3agent-eval-script"
+WAYS = (
+    "git apply --verbose",
+    "git apply --verbose --3way",
+    "git apply --verbose --reject",
+    "patch --batch --forward --fuzz=5 -p1 -i",
+)
+"""How the official harness tries a patch (run_evaluation.GIT_APPLY_CMDS)."""
+
+
+class NoOfficialGrade(Exception):
+    """There is no official verdict; the sentence says why."""
+
+
+def official_package() -> Any:
+    """The module that grades. Raises NoOfficialGrade where the package is not installed, or another than is known here."""
+    try:
+        return importlib.import_module(f"{PACKAGE}.harness.grading")
+    except ImportError as error:
+        raise NoOfficialGrade(
+            f"the package {PACKAGE} is not installed ({error}): add m3agent's extra `official`"
+        ) from None
+
+
+def test_spec(instance: Instance) -> Any:
+    """The row as the official package wants it. Raises NoOfficialGrade where it lacks what that needs."""
+    row = instance.answer.row
+    missing = [name for name in NEEDED if not row.get(name)]
+    if missing:
+        raise NoOfficialGrade(f"the row has no {', '.join(missing)}, which the official rules need")
+    official_package()
+    return importlib.import_module(f"{PACKAGE}.harness.utils").make_test_spec(row)
+
+
+async def official_grade(instance: Instance, patch: bytes, image: str, folder: Path) -> OfficialGrade:
+    """The official verdict on a patch; its log is kept in `folder`. Never raises for what the patch or its tests do.
+
+    Raises:
+        EnvironmentFailed: the engine failed.
+    """
+    started = time.monotonic()
+    if not patch.strip():
+        return OfficialGrade(resolved=False, reason="the patch is empty")
+    try:
+        spec = test_spec(instance)
+        grading = official_package()
+    except NoOfficialGrade as error:
+        return OfficialGrade(resolved=None, reason=str(error))
+    stop = threading.Event()
+    work = asyncio.ensure_future(
+        asyncio.to_thread(_run, image, patch, spec.eval_script, instance.answer.timeout, stop)
+    )
+    try:
+        output, seconds, timed_out = await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.gather(work, return_exceptions=True)
+        raise
+    before, _, log = output.partition(f"{STARTED}\n")
+    (folder / LOG).write_text(log)
+    took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": round(seconds, 3)}
+    if timed_out:
+        return OfficialGrade(resolved=False, reason="the tests took too long", **took)
+    if NOT_APPLIED in before:
+        return OfficialGrade(resolved=False, reason="the patch does not apply", **took)
+    prediction = {"instance_id": instance.id, "model_name_or_path": "m3agent", "model_patch": "given"}
+    report = grading.get_eval_report(
+        test_spec=spec, prediction=prediction, test_log_path=str(folder / LOG), include_tests_status=True
+    )[instance.id]
+    return OfficialGrade(resolved=bool(report["resolved"]), reason=_reason(report), **took)
+
+
+def _reason(report: dict[str, Any]) -> str:
+    if report["resolved"]:
+        return ""
+    status = report.get("tests_status")
+    if status is None:
+        return "no result could be read from the log"
+    failed = [name for kind in ("FAIL_TO_PASS", "PASS_TO_PASS") for name in status[kind]["failure"]]
+    return (
+        f"{len(failed)} tests did not pass, such as {failed[0]}"[:500] if failed else "not all tests passed"
+    )
+
+
+@engine_failures("an official evaluation's container")
+def _run(
+    image: str, patch: bytes, script: str, timeout: float, stop: threading.Event
+) -> tuple[str, float, bool]:
+    """The container's output, the seconds that the script took, and whether it took too long."""
+    api = connect()
+    try:
+        ensure_reaper(socket_of(api))
+        container: str = api.create_container(
+            image,
+            command=["/bin/bash", DRIVER],
+            entrypoint=[],
+            user="0:0",
+            working_dir="/testbed",
+            labels=our_labels(),
+            host_config=api.create_host_config(
+                network_mode="none",
+                mem_limit=4 << 30,
+                pids_limit=1024,
+                log_config={"Type": "none", "Config": {}},
+            ),
+        )["Id"]
+        try:
+            api.put_archive(
+                container, "/", _archive({PATCH: patch, SCRIPT: script.encode(), DRIVER: _driver()})
+            )
+            return _follow(api, container, timeout, stop)
+        finally:
+            remove_container(api, container)
+    finally:
+        api.close()
+
+
+def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> tuple[str, float, bool]:
+    pieces: list[bytes] = []
+    began: list[float] = []
+    stream = api.attach(container, stdout=True, stderr=True, stream=True)
+
+    def read() -> None:
+        for piece in stream:
+            if not began and STARTED.encode() in piece:
+                began.append(time.monotonic())
+            pieces.append(piece)
+
+    reader = threading.Thread(target=read, daemon=True, name="m3agent-official-log")
+    api.start(container)
+    reader.start()
+    deadline = time.monotonic() + timeout
+    while reader.is_alive() and time.monotonic() < deadline and not stop.is_set():
+        reader.join(0.2)
+    ended = time.monotonic()
+    timed_out = reader.is_alive()
+    seconds = ended - began[0] if began else 0.0
+    return b"".join(pieces).decode("utf-8", "replace"), seconds, timed_out
+
+
+def _driver() -> bytes:
+    """Applies the patch as the harness does, then runs the script."""
+    tries = ""
+    for number, way in enumerate(WAYS):
+        clean = "git checkout -- . ; git clean -fd; " if number else ""
+        tries += f'[ -n "$done" ] || {{ {clean}{way} {PATCH} && done=1; }}\n'
+    return f"""\
+exec 2>&1
+cd /testbed
+done=
+{tries}[ -n "$done" ] || {{ git apply --check --reverse {PATCH} && done=1; }}
+[ -n "$done" ] || {{ echo {NOT_APPLIED}; echo {STARTED}; exit 0; }}
+echo {APPLIED}
+echo {STARTED}
+exec /bin/bash {SCRIPT}
+""".encode()
+
+
+def _archive(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name.lstrip("/"))
+            info.size, info.mode = len(content), 0o755
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()

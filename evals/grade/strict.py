@@ -1,0 +1,237 @@
+"""Grading by our own rules: in a fresh sandbox, with tests and what decides how they run as they have to be, and results
+that the patch cannot write.
+
+Resolved means: every test that the row names (all of its fail-to-pass and pass-to-pass lists) passed, the run came to its
+end, and nothing in it was tampered with. The exit status alone counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from m3agent.evals.data.instance import Answer, Task
+from m3agent.evals.grade import guard
+from m3agent.evals.grade.command import Command, parse_command
+from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
+from m3agent.evals.grade.trees import Trees
+from m3agent.evals.results import Grade, TestCount, Verdict
+from m3agent.sandbox.base import ROOT, ExecResult, Limits, Sandbox
+from m3agent.sandbox.open import SandboxSpec, new_sandbox
+from m3agent.sandbox.workspace import Workspace
+from m3agent.tools import run_tests
+
+PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 10, 2.0, 300.0
+"""Of the whole time limit: what one test may take before it counts as hanging; and its bounds in seconds."""
+MOST_TEXT = 500
+FOLDER_OF_CODE = "src"
+ESCAPED = re.compile(rb"[\x20-\x7e]*")
+
+
+@dataclass
+class TestRun:
+    """What a run of tests told. outcomes: by node id (passed, xfailed, skipped, failed, error); errors: their texts;
+    forged: what was tampered with; complete: it came to its end. test_seconds: of the process."""
+
+    __test__ = False
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    forged: list[str] = field(default_factory=list)
+    complete: bool = False
+    canaries: int = 0
+    timed_out: bool = False
+    test_seconds: float = 0.0
+    output: str = ""
+
+
+class Listener:
+    """Reads what the guard tells: lines in their order whose code is right. Anything else is nothing."""
+
+    def __init__(self, key: bytes) -> None:
+        self.run = TestRun()
+        self._key = key
+        self._rest = b""
+        self._next = 1
+        self._running: str | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the stream."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        if len(self._rest) > 1 << 20:
+            self._rest = b""
+
+    def close(self) -> TestRun:
+        """What was told; a test that had begun and not ended has failed."""
+        if self._running is not None:
+            self.run.outcomes[self._running] = "failed"
+            self.run.errors[self._running] = "the run ended in the middle of this test"
+        return self.run
+
+    def _take(self, line: bytes) -> None:
+        body, _, code = line.rpartition(b"\t")
+        right = hashlib.blake2b(body, key=self._key, digest_size=16).hexdigest().encode()
+        if not hmac.compare_digest(code, right) or not ESCAPED.fullmatch(body.replace(b"\t", b" ")):
+            return
+        number, kind, *fields = (
+            part.decode("ascii").encode("latin-1").decode("unicode_escape") for part in body.split(b"\t")
+        )
+        if not number.isdigit() or int(number) != self._next:
+            return  # one is missing, or was told twice: what follows is not believed
+        self._next += 1
+        self._event(kind, fields)
+
+    def _event(self, kind: str, fields: Sequence[str]) -> None:
+        run = self.run
+        match kind, *fields:
+            case "start", ident:
+                self._running = ident
+            case "result", ident, outcome, text:
+                self._running = None
+                worse = run.outcomes.get(ident) in {"failed", "error"}
+                run.outcomes[ident] = run.outcomes[ident] if worse else outcome
+                if outcome in {"failed", "error"}:
+                    run.errors[ident] = text
+            case "forged", what:
+                run.forged.append(what)
+            case "canaries", count:
+                run.canaries = int(count)
+            case "end", status:
+                run.complete = status in {"0", "1"}
+            case _:
+                pass
+
+
+async def run_tests_of(
+    task: Task, answer: Answer, trees: Trees, image: str | None, *, say: Callable[[str], None], limits: Limits
+) -> TestRun:
+    """Run an instance's tests on a tree in a fresh sandbox. Raises SandboxError where that itself fails."""
+    command = parse_command(answer.test_command)
+    files = {entry.path for entry in trees.store.list_tree(trees.tree)}
+    targets = targets_of(command, answer, trees.tests, files)
+    key = secrets.token_bytes(32)
+    listener = Listener(key)
+    listener.run.output = ""
+    if not targets:
+        return listener.close()
+    given = {
+        "key": key.hex(),
+        "source": Path(run_tests.__file__).read_text(),
+        "limit": min(max(LEAST_PER_TEST, answer.timeout * PER_TEST_SHARE), MOST_PER_TEST),
+        "path": [ROOT, f"{ROOT}/{FOLDER_OF_CODE}"] if any(f.startswith("src/") for f in files) else [ROOT],
+        "options": command.options,
+        "targets": targets,
+        "wanted": [name for name in answer.fail_to_pass if not is_junk(name)],
+    }
+    spec = SandboxSpec("docker", image, limits)
+    warnings = [
+        word for name, value in command.env.items() if name == "PYTHONWARNINGS" for word in _warnings(value)
+    ]
+    argv = ["python3", "-I", *command.python, *warnings, "-c", Path(guard.__file__).read_text()]
+
+    def sink(stream: int, data: bytes) -> None:
+        if stream == 1:
+            listener.feed(data)
+
+    async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
+        done = await _exec(
+            sandbox, argv, given, {**task.environment.variables, **command.env}, answer.timeout, sink
+        )
+        changed = await _changed(sandbox, trees)
+    run = listener.close()
+    run.test_seconds, run.timed_out = done.seconds, done.timed_out
+    run.output = (done.stderr[-4000:]).decode(errors="replace")
+    run.forged += [f"{path} was changed while the tests ran" for path in changed]
+    return run
+
+
+async def _exec(
+    sandbox: Sandbox,
+    argv: Sequence[str],
+    given: dict[str, object],
+    env: dict[str, str],
+    timeout: float,
+    sink: Callable[[int, bytes], object],
+) -> ExecResult:
+    return await sandbox.exec(
+        argv, stdin=json.dumps(given).encode() + b"\n", env=env, timeout=timeout, sink=sink
+    )
+
+
+async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
+    """Tests, or what decides how they run, that are not as they were laid down."""
+    after = await sandbox.checkpoint()
+    if after == trees.tree:
+        return []
+    changed = await asyncio.to_thread(trees.store.changed_paths, trees.tree, after)
+    return sorted({path for _, path in changed} & set(trees.tests))
+
+
+def targets_of(command: Command, answer: Answer, tests: Sequence[str], files: set[str]) -> list[str]:
+    """What to run: the command's files; else those that the row's ids, or its test patch, name."""
+    folders = {str(parent) for file in files for parent in Path(file).parents} - {"."}
+    named = [t for t in command.targets if t.partition("::")[0].rstrip("/") in files | folders]
+    if named:
+        return named
+    ids = [*answer.fail_to_pass, *answer.pass_to_pass]
+    of_ids = {name.partition("::")[0] for name in ids} & files
+    if of_ids:
+        return sorted(of_ids)
+    return [path for path in tests if path.endswith(".py") and Path(path).name.startswith("test")]
+
+
+def _warnings(value: str) -> list[str]:
+    """PYTHONWARNINGS as options: the interpreter is told not to read variables."""
+    return [word for entry in value.split(",") if entry for word in ("-W", entry)]
+
+
+def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
+    """The verdict on a run."""
+    outcomes = Outcomes(run.outcomes)
+    fixed, not_fixed = failed_ids(answer.fail_to_pass, outcomes)
+    kept, lost = failed_ids(answer.pass_to_pass, outcomes)
+    verdict, reason = Verdict.UNRESOLVED, ""
+    if run.forged:
+        reason = f"tampered with: {run.forged[0]}"
+    elif run.timed_out:
+        verdict, reason = Verdict.TIMEOUT, f"the tests took longer than {answer.timeout:g} s"
+    elif not run.outcomes:
+        reason = f"no tests ran: {_last(run.output)}"
+    elif not_fixed or lost:
+        both = [*not_fixed, *lost]
+        reason = f"{len(not_fixed)} to fix and {len(lost)} to keep did not pass, such as {both[0]}"
+        reason += f": {_last(run.errors[both[0]])}" if both[0] in run.errors else ""
+    elif not run.complete:
+        reason = "the test run did not come to its end"
+    else:
+        verdict = Verdict.RESOLVED
+    return Grade(
+        verdict=verdict,
+        reason=reason[:MOST_TEXT],
+        fail_to_pass=TestCount(passed=fixed, failed=tuple(not_fixed)),
+        pass_to_pass=TestCount(passed=kept, failed=tuple(lost)),
+        undone=trees.undone,
+        forged=tuple(run.forged),
+        seconds=round(seconds, 3),
+        test_seconds=round(run.test_seconds, 3),
+    )
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "no message"
+
+
+def now() -> float:
+    """Seconds on the monotonic clock."""
+    return time.monotonic()

@@ -1,0 +1,114 @@
+"""The trees that grading needs, made on the host: nothing of a patch runs, or is read as configuration, to make them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from m3agent.agent.verify import is_surrounding, is_test_file
+from m3agent.evals.data.instance import Answer
+from m3agent.sandbox.git import GitFailed, TreeEntry, TreeStore, run_git
+
+MOST_PATCH = 64 << 20
+"""Bytes of a patch that is looked at: far more than any fix has."""
+WAYS = ((), ("--3way",), ("--recount", "-C1"), ("--recount", "-C1", "--ignore-whitespace"))
+"""How a patch is tried, strictest first: official graders are lenient about context, too."""
+METADATA = (".egg-info", ".dist-info")
+"""Ends of the names of folders in which installed packages describe themselves, plugins of pytest included."""
+
+
+class DoesNotApply(ValueError):
+    """A patch does not fit its tree; the sentence has git's words."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees to grade on. tree: the patched code with the tests as they have to be; changed: paths that the patch
+    changes; undone: those of them put back; tests: the paths that tests, or what decides how they run, have."""
+
+    store: TreeStore
+    tree: str
+    changed: tuple[str, ...]
+    undone: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def open_store(checkout: Path, folder: Path) -> tuple[TreeStore, str]:
+    """A store of ours at `folder` that reads the checkout's objects, and the tree of its commit."""
+    store = TreeStore(folder, checkout / ".git" / "objects")
+    return store, run_git("rev-parse", "HEAD^{tree}", cwd=checkout).stdout.decode().strip()
+
+
+def apply(store: TreeStore, tree: str, patch: bytes) -> str:
+    """The tree after a patch. Raises DoesNotApply."""
+    if not patch.strip():
+        return tree
+    if len(patch) > MOST_PATCH:
+        raise DoesNotApply(
+            f"the patch has {len(patch) >> 20} MiB; more than {MOST_PATCH >> 20} are not looked at"
+        )
+    text = patch if patch.endswith(b"\n") else patch + b"\n"
+    first = ""
+    for way in WAYS:
+        index = f"index-{uuid.uuid4().hex}"
+        try:
+            store.git("read-tree", tree, index=index)
+            store.git("apply", "--cached", "--whitespace=nowarn", *way, "-", stdin=text, index=index)
+            return store.git("write-tree", index=index).decode().strip()
+        except GitFailed as error:
+            first = first or str(error).removeprefix("git apply failed: ")
+        finally:
+            for left in (index, f"{index}.lock"):
+                (store.git_dir / left).unlink(missing_ok=True)
+    raise DoesNotApply(f"the patch does not apply: {first}")
+
+
+def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> Trees:
+    """The tree to run the tests on. Raises DoesNotApply; ValueError where the instance's own patches do not apply."""
+    try:
+        tested = apply(store, base, answer.test_patch.encode(errors="surrogateescape"))
+        solved = apply(store, base, answer.patch.encode(errors="surrogateescape"))
+    except DoesNotApply as error:
+        raise ValueError(f"of the instance's own: {error}") from None
+    patched = apply(store, base, patch)
+    changed = [path for _, path in store.changed_paths(base, patched)]
+    of_tests = {path for _, path in store.changed_paths(base, tested)}
+    of_answer = {path for _, path in store.changed_paths(base, solved)} - of_tests
+    before, after, wanted = (_entries(store, tree) for tree in (base, patched, tested))
+    undone = [path for path in changed if path in of_tests or is_guarded(path, before, answer, of_answer)]
+    for path in undone:
+        _set(after, path, before.get(path))
+    for path in of_tests:
+        _set(after, path, wanted.get(path))
+    tests = [path for path in after if path in of_tests or is_guarded(path, before, answer, of_answer)]
+    return Trees(store, store.write_tree(after.values()), tuple(changed), tuple(undone), tuple(sorted(tests)))
+
+
+def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Collection[str]) -> bool:
+    """Whether a file is none that a patch may change: a test, or what decides how tests run.
+
+    of_answer: the reference's paths: a folder called `testing` may well hold the code, which only the reference tells.
+    """
+    pure = PurePosixPath(path)
+    if path in answer.pristine or (answer.only and path not in answer.only):
+        return True
+    if pure.name == "conftest.py" or is_surrounding(path, base):
+        return True
+    if pure.suffix in {".pyc", ".pyo"} or "__pycache__" in pure.parts:
+        return True
+    if any(part.endswith(METADATA) for part in pure.parts):
+        return True
+    return is_test_file(path) and path not in of_answer
+
+
+def _entries(store: TreeStore, tree: str) -> dict[str, TreeEntry]:
+    return {entry.path: entry for entry in store.list_tree(tree)}
+
+
+def _set(entries: dict[str, TreeEntry], path: str, entry: TreeEntry | None) -> None:
+    if entry is None:
+        entries.pop(path, None)
+    else:
+        entries[path] = entry
