@@ -138,7 +138,13 @@ class Attempt:
             return new_sandbox(backend, spec, of, self.say, log)
 
         if self.patch.tree not in known:
-            found = await verify(self.workspace, self.patch, fresh, self.session.folder / CALLS)
+            found = await verify(
+                self.workspace,
+                self.patch,
+                fresh,
+                self.session.folder / CALLS,
+                self.request.settings.reruns,
+            )
             known[self.patch.tree] = found
         self.evidence = known[self.patch.tree]
         session_events.log_verification(self.session, self.evidence)

@@ -183,6 +183,10 @@ def fix(
             metavar="N",
         ),
     ] = None,
+    reruns: Annotated[
+        int | None,
+        typer.Option(help="How often tests run again to know flaky ones; 0: not at all.", metavar="N"),
+    ] = None,
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
@@ -217,6 +221,7 @@ def fix(
         "server_price": server_price,
         "seed": seed,
         "candidates": candidates,
+        "reruns": reruns,
         "yes": yes or None,
         "github_api": github_api,
     }

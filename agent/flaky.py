@@ -1,7 +1,9 @@
 """Flaky tests: those whose outcome changes from run to run on one and the same tree.
 
 A verdict rests on what differs between two runs, and a flaky test differs by itself. So the files of the tests that it
-rests on are run again, apart from the others, RERUNS times on both trees, each time in a fresh sandbox. On each tree:
+rests on are run again, apart from the others, some times (three unless set otherwise) on both trees, each time in a fresh sandbox. On each tree:
+
+With three, a test that fails every other time passes for stable on one tree in 1 of 5 cases, on both in 1 of 28.
 
 - A test that the reruns do not agree on is flaky.
 - Where they agree with each other and not with the run of the whole suite, the test is flaky, or it depends on the
@@ -27,9 +29,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.tools.test_runner import TestReport
-
-RERUNS = 3
-"""At the most. A test that fails every other time passes for stable on one tree in 1 of 5 cases, on both in 1 of 28."""
 
 Outcome = Literal["green", "red", "neither"]
 _BORDER = re.compile("::|/")

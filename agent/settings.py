@@ -91,6 +91,8 @@ def _check_hosts(hosts: str) -> str:
 
 
 MOST_ATTEMPTS = 64
+RERUNS, MOST_RERUNS = 3, 20
+"""How often what a verdict rests on runs again; see `m3agent.agent.flaky` for what each is good for."""
 Text = Annotated[str, AfterValidator(_check_text)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -119,6 +121,7 @@ class Settings(BaseModel):
     server_price: Annotated[str, AfterValidator(_check_server_price)] | None = None
     seed: Annotated[int, Field(ge=0)] | None = None
     candidates: Count | None = None
+    reruns: Annotated[int, Field(ge=0, le=MOST_RERUNS)] = RERUNS
     memory: Annotated[str, AfterValidator(_check_memory)] = "4g"
     cpus: Amount = 2.0
     yes: bool = False

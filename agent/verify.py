@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from m3agent.agent.flaky import RERUNS, Runs, counting_neither_way, members, without
+from m3agent.agent.flaky import Runs, counting_neither_way, members, without
+from m3agent.agent.settings import RERUNS
 from m3agent.agent.together import all_of
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.git import TreeEntry, TreeStore
@@ -207,6 +208,7 @@ class _Pair:
     store: TreeStore
     new_sandbox: Callable[[Workspace], Sandbox]
     folder: Path
+    reruns: int
 
     async def run(self, suffix: str = "", targets: Sequence[str] = (".",)) -> tuple[TestReport, TestReport]:
         """The tests of both trees."""
@@ -218,14 +220,14 @@ class _Pair:
     ) -> frozenset[str]:
         """Which of these tests count neither way, for they are flaky; and of those `beside` them, in the same files.
         first: the trees' first runs."""
-        if not idents:
+        if not idents or not self.reruns:
             return frozenset()
         files = {file_of(ident) for ident in idents}
         idents = idents | {ident for ident in beside if file_of(ident) in files}
         targets = [f"./{path}" for path in sorted(files)] if len(files) <= MOST_FILES else ["."]
         before, after = (Runs([report], []) for report in first)
         left = max(FREE_SECONDS, *(report.seconds for report in first))
-        for number in range(1, RERUNS + 1):
+        for number in range(1, self.reruns + 1):
             again = await self.run(f"-again-{number}", targets)
             before.apart.append(again[0])
             after.apart.append(again[1])
@@ -252,16 +254,22 @@ class _Pair:
 
 
 async def verify(
-    workspace: Workspace, patch: Patch, new_sandbox: Callable[[Workspace], Sandbox], folder: Path
+    workspace: Workspace,
+    patch: Patch,
+    new_sandbox: Callable[[Workspace], Sandbox],
+    folder: Path,
+    reruns: int = RERUNS,
 ) -> Verification:
     """Run the tests on both trees, each in a sandbox of its own that the session never touched.
+
+    reruns: how often at most what the verdict rests on is run again; with 0, flaky tests are not looked for.
 
     Raises:
         SandboxError: a sandbox failed; the patch is then neither believed nor blamed.
     """
     started = time.monotonic()
     old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
-    pair = _Pair(old, new, "", workspace.store, new_sandbox, folder)
+    pair = _Pair(old, new, "", workspace.store, new_sandbox, folder, reruns)
     before, after = await pair.run()
     touched = set(patch.paths)
     if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
@@ -279,7 +287,7 @@ async def verify(
         mixed = await asyncio.to_thread(trees_with_new_tests, workspace, patch)
     if mixed is not None:
         known = {*before.passed, *before.red, *before.skipped}
-        pair = _Pair(*mixed, "new-tests-", workspace.store, new_sandbox, folder)
+        pair = _Pair(*mixed, "new-tests-", workspace.store, new_sandbox, folder, reruns)
         red, green = await pair.run()
         new_tests = {*green.passed, *green.red} - known
         fixed = new_tests & red.red & set(green.passed)

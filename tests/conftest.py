@@ -43,6 +43,8 @@ def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in [n for n in os.environ if n.startswith(("M3AGENT_", "XDG_", "OPENAI_", "GIT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
+    # verdicts on flaky tests have tests of their own (test_verify.py, test_flaky.py): the others need not wait for reruns
+    monkeypatch.setenv("M3AGENT_RERUNS", "0")
     monkeypatch.setenv("M3AGENT_STATE", str(home / "state"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
     (home / "gitconfig").write_text(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from m3agent.evals.data.instance import Environment, Task
@@ -25,22 +26,26 @@ EDITABLE_SINCE = "2023-07-01"
 """A date from which on setuptools can install editable: it is not taken from before, however old the instance is."""
 RIPE = timedelta(days=365)
 """How long after a Python's release most packages have wheels for it: no era before that is of use."""
+EXACT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^]]*\])?\s*===?\s*[^*\s]+\s*$")
+"""A requirement of one version: rows name some that are younger than themselves, and mean them."""
+EVER = "2999-01-01"
 PLAIN_PIP = re.compile(r"\s*(?:python3?\s+-m\s+)?pip3?\s+install\s+([^;&|<>`$()]+)")
 """A command that only installs packages, which uv can do as of a date."""
 
 
 def dependency_layer(environment: Environment, era: date | None, python: str) -> Layer:
     """The virtual environment with what does not depend on the commit."""
-    lines = [*environment.requirements, *environment.pip_packages]
-    if not any(re.match(r"pytest\b(?!-)", line.strip(), re.IGNORECASE) for line in lines):
-        lines.append("pytest")
+    first, second = [*environment.requirements], [*environment.pip_packages]
+    if not any(re.match(r"pytest\b(?!-)", line.strip(), re.IGNORECASE) for line in (*first, *second)):
+        first.append("pytest")
     apt = ""
     if environment.system_packages:
         names = shlex.join(environment.system_packages)
         apt = f"apt-get update -q\napt-get install -q -y --no-install-recommends {names}\n"
     pinned = f"setuptools=={SETUPTOOLS}" if tuple(map(int, python.split("."))) < (3, 12) else "setuptools"
+    exact = sorted({match[1] for line in (*first, *second) if (match := EXACT.match(line))})
     script = f"""\
-{_head(era)}
+{_head(era, exact)}
 export DEBIAN_FRONTEND=noninteractive
 {apt}python3 -m venv {VENV}
 mkdir -p {CONDA}/bin
@@ -49,7 +54,9 @@ cat > {CONDA}/bin/activate <<'EOF'
 . {CONDA}/bin/activate
 python -m pip install -q pip=={PIP} {pinned} wheel
 find_uv
-in_era requirements -r {WORK}/requirements.txt || python -m pip install -r {WORK}/requirements.txt
+install_from() {{ [ ! -s {WORK}/$1 ] || in_era $1 -r {WORK}/$1 || python -m pip install -r {WORK}/$1; }}
+install_from requirements.txt
+install_from packages.txt
 """
     env = {
         "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -57,7 +64,9 @@ in_era requirements -r {WORK}/requirements.txt || python -m pip install -r {WORK
         "PIP_RETRIES": "0",  # evaluation scripts install again, without a network
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
-    files = {"requirements.txt": "".join(f"{line}\n" for line in lines).encode()}
+    # in two steps, as official builds do: what the second names wins over what the first does
+    named = {"requirements.txt": first, "packages.txt": second}
+    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in named.items()}
     return Layer("environment", script, files, env=env)
 
 
@@ -128,11 +137,15 @@ def _day(moment: datetime) -> date:
     return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
 
 
-def _head(era: date | None) -> str:
-    """Every script's beginning. `in_era WHAT ARGUMENTS…` installs by uv as of the era; it fails where uv cannot."""
-    newest = (
-        "" if era is None else f"--exclude-newer {era} --exclude-newer-package setuptools={_setuptools(era)}"
-    )
+def _head(era: date | None, exact: Sequence[str] = ()) -> str:
+    """Every script's beginning. `in_era WHAT ARGUMENTS…` installs by uv as of the era, else as of today, saying so; it
+    fails where uv cannot. exact: packages of which one version is named, which counts whatever its age."""
+    newest = ""
+    if era is not None:
+        young = {"setuptools": max(str(era), EDITABLE_SINCE), **dict.fromkeys(exact, EVER)}
+        newest = f"--exclude-newer {era}" + "".join(
+            f" --exclude-newer-package {name}={day}" for name, day in young.items()
+        )
     return f"""\
 set -eo pipefail
 trap 'rm -rf {WORK}' EXIT
@@ -147,13 +160,9 @@ in_era() {{
     local what="$1"; shift
     echo "\\$ uv pip install $*"
     "$UV" pip install {newest} "$@" && return
-    echo "notice: not installed as of {era or "today"}, but as pip finds it today: $what"
-    return 1
+    echo "notice: not installed as of {era or "today"}, but as it is found today: $what"
+    "$UV" pip install "$@"
 }}"""
-
-
-def _setuptools(era: date) -> str:
-    return max(str(era), EDITABLE_SINCE)
 
 
 ACTIVATE = f"""\

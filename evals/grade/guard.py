@@ -145,13 +145,13 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             excinfo = call.excinfo
             if excinfo is not None:
                 kind = excinfo.type
-                if issubclass(kind, pytest.skip.Exception) or kind.__name__ == "SkipTest":
-                    new = "skipped"
+                result = done.get_result()
+                if issubclass(kind, (pytest.skip.Exception, pytest.xfail.Exception)) or kind.__name__ == "SkipTest":
+                    new = "skipped"  # whoever asks for it: the code under test can
+                elif getattr(result, "wasxfail", None) is not None and result.skipped:
+                    new = "xfailed"  # by the test's own mark
                 else:
                     new = "failed" if call.when == "call" else "error"
-                result = done.get_result()
-                if getattr(result, "wasxfail", None) is not None and result.skipped:
-                    new = "xfailed"
                 if outcome in ("passed", "skipped", "xfailed"):
                     outcome, text = new, str(getattr(result, "longrepr", ""))[-2000:]
             elif call.when == "call" and done.get_result().failed:

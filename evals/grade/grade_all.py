@@ -1,0 +1,86 @@
+"""Grades a set of predictions: every instance gets a verdict, whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from m3agent.agent.errors import M3AgentError
+from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.grade.grader import Grader
+from m3agent.evals.results import Grade, OfficialGrade, Verdict
+from m3agent.evals.validate import Validations
+from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import SandboxError
+
+
+class Graded(BaseModel):
+    """Both verdicts on one prediction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance_id: str
+    strict: Grade
+    official: OfficialGrade | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two verdicts contradict each other."""
+        if self.official is None or self.official.resolved is None:
+            return False
+        return self.official.resolved != (self.strict.verdict is Verdict.RESOLVED)
+
+
+async def grade_all(
+    instances: Sequence[Instance],
+    patches: Mapping[str, bytes],
+    environments: Environments,
+    grader: Grader,
+    *,
+    workers: int,
+    validations: Validations | None = None,
+    folder: Path | None = None,
+    on_done: Callable[[Graded], None] = lambda _: None,
+) -> list[Graded]:
+    """Grade the patch of each instance, some at a time, in the instances' order. folder: keeps the logs."""
+    room = asyncio.Semaphore(workers)
+
+    async def one(instance: Instance) -> Graded:
+        async with room:
+            with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
+                logs = Path(temporary) if folder is None else folder / instance.id
+                logs.mkdir(parents=True, exist_ok=True)
+                graded = await _grade(instance, patches[instance.id], environments, grader, validations, logs)
+        on_done(graded)
+        return graded
+
+    return list(await asyncio.gather(*map(one, instances)))
+
+
+async def _grade(
+    instance: Instance,
+    patch: bytes,
+    environments: Environments,
+    grader: Grader,
+    validations: Validations | None,
+    logs: Path,
+) -> Graded:
+    try:
+        if validations is not None:
+            instance = validations.applied(instance)
+        if not patch.strip():
+            strict, official = await grader.grade(instance, patch, "", logs)
+        else:
+            strict, official = await grader.grade(
+                instance, patch, await environments.image(instance.task), logs
+            )
+    except (DataError, EnvironmentFailed) as error:
+        return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INVALID, reason=str(error)))
+    except (SandboxError, M3AgentError) as error:
+        return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INFRA, reason=str(error)))
+    return Graded(instance_id=instance.id, strict=strict, official=official)

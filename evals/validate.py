@@ -1,0 +1,212 @@
+"""Whether an instance can be graded at all: its reference resolves it, every time; nothing and a harmless patch do not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from m3agent.agent.errors import UsageError
+from m3agent.evals.data.instance import Answer, DataError, Instance
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.grade.grader import Grader, InvalidInstance
+from m3agent.evals.grade.matching import Outcomes, is_junk
+from m3agent.evals.grade.official import official_grade
+from m3agent.evals.grade.trees import DoesNotApply
+from m3agent.evals.results import OfficialGrade, Verdict
+from m3agent.sandbox.env_build import EnvironmentFailed
+
+RUNS = 2
+"""Runs of the reference, where no other number is given."""
+HARMLESS_FILE = "M3AGENT-HARMLESS.txt"
+HARMLESS = f"""\
+diff --git a/{HARMLESS_FILE} b/{HARMLESS_FILE}
+new file mode 100644
+--- /dev/null
++++ b/{HARMLESS_FILE}
+@@ -0,0 +1 @@
++This file changes nothing.
+""".encode()
+"""A patch that cannot fix anything."""
+
+
+class Validation(BaseModel):
+    """What validating an instance found.
+
+    before: how many of the tests to fix fail without the reference. reference: the verdict of each of its runs.
+    flaky: names of tests that did not do the same in each, which are left out of the tests to keep. official: of the
+    reference and of the harmless patch, where the official rules were asked.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance_id: str
+    valid: bool
+    reason: str = ""
+    image: str = ""
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    flaky: tuple[str, ...] = ()
+    before: int = 0
+    reference: tuple[Verdict, ...] = ()
+    empty: Verdict = Verdict.EMPTY
+    harmless: Verdict | None = None
+    official: tuple[OfficialGrade, OfficialGrade] | None = None
+    seconds: float = 0.0
+
+
+class Validations:
+    """What an earlier validation found, by instance; kept as a file of JSON."""
+
+    def __init__(self, found: Mapping[str, Validation]) -> None:
+        self.found = dict(found)
+
+    @classmethod
+    def read(cls, path: Path) -> Validations:
+        """Raises UsageError where the file is none of a validation."""
+        try:
+            values = json.loads(path.read_bytes())
+            return cls({v["instance_id"]: Validation.model_validate(v) for v in values["instances"]})
+        except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
+            raise UsageError(f"{path} is no file that `m3agent eval validate -o` wrote: {error}.") from None
+
+    @staticmethod
+    def text(found: Iterable[Validation]) -> str:
+        """The file's text."""
+        return (
+            json.dumps({"v": 1, "instances": [one.model_dump(mode="json") for one in found]}, indent=2) + "\n"
+        )
+
+    def applied(self, instance: Instance) -> Instance:
+        """The instance with its flaky tests left out. Raises DataError where it is invalid or was not validated."""
+        found = self.found.get(instance.id)
+        if found is None:
+            raise DataError(f"{instance.id} was not validated")
+        if not found.valid:
+            raise DataError(found.reason)
+        update = {"fail_to_pass": found.fail_to_pass, "pass_to_pass": found.pass_to_pass}
+        return instance.model_copy(update={"answer": instance.answer.model_copy(update=update)})
+
+
+async def validate(
+    instance: Instance,
+    environments: Environments,
+    grader: Grader,
+    *,
+    runs: int = RUNS,
+    official: bool = False,
+) -> Validation:
+    """Build an instance's environment and try it: without a patch, with the reference `runs` times, with a harmless one.
+
+    Raises:
+        SandboxError (but EnvironmentFailed), EnvironmentFault: this machine failed, which says nothing of the instance.
+    """
+    started = time.monotonic()
+    image = ""
+    try:
+        image = await environments.image(instance.task)
+        found = await _validate(instance, grader, image, runs, official=official)
+    except (DataError, EnvironmentFailed, InvalidInstance, DoesNotApply) as error:
+        found = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
+    return found.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+
+
+async def _validate(
+    instance: Instance, grader: Grader, image: str, runs: int, *, official: bool
+) -> Validation:
+    answer = await grader.answer(instance, image)
+    decided = instance.model_copy(update={"answer": answer})
+    reference = answer.patch.encode(errors="surrogateescape")
+    before = Outcomes((await grader.run(decided, b"", image)).outcomes)
+    passing = [name for name in answer.fail_to_pass if not is_junk(name) and before.passed(name)]
+    with tempfile.TemporaryDirectory(prefix="m3agent-validate-") as temporary:
+        folder = Path(temporary)
+        each = [
+            Outcomes((await grader.run(decided, reference, image)).outcomes) for _ in range(max(1, runs - 1))
+        ]
+        flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), each)
+        kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
+        steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
+        grades = [await grader.strict(steady, reference, image, folder)]
+        harmless = await grader.strict(steady, HARMLESS, image, folder)
+        both = None
+        if official:
+            both = (
+                await official_grade(instance, reference, image, folder),
+                await official_grade(instance, HARMLESS, image, folder),
+            )
+    passed_first = [_all_pass(steady.answer, outcomes) for outcomes in each]
+    reason = _reason(passing, flaky, answer, [g.verdict for g in grades], harmless.verdict, grades[0].reason)
+    if not reason and not all(passed_first):
+        reason = "the reference does not resolve it every time"
+    verdicts = [Verdict.RESOLVED if passed else Verdict.UNRESOLVED for passed in passed_first]
+    return Validation(
+        instance_id=instance.id,
+        valid=not reason,
+        reason=reason,
+        image=image,
+        fail_to_pass=answer.fail_to_pass,
+        pass_to_pass=kept,
+        flaky=tuple(flaky),
+        before=len([name for name in answer.fail_to_pass if not is_junk(name)]) - len(passing),
+        reference=(*verdicts, *(grade.verdict for grade in grades)),
+        harmless=harmless.verdict,
+        official=both,
+    )
+
+
+def _flaky(names: Sequence[str], each: Sequence[Outcomes]) -> list[str]:
+    return [name for name in names if len({outcomes.passed(name) for outcomes in each}) > 1]
+
+
+def _all_pass(answer: Answer, outcomes: Outcomes) -> bool:
+    names = (*answer.fail_to_pass, *answer.pass_to_pass)
+    return all(outcomes.passed(name) for name in names if not is_junk(name))
+
+
+def _reason(
+    passing: Sequence[str],
+    flaky: Sequence[str],
+    answer: Answer,
+    reference: Sequence[Verdict],
+    harmless: Verdict,
+    why: str,
+) -> str:
+    """Why it is invalid; empty if it is not."""
+    if passing:
+        return f"{len(passing)} of the tests to fix pass without the reference, such as {passing[0]}"
+    if unsteady := [name for name in answer.fail_to_pass if name in flaky]:
+        return f"{len(unsteady)} of the tests to fix are flaky, such as {unsteady[0]}"
+    if any(verdict is not Verdict.RESOLVED for verdict in reference):
+        return f"the reference does not resolve it: {why}"
+    if harmless is Verdict.RESOLVED:
+        return "a patch that changes nothing resolves it"
+    return ""
+
+
+async def validate_all(
+    instances: Sequence[Instance],
+    environments: Environments,
+    grader: Grader,
+    *,
+    workers: int,
+    runs: int = RUNS,
+    official: bool = False,
+    on_done: object = None,
+) -> list[Validation]:
+    """Validate instances, some at a time, in their order; `on_done` is called with each as it is there."""
+    room = asyncio.Semaphore(workers)
+
+    async def one(instance: Instance) -> Validation:
+        async with room:
+            found = await validate(instance, environments, grader, runs=runs, official=official)
+        if callable(on_done):
+            on_done(found)
+        return found
+
+    return list(await asyncio.gather(*map(one, instances)))
