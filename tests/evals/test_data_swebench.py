@@ -34,7 +34,10 @@ def read(folder: Path, **changes: Any) -> Instance:
 
 def test_the_agents_side_has_nothing_that_tells_the_fix_or_the_tests(folder: Path) -> None:
     recipe = {"python": "3.9", "test_cmd": "pytest -rA", "test_cmd_full": "pytest -rA tests/test_secret.py"}
-    secret = {"patch": GOLD.replace("half", "secret"), "test_patch": TESTS.replace("half", "secret")}
+    secret: dict[str, Any] = {
+        "patch": GOLD.replace("half", "secret"),
+        "test_patch": TESTS.replace("half", "secret"),
+    }
     secret |= {"FAIL_TO_PASS": ["secret"], "PASS_TO_PASS": ["secret"], "eval_script": "secret"}
     instance = read(folder, **secret, any_new_field="secret", environment=recipe)
     assert "secret" not in instance.task.model_dump_json()
