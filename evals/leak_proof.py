@@ -43,7 +43,7 @@ class LeakProof(BaseModel):
     reachable: int
     keepers: tuple[str, ...] = ()
 
-    @computed_field  # type: ignore[prop-decorator]
+    @computed_field  # type: ignore[prop-decorator]  # the way that pydantic asks for
     @property
     def clean(self) -> bool:
         """Whether the repository holds the base's one commit and nothing else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from m3agent.agent.printable import shown
@@ -91,7 +91,7 @@ class Fields:
             raise self.wrong(
                 name, f"{shown(text, 60)!r} is no date; one such as 2020-06-29T21:51:15Z is expected"
             ) from None
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)  # noqa: UP017
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
     def inner(self, name: str) -> Fields:
         """The fields of an object; none where it is absent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -74,7 +75,7 @@ def runner_of(command: str) -> Runner:
         return "django"
     if any(word == "bin/test" or word.endswith("/bin/test") for word in words):
         return "sympy"
-    return "unittest" if "unittest" in words else "pytest"
+    return "unittest" if ("-m", "unittest") in itertools.pairwise(words) else "pytest"
 
 
 def _lines(texts: Iterable[str]) -> list[str]:

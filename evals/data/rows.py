@@ -52,11 +52,17 @@ def read_parquet(path: Path) -> Iterator[Fields]:
     """The rows of a Parquet file, by pyarrow."""
     with _opened(path):
         pass
-    parquet = _package("pyarrow.parquet", "pyarrow", f"{path}: reading Parquet")
+    yield from _numbered(_parquet_values(path), str(path))
+
+
+def _parquet_values(path: Path) -> Iterator[object]:
+    what = f"{path}: reading Parquet"
+    parquet = _package("pyarrow.parquet", "pyarrow", what)
+    damaged = (_package("pyarrow", "pyarrow", what).ArrowException, OSError, ValueError, OverflowError)
     try:
-        batches = parquet.ParquetFile(path).iter_batches(batch_size=64)
-        yield from _numbered((value for batch in batches for value in batch.to_pylist()), str(path))
-    except (_package("pyarrow", "pyarrow", "").ArrowException, OSError) as error:
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=64):
+            yield from batch.to_pylist()
+    except damaged as error:
         raise DataError(f"{path}: it cannot be read as Parquet ({shown(error)})") from None
 
 

@@ -25,6 +25,9 @@ from m3agent.evals.data.recipe import read_environment, runner_of
 GITHUB = "https://github.com"
 """Where the repositories of rows without an archive are."""
 
+_TEXTS = ("hints_text", "environment_setup_commit", "image", "eval_script", "log_parser", "eval_type")
+"""Fields that only the official grader reads: texts, where they are there."""
+
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
 _REF = re.compile(r"(?!.*(\.\.|//|/\.|\.lock$|/$))[A-Za-z0-9_][A-Za-z0-9._/+@-]*(?<!\.)")
@@ -54,6 +57,8 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
     folder: of the rows' file, which a row's paths are relative to and must not leave; None: there is none, as for rows
     from the hub. Raises DataError for whatever is wrong with it.
     """
+    for name in _TEXTS:
+        fields.optional(name)
     recipe = fields.inner("environment")
     environment = _environment(fields, recipe)
     test_patch = _diff(fields, "test_patch", empty=True)
