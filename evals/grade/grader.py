@@ -34,7 +34,10 @@ class Expected(BaseModel):
 
 
 class Grader:
-    """Grades patches. state: this program's folder; official: whether the official verdict is asked for, too."""
+    """Grades patches. state: this program's folder; official: whether the official verdict is asked for, too.
+
+    Where an image is wanted, None is the sandboxes' own.
+    """
 
     def __init__(self, state: Path, say: Callable[[str], None], *, official: bool = False) -> None:
         self._state = state
@@ -44,7 +47,7 @@ class Grader:
         self._usuals: dict[str, frozenset[str]] = {}
 
     async def grade(
-        self, instance: Instance, patch: bytes, image: str, folder: Path
+        self, instance: Instance, patch: bytes, image: str | None, folder: Path
     ) -> tuple[Grade, OfficialGrade | None]:
         """Our verdict and, if wanted, the official one; logs are kept in `folder`.
 
@@ -53,11 +56,11 @@ class Grader:
         """
         grade = await self.strict(instance, patch, image, folder)
         official = None
-        if self._official:
+        if self._official and image is not None:
             official = await official_grade(instance, patch, image, folder)
         return grade, official
 
-    async def strict(self, instance: Instance, patch: bytes, image: str, folder: Path) -> Grade:
+    async def strict(self, instance: Instance, patch: bytes, image: str | None, folder: Path) -> Grade:
         """Our verdict on a patch."""
         started = time.monotonic()
         if not patch.strip():
@@ -75,11 +78,11 @@ class Grader:
         (folder / "tests.log").write_text(run.output)
         return judge(answer, run, trees, time.monotonic() - started)
 
-    async def run(self, instance: Instance, patch: bytes, image: str) -> TestRun:
+    async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """What an instance's tests do on its code with a patch, which may be empty. Raises as `grade`, and DoesNotApply."""
         return (await self._run(instance, instance.answer, patch, image))[1]
 
-    async def answer(self, instance: Instance, image: str) -> Answer:
+    async def answer(self, instance: Instance, image: str | None) -> Answer:
         """The instance's answer with the tests that decide: found out, once, where the row does not list them.
 
         Raises:
@@ -92,7 +95,7 @@ class Grader:
             found = await self._find(instance, image, key)
         return instance.answer.model_copy(update=found.model_dump())
 
-    async def _usual(self, instance: Instance, image: str) -> frozenset[str]:
+    async def _usual(self, instance: Instance, image: str | None) -> frozenset[str]:
         """What the instance's own tests do that looks like tampering: they do it without any patch."""
         key = _key(instance, image)
         async with self._locks.setdefault(f"usual {key}", asyncio.Lock()):
@@ -100,7 +103,7 @@ class Grader:
                 self._usuals[key] = frozenset((await self.run(instance, b"", image)).forged)
         return self._usuals[key]
 
-    async def _find(self, instance: Instance, image: str, key: str) -> Expected:
+    async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
         file = self._state / "evals" / "expected" / f"{key}.json"
         try:
             return Expected.model_validate_json(file.read_bytes())
@@ -126,7 +129,7 @@ class Grader:
         return found
 
     async def _run(
-        self, instance: Instance, answer: Answer, patch: bytes, image: str
+        self, instance: Instance, answer: Answer, patch: bytes, image: str | None
     ) -> tuple[Trees, TestRun]:
         code = await asyncio.to_thread(codebase, instance.task, self._state)
         with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
@@ -145,7 +148,7 @@ class Grader:
         return trees, run
 
 
-def _key(instance: Instance, image: str) -> str:
+def _key(instance: Instance, image: str | None) -> str:
     return hashlib.sha256(f"{instance.model_dump_json()}{image}".encode()).hexdigest()[:24]
 
 

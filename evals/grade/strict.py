@@ -24,7 +24,7 @@ from m3agent.evals.grade.command import Command, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.trees import Trees
 from m3agent.evals.results import Grade, TestCount, Verdict
-from m3agent.sandbox.base import ROOT, ExecResult, Limits, Sandbox
+from m3agent.sandbox.base import ExecResult, Limits, Sandbox
 from m3agent.sandbox.open import SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
 from m3agent.tools import run_tests
@@ -32,7 +32,6 @@ from m3agent.tools import run_tests
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 10, 2.0, 300.0
 """Of the whole time limit: what one test may take before it counts as hanging; and its bounds in seconds."""
 MOST_TEXT = 500
-FOLDER_OF_CODE = "src"
 ESCAPED = re.compile(rb"[\x20-\x7e]*")
 
 
@@ -128,7 +127,6 @@ async def run_tests_of(
         "key": key.hex(),
         "source": Path(run_tests.__file__).read_text(),
         "limit": min(max(LEAST_PER_TEST, answer.timeout * PER_TEST_SHARE), MOST_PER_TEST),
-        "path": [ROOT, f"{ROOT}/{FOLDER_OF_CODE}"] if any(f.startswith("src/") for f in files) else [ROOT],
         "options": command.options,
         "targets": targets,
         "wanted": [name for name in answer.fail_to_pass if not is_junk(name)],
