@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from m3agent.agent import events
 from m3agent.agent.report import text
 from m3agent.agent.report.model import SessionReport
-from m3agent.agent.report.page import Limits, render
+from m3agent.agent.report.page import render
 from m3agent.agent.report.patch import parse_patch
 from m3agent.agent.report.plot import TurnTokens, plot
 from m3agent.agent.report.reader import report_of
+from m3agent.agent.report.template import Limits
 from m3agent.agent.session_log import LOG, SessionLog
 from tests.agent.test_report_model import (
     PATCH,
