@@ -50,7 +50,7 @@ VOID = {"meta", "link"}
 TAGS = {
     "html", "head", "meta", "link", "title", "style", "body", "main", "article", "section", "header", "footer", "h1", "h2",
     "h3", "div", "span", "p", "pre", "code", "b", "i", "a", "ul", "li", "dl", "dt", "dd", "details", "summary", "figure",
-    "table", "thead", "tbody", "tfoot", "tr", "th", "td", "svg", "rect", "path", "text",
+    "table", "thead", "tbody", "tfoot", "tr", "th", "td", "svg", "g", "rect", "path", "text",
 }  # fmt: skip
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "rel", "href", "class", "id", "open", "viewbox", "role",
