@@ -46,7 +46,7 @@ def clustered_of(score: Score) -> str:
 
 def difference(value: float) -> str:
     """A difference of two rates in percentage points: `+8.3`."""
-    return f"{100 * value:+.1f}"
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # 0.0 takes the sign from what is rounded to nothing
 
 
 def points(value: Interval | None) -> str:

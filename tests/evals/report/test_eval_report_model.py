@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.errors import UsageError
+from m3agent.evals.report import wording
 from m3agent.evals.report.as_json import as_json
 from m3agent.evals.report.compare import compare
 from m3agent.evals.report.junit import junit
@@ -263,3 +264,12 @@ def test_a_run_of_nothing_but_invalid_instances_has_no_rate(tmp_path: Path) -> N
     assert found.score.worst is None
     assert "–" in table(found)  # noqa: RUF001  # the dash that stands for unknown
     assert "invalid" in render(found, rows(folder, found, {}))
+
+
+def test_no_difference_has_no_minus() -> None:
+    assert [wording.difference(value) for value in (-1e-17, 0.0, -0.0833, 0.125)] == [
+        "+0.0",
+        "+0.0",
+        "-8.3",
+        "+12.5",
+    ]
