@@ -28,6 +28,9 @@ ROOT = "/ws"
 BESIDE = "/opt/m3agent-beside.tar"
 """Where an image may keep files for the work tree that are no part of the work: what building it made there, such as
 metadata and compiled modules. What becomes of them is in no patch."""
+EQUIPPED = "M3AGENT_EQUIPPED"
+"""Set by an image that has what running tests takes, also where that is in the work tree, which is not there yet when a
+sandbox looks."""
 TOOLBOX = "/opt/m3agent"
 """Where what the image lacks (pytest) is laid down inside the sandbox."""
 
@@ -251,7 +254,7 @@ class Sandbox:
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
         bytecode, *missing = probe.stdout.decode().split()
-        if missing:
+        if missing and EQUIPPED not in self._env:
             compiled = bytecode == BYTECODE
             files = await asyncio.to_thread(module_files, tuple(missing), compiled=compiled)
             await self._put(files, TOOLBOX)

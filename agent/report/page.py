@@ -8,21 +8,18 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
-from m3agent import __version__
 from m3agent.agent.errors import Status
-from m3agent.agent.report import text
 from m3agent.agent.report.model import SessionReport
 from m3agent.agent.report.plot import legend, plot
+from m3agent.agent.report.template import page_environment
 from m3agent.agent.session_log import LOG
 from m3agent.agent.sessions import NOT_FINISHED
 
-_HERE = Path(__file__).parent
 _LINK = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/#?=&%+-]*")
 
 TONES: dict[str, str] = {
@@ -48,20 +45,6 @@ ORDER = (
     Status.VERIFIED,
 )
 """Order of several sessions: what needs a look comes first."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Characters shown of each text; of a longer one its beginning and end, and where the whole is."""
-
-    words: int = 12_000
-    arguments: int = 8_000
-    result: int = 12_000
-    patch_line: int = 2_000
-
-
-MOST_TESTS = 200
-"""Test ids, or changed paths, listed in one place."""
 
 
 SHORT = 100
@@ -92,41 +75,14 @@ def render(reports: Sequence[SessionReport]) -> str:
 
 @functools.cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-        auto_reload=False,
-    )
-    shown_as = {
-        "count": text.count,
-        "share": text.share,
-        "speed": text.speed,
-        "price": text.price,
-        "duration": text.duration,
-        "size": text.size,
-    }
-    environment.filters |= shown_as
+    environment = page_environment()
     environment.filters |= {
-        "shown_as": lambda value, kind: shown_as[kind](value),
-        "visible": text.visible,
-        "plain": text.plain,
-        "excerpt": text.excerpt,
-        "one_line": text.one_line,
-        "moment": text.moment,
         "tone": lambda status: TONES.get(status, "bad"),
         "by_length": _by_length,
         "safe_link": _safe_link,
         "drawing": _drawing,
     }
-    environment.globals |= {
-        "css": Markup((_HERE / "style.css").read_text()),  # noqa: S704  # a file of this package
-        "version": __version__,
-        "limits": Limits(),
-        "most_tests": MOST_TESTS,
-        "log_name": LOG,
-    }
+    environment.globals |= {"log_name": LOG}
     return environment.get_template("page.html.jinja")
 
 

@@ -5,16 +5,14 @@ Two panels with an axis each, since a prompt is often a thousand times its answe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from m3agent.agent.report.text import short_count
+from m3agent.agent.report.axis import LEFT, RIGHT, WIDTH, Axis
 
-WIDTH, HEIGHT = 760, 350
-LEFT, RIGHT = 62, 14
+HEIGHT = 350
 PROMPTS = (40, 194)  # top and bottom of the upper panel
 COMPLETIONS = (242, 312)
 WIDEST_BAR = 30
@@ -40,8 +38,8 @@ def plot(turns: Sequence[TurnTokens]) -> Markup:
         return Markup("")
     slot = (WIDTH - LEFT - RIGHT) / len(turns)
     width = max(1.0, min(WIDEST_BAR, slot * 0.72))
-    prompts = _Axis(max(turn.prompt or 0 for turn in turns), *PROMPTS)
-    completions = _Axis(max(turn.completion or 0 for turn in turns), *COMPLETIONS)
+    prompts = Axis(max(turn.prompt or 0 for turn in turns), *PROMPTS)
+    completions = Axis(max(turn.completion or 0 for turn in turns), *COMPLETIONS)
     parts = [
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Tokens of each turn">',
         *prompts.drawn("prompt tokens"),
@@ -89,47 +87,6 @@ def legend(turns: Sequence[TurnTokens]) -> list[tuple[str, str]]:
         ("mark", "stall, retry, or sent back by the gate", any(turn.mark for turn in turns)),
     )
     return [(name, meaning) for name, meaning, there in entries if there]
-
-
-class _Axis:
-    """A panel's vertical axis, from 0 to a round number."""
-
-    def __init__(self, largest: int, top: int, bottom: int) -> None:
-        self.top, self.bottom = top, bottom
-        self.step = _round_step(largest / (4 if bottom - top > 100 else 3))
-        self.end = self.step * max(1, math.ceil(largest / self.step))
-
-    def y(self, value: float) -> float:
-        return self.bottom - (self.bottom - self.top) * value / self.end
-
-    def bar(self, name: str, middle: float, width: float, low: int, high: int) -> list[str]:
-        """A bar from one value to another; at least half a unit high, so that little is not nothing."""
-        if high <= low:
-            return []
-        height = max(0.5, self.y(low) - self.y(high))
-        y = self.y(low) - height
-        return [
-            f'<rect class="{name}" x="{middle - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
-        ]
-
-    def drawn(self, title: str) -> list[str]:
-        parts = [f'<text class="name" x="{LEFT}" y="{self.top - 24}">{title}</text>']
-        for tick in range(round(self.end / self.step) + 1):
-            y = self.y(tick * self.step)
-            kind = "axis" if tick == 0 else "grid"
-            parts += [
-                f'<path class="{kind}" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>',
-                f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short_count(tick * self.step)}</text>',
-            ]
-        return parts
-
-
-def _round_step(at_least: float) -> float:
-    """The next of 1, 2 or 5 times a power of ten, and 1 at least: there are no parts of a token."""
-    if at_least <= 1:
-        return 1
-    power = 10.0 ** math.floor(math.log10(at_least))
-    return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= at_least)
 
 
 def _told(turn: TurnTokens) -> str:

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from m3agent.evals.data.instance import Environment, Task
 from m3agent.evals.environments.base import RELEASED
 from m3agent.evals.environments.layer import WORK, Layer
-from m3agent.sandbox.base import BESIDE, ROOT
+from m3agent.sandbox.base import BESIDE, EQUIPPED, ROOT
 
 CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"
@@ -95,7 +95,7 @@ git config --system --add safe.directory '*'
 cd {TESTBED}
 {commands}{KEEP}
 """
-    return Layer("instance", script, commit=commit, env=dict(environment.variables))
+    return Layer("instance", script, commit=commit, env={**environment.variables, EQUIPPED: "1"})
 
 
 def prebuilt_layer() -> Layer:

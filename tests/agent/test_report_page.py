@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from m3agent.agent import events
 from m3agent.agent.report import text
 from m3agent.agent.report.model import SessionReport
-from m3agent.agent.report.page import Limits, render
+from m3agent.agent.report.page import render
 from m3agent.agent.report.patch import parse_patch
 from m3agent.agent.report.plot import TurnTokens, plot
 from m3agent.agent.report.reader import report_of
+from m3agent.agent.report.template import Limits
 from m3agent.agent.session_log import LOG, SessionLog
 from tests.agent.test_report_model import (
     PATCH,
@@ -49,7 +50,7 @@ VOID = {"meta", "link"}
 TAGS = {
     "html", "head", "meta", "link", "title", "style", "body", "main", "article", "section", "header", "footer", "h1", "h2",
     "h3", "div", "span", "p", "pre", "code", "b", "i", "a", "ul", "li", "dl", "dt", "dd", "details", "summary", "figure",
-    "table", "thead", "tbody", "tfoot", "tr", "th", "td", "svg", "rect", "path", "text",
+    "table", "thead", "tbody", "tfoot", "tr", "th", "td", "svg", "g", "rect", "path", "text",
 }  # fmt: skip
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "rel", "href", "class", "id", "open", "viewbox", "role",

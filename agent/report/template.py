@@ -1,0 +1,65 @@
+"""What pages share: head, style, filters, and macros for texts of others (`parts.html.jinja`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from m3agent import __version__
+from m3agent.agent.report import text
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Characters shown of each text; of a longer one its beginning and end, and where the whole is."""
+
+    words: int = 12_000
+    arguments: int = 8_000
+    result: int = 12_000
+    patch_line: int = 2_000
+
+
+MOST_TESTS = 200
+"""Test ids, or changed paths, listed in one place."""
+
+
+def page_environment(folder: Path | None = None) -> Environment:
+    """Templates with what they may call; those in `folder` too, whose style.css comes after the shared one."""
+    folders = [_HERE] if folder is None else [folder, _HERE]
+    environment = Environment(
+        loader=FileSystemLoader(folders),
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+    )
+    shown_as = {
+        "count": text.count,
+        "share": text.share,
+        "speed": text.speed,
+        "price": text.price,
+        "duration": text.duration,
+        "size": text.size,
+    }
+    environment.filters |= shown_as
+    environment.filters |= {
+        "shown_as": lambda value, kind: shown_as[kind](value),
+        "visible": text.visible,
+        "plain": text.plain,
+        "excerpt": text.excerpt,
+        "one_line": text.one_line,
+        "moment": text.moment,
+    }
+    css = "".join((one / "style.css").read_text() for one in reversed(folders))
+    environment.globals |= {
+        "css": Markup(css),  # noqa: S704  # files of this package
+        "version": __version__,
+        "limits": Limits(),
+        "most_tests": MOST_TESTS,
+    }
+    return environment

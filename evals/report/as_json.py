@@ -1,0 +1,21 @@
+"""A run's report as JSON: the objects of `model.py` and `compare.py` with their fields' names."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+
+from m3agent.evals.report.compare import Comparison
+from m3agent.evals.report.model import Report
+
+
+def as_json(report: Report, comparison: Comparison | None) -> bytes:
+    """An object with `complete`, the report's fields and `comparison`; what is unknown is null."""
+    value = {
+        "complete": report.complete,
+        **TypeAdapter(Report).dump_python(report, mode="json"),
+        "comparison": TypeAdapter(Comparison | None).dump_python(comparison, mode="json"),
+    }
+    return _JSON.dump_json(value, indent=2) + b"\n"
+
+
+_JSON = TypeAdapter(dict[str, object])

@@ -1,0 +1,83 @@
+"""Two runs over the instances that both have: which is better, by how much, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from m3agent.evals.report.amounts import Used, used
+from m3agent.evals.report.paired import Paired, paired
+from m3agent.evals.report.tally import Tally
+from m3agent.evals.run_folder import config_hash
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """This run against another, over shared instances that are complete and valid in both.
+
+    rates: of this run and of the other. won, lost: instances on which this run has the higher or the lower rate.
+    only_here, only_there, left_out: instances that one run alone has, and shared ones that do not count. used: by this run
+    and by the other, on the shared instances.
+    """
+
+    agents: tuple[str, str]
+    attempts: tuple[int, int]
+    instances: int
+    rates: tuple[float, float] | None
+    paired: Paired | None
+    won: tuple[str, ...]
+    lost: tuple[str, ...]
+    only_here: tuple[str, ...]
+    only_there: tuple[str, ...]
+    left_out: tuple[str, ...]
+    used: tuple[Used, Used]
+    notes: tuple[str, ...]
+
+
+def compare(here: Tally, there: Tally) -> Comparison:
+    """Compare two runs. Instances are the same where their ids are: `notes` says where the data differ nonetheless."""
+    shared = [ident for ident in here.instances if ident in set(there.instances)]
+    unfit = {*here.invalid, *there.invalid, *here.missing_of, *there.missing_of}
+    counted = [ident for ident in shared if ident not in unfit]
+    first, second = ([tally.rate(ident) for ident in counted] for tally in (here, there))
+    found = paired(
+        first,
+        second,
+        [here.repo(ident) for ident in counted],
+        single=here.config.attempts == there.config.attempts == 1,
+    )
+    rows = list(zip(counted, first, second, strict=True))
+    return Comparison(
+        agents=(here.config.agent, there.config.agent),
+        attempts=(here.config.attempts, there.config.attempts),
+        instances=len(counted),
+        rates=(sum(first) / len(counted), sum(second) / len(counted)) if counted else None,
+        paired=found,
+        won=tuple(ident for ident, a, b in rows if a > b),
+        lost=tuple(ident for ident, a, b in rows if a < b),
+        only_here=tuple(ident for ident in here.instances if ident not in set(shared)),
+        only_there=tuple(ident for ident in there.instances if ident not in set(shared)),
+        left_out=tuple(ident for ident in shared if ident in unfit),
+        used=(_used(here, counted), _used(there, counted)),
+        notes=tuple(_notes(here, there)),
+    )
+
+
+def _used(tally: Tally, counted: list[str]) -> Used:
+    wanted = set(counted)
+    return used([result for result in tally.counting() if result.instance_id in wanted])
+
+
+def _notes(here: Tally, there: Tally) -> list[str]:
+    notes: list[str] = []
+    if config_hash(here.config) == config_hash(there.config):
+        notes.append("both runs have the same configuration: what differs is chance")
+    if here.config.data != there.config.data:
+        if here.instances == there.instances:
+            notes.append(
+                "the runs have the same ids but different data: their instances may not be the same tasks"
+            )
+        else:
+            notes.append("the runs' data differ; instances with the same id are taken for the same task")
+    if here.config.timeouts != there.config.timeouts:
+        notes.append("the runs had different time limits")
+    return notes

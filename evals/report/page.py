@@ -1,0 +1,137 @@
+"""A run's page: its report through the template, with what the template may call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Template
+from markupsafe import Markup
+
+from m3agent.agent.report.patch import FilePatch, parse_patch
+from m3agent.agent.report.template import page_environment
+from m3agent.agent.report.text import duration, price, short_count
+from m3agent.evals.report import wording
+from m3agent.evals.report.amounts import seconds_of, tokens_of
+from m3agent.evals.report.compare import Comparison
+from m3agent.evals.report.model import Report
+from m3agent.evals.report.plots import MOST_ROWS, STACK, histogram, verdict_bars
+from m3agent.evals.report.sessions import SessionPage
+from m3agent.evals.report.tally import Attempt
+from m3agent.evals.results import FAILED, Result, Verdict
+from m3agent.evals.run_folder import PATCH, RunFolder, config_hash
+
+MOST_PATCH = 6_000
+"""Characters of a patch on the page; of a longer one its beginning."""
+
+MOST_FAILED = 30
+"""Failed tests named of an attempt."""
+
+TONES: dict[Verdict, str] = {Verdict.RESOLVED: "good"} | dict.fromkeys(FAILED, "bad")
+"""Colour of a verdict; the others say nothing about the agent."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An attempt on the page. link: address of its session's page; problem: why there is none though it has a session."""
+
+    result: Result
+    label: str
+    link: str
+    problem: str
+    patch: list[FilePatch]
+    patch_cut: int
+    patch_file: str
+
+
+def rows(run: RunFolder, report: Report, sessions: Mapping[Attempt, SessionPage]) -> list[Row]:
+    """The attempts that have a result, failures first, each with the beginning of its patch as it is on the disk."""
+    found: list[Row] = []
+    for result in report.results:
+        session = sessions.get((result.instance_id, result.attempt), SessionPage())
+        file = run.attempt(result.instance_id, result.attempt) / PATCH
+        patch = _text(file)
+        found.append(
+            Row(
+                result=result,
+                label=report.label(result.instance_id, result.attempt),
+                link=quote(session.link),
+                problem=session.problem,
+                patch=parse_patch(patch[:MOST_PATCH]) if patch.strip() else [],
+                patch_cut=max(0, len(patch) - MOST_PATCH),
+                patch_file=file.relative_to(run.path).as_posix(),
+            )
+        )
+    return found
+
+
+def _text(file: Path) -> str:
+    """A patch as text; empty where it is not there."""
+    try:
+        return file.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def render(report: Report, attempts: Sequence[Row], comparison: Comparison | None = None) -> str:
+    """One page of HTML that needs nothing else; always valid UTF-8 when encoded."""
+    return _template().render(
+        report=report,
+        rows=attempts,
+        comparison=comparison,
+        title=f"{'' if report.complete else 'incomplete: '}{wording.rate(report.score)} resolved: {report.config.agent}",
+        hash=config_hash(report.config),
+    )
+
+
+@functools.cache
+def _template() -> Template:
+    environment = page_environment(Path(__file__).parent)
+    environment.filters |= {
+        "tone": lambda verdict: TONES.get(verdict, "plain"),
+        "tokens_of": tokens_of,
+        "seconds_of": seconds_of,
+        "bars": _bars,
+        "spread": _spread,
+    }
+    environment.globals |= {
+        "wording": wording,
+        "stack": STACK,
+        "most_failed": MOST_FAILED,
+        "most_rows": MOST_ROWS,
+        "most_patch": MOST_PATCH,
+    }
+    return environment.get_template("run.html.jinja")
+
+
+def _bars(report: Report) -> Markup:
+    return verdict_bars([(repository.name, repository.verdicts) for repository in report.repositories])
+
+
+def _spread(report: Report) -> list[Markup]:
+    """The histograms of what is known, of the attempts that count."""
+    left_out = set(report.invalid)
+    counted = [r for r in report.results if r.verdict is not Verdict.INFRA and r.instance_id not in left_out]
+
+    def drawn(
+        title: str, amount: Callable[[Result], float | None], tick: Callable[[float], str], smallest: float
+    ) -> Markup:
+        resolved, others = (
+            [
+                value
+                for result in counted
+                if (result.verdict is Verdict.RESOLVED) is good and (value := amount(result)) is not None
+            ]
+            for good in (True, False)
+        )
+        return histogram(title, resolved, others, tick, smallest=smallest)
+
+    every = (
+        drawn("tokens (prompt and completion)", tokens_of, short_count, 1),
+        drawn("cost", lambda result: result.usage.cost, price, 0.0001),
+        drawn("time", seconds_of, duration, 0.1),
+    )
+    return [svg for svg in every if svg]

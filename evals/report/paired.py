@@ -1,0 +1,120 @@
+"""Two runs over the same instances: whether they differ, and by how much. Pure, and no chance in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from m3agent.evals.report.statistics import CONFIDENCE, Interval, RobustMean, robust_mean, wilson
+from m3agent.evals.report.student import t_quantile, t_tails
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The mean difference of two runs over `n` instances, in [-1, 1]: the first run's rate minus the second's.
+
+    test: which one p comes from. p: two-sided; None where the test is not defined. interval: of the difference, by `method`;
+    None where that is not defined.
+    """
+
+    n: int
+    difference: float
+    test: str
+    p: float | None
+    method: str
+    interval: Interval | None
+    clustered: Interval | None
+
+
+def paired(
+    first: Sequence[float],
+    second: Sequence[float],
+    clusters: Sequence[str],
+    *,
+    single: bool,
+    confidence: float = CONFIDENCE,
+) -> Paired | None:
+    """Compare the instances' rates in two runs; None of no instances. clusters: the repository of each.
+
+    With one attempt at each instance in both runs (`single`) the test is McNemar's, exact, and the interval Newcombe's.
+    With several it is a t test of the mean difference, clustered by repository where that is defined, else by instance.
+    `clustered` is the interval that takes the instances of a repository as related, in either case.
+    """
+    if not first:
+        return None
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    robust = robust_mean(differences, clusters)
+    by_repository = None if robust is None else _interval(robust, confidence)
+    difference = math.fsum(differences) / n
+    if single:
+        won, lost = (sum(d * sign > 0 for d in differences) for sign in (1, -1))
+        both = sum(a == b == 1 for a, b in zip(first, second, strict=True))
+        return Paired(
+            n, difference, "exact McNemar", mcnemar(won, lost), "Newcombe, paired",
+            newcombe(both, won, lost, n - both - won - lost, confidence), by_repository,
+        )  # fmt: skip
+    by = "repository"
+    if robust is None:
+        by, robust = "instance", robust_mean(differences, [str(index) for index in range(n)])
+    test, method = f"t test of the mean difference, clustered by {by}", f"t, clustered by {by}"
+    if robust is None:
+        return Paired(
+            n, difference, f"{test}: not defined, the differences do not vary", None, method, None, None
+        )
+    p = t_tails(robust.value / robust.error, robust.freedom)
+    named = f"{test}, {robust.freedom} degrees of freedom"
+    return Paired(n, difference, named, p, method, _interval(robust, confidence), by_repository)
+
+
+def mcnemar(won: int, lost: int) -> float:
+    """The two-sided p of the exact McNemar test: how likely fair coins would split `won` + `lost` as unevenly or more.
+
+    Instances on which both runs agree say nothing about which is better (McNemar 1947). 1 where there is no other.
+    """
+    flips = won + lost
+    ways = tail = 1  # of choosing none
+    for few in range(min(won, lost)):
+        ways = ways * (flips - few) // (few + 1)
+        tail += ways
+    return min(1.0, 2 * tail / (1 << flips))
+
+
+def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = CONFIDENCE) -> Interval:
+    """The interval of a difference of paired proportions: Newcombe 1998 (Statistics in Medicine 17:2635), method 10.
+
+    The Wilson intervals of the two proportions, put together with the correlation of the pairs, which is corrected for
+    continuity. Defined for every table with at least one pair, unlike the t interval.
+    """
+    n = both + won + lost + neither
+    ends = [wilson(count, n, confidence) for count in (both + won, both + lost)]
+    rates = ((both + won) / n, (both + lost) / n)
+    down = [rate - end.low for rate, end in zip(rates, ends, strict=True)]
+    up = [end.high - rate for rate, end in zip(rates, ends, strict=True)]
+    phi = _phi(both, won, lost, neither)
+    difference = (won - lost) / n
+    return Interval(
+        max(-1.0, difference - _third_side(down[0], up[1], phi)),
+        min(1.0, difference + _third_side(up[0], down[1], phi)),
+    )
+
+
+def _phi(both: int, won: int, lost: int, neither: int) -> float:
+    """The correlation of two paired proportions, corrected for continuity; 0 where one of them does not vary."""
+    square = (both + won) * (lost + neither) * (both + lost) * (won + neither)
+    if square == 0:
+        return 0.0
+    excess = float(both * neither - won * lost)
+    if excess > 0:
+        excess = max(excess - (both + won + lost + neither) / 2, 0.0)
+    return excess / math.sqrt(square)
+
+
+def _third_side(a: float, b: float, phi: float) -> float:
+    return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+
+def _interval(found: RobustMean, confidence: float) -> Interval:
+    half = t_quantile(confidence, found.freedom) * found.error
+    return Interval(max(-1.0, found.value - half), min(1.0, found.value + half))

@@ -1,0 +1,75 @@
+"""The pages of a run's sessions, written beside the report's own, and where each attempt's is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent.errors import M3AgentError, UsageError
+from m3agent.agent.report.page import render
+from m3agent.agent.report.reader import report_of
+from m3agent.agent.report.write import write_page
+from m3agent.agent.session_log import LOG, read_log
+from m3agent.evals.report.model import Report
+from m3agent.evals.report.tally import Attempt
+from m3agent.evals.results import Result
+from m3agent.evals.run_folder import RunFolder
+
+_SAY_EVERY = 2.0  # seconds
+
+
+@dataclass(frozen=True)
+class SessionPage:
+    """An attempt's page: its address relative to the report's, or why there is none."""
+
+    link: str = ""
+    problem: str = ""
+
+
+def folder_of(page: Path) -> Path:
+    """Where the sessions' pages of a report are: `report_files` beside `report.html`."""
+    return page.with_name(f"{page.stem}_files")
+
+
+def write_sessions(
+    run: RunFolder, report: Report, page: Path, say: Callable[[str], None]
+) -> dict[Attempt, SessionPage]:
+    """Write a page for each attempt that has a session's log. A log that cannot be read is told of, and stops nothing.
+
+    Raises:
+        UsageError: something else is where the folder should be.
+        EnvironmentFault: it cannot be written.
+    """
+    logged = [(result, result.session) for result in report.results if result.session is not None]
+    if not logged:
+        return {}
+    folder = folder_of(page)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is where the sessions' pages go, and it is no folder: name another page")
+    found: dict[Attempt, SessionPage] = {}
+    said = time.monotonic()
+    for number, (result, session) in enumerate(logged, 1):
+        found[result.instance_id, result.attempt] = _write_one(run, result, session, folder)
+        if time.monotonic() - said > _SAY_EVERY:
+            said = time.monotonic()
+            say(f"{number:,} of {len(logged):,} sessions' pages are written")
+    return found
+
+
+def _write_one(run: RunFolder, result: Result, session: str, folder: Path) -> SessionPage:
+    root = run.path.resolve()
+    source = (root / session).resolve()
+    if not source.is_relative_to(root):  # a run may come from somebody else
+        return SessionPage(problem="the session is said to be outside the run's folder: it is not read")
+    if not (source / LOG).is_file():
+        return SessionPage(problem="the session's log is gone")
+    try:
+        shown = render([report_of(read_log(source / LOG), source)])
+    except M3AgentError as error:
+        return SessionPage(problem=str(error))
+    name = f"{result.instance_id}-{result.attempt}.html"
+    folder.mkdir(exist_ok=True)
+    write_page(folder / name, shown.encode())
+    return SessionPage(link=f"{folder.name}/{name}")

@@ -1,0 +1,175 @@
+"""A run's report as a table on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from m3agent.agent.console import columns
+from m3agent.agent.printable import shown
+from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
+from m3agent.evals.report import wording
+from m3agent.evals.report.amounts import Amount, Used
+from m3agent.evals.report.compare import Comparison
+from m3agent.evals.report.model import Report, Score
+from m3agent.evals.results import Verdict
+
+MOST_FAILURES = 200
+"""Attempts that did not resolve their instance, listed below the numbers."""
+
+MOST_IDS = 20
+"""Ids named in one line."""
+
+
+def table(report: Report, comparison: Comparison | None = None) -> str:
+    """The report as lines for people; nothing in it drives a terminal."""
+    blocks = [
+        _head(report),
+        columns([*_rates(report), *_amounts(report.used)]),
+        columns(
+            [("REPOSITORY", "RESOLVED", "ATTEMPTS", "RATE", "WILSON", "INVALID", "COST"), *_rows(report)]
+        ),
+    ]
+    if comparison is not None:
+        blocks.append(compared(comparison))
+    failures = [result for result in report.results if result.verdict is not Verdict.RESOLVED]
+    if failures:
+        rows = [("NOT RESOLVED", "VERDICT", "REASON")]
+        rows += [
+            (
+                shown(report.label(result.instance_id, result.attempt), 60),
+                str(result.verdict),
+                shown(result.reason, 120),
+            )
+            for result in failures[:MOST_FAILURES]
+        ]
+        more = len(failures) - MOST_FAILURES
+        blocks.append(columns(rows) + (f"and {more:,} more\n" if more > 0 else ""))
+    return "\n".join(blocks)
+
+
+def _head(report: Report) -> str:
+    attempts = report.config.attempts
+    each = wording.counted(attempts, "attempt", "attempts")
+    lines = [f"{shown(report.config.agent)}: {wording.size_of(report)}, {each} at each"]
+    if not report.complete:
+        lines.append(
+            f"INCOMPLETE: {wording.missing_of(report)}. Rates are ranges: those attempts all failed, to all resolved."
+        )
+    lines += [f"note: {shown(note, 500)}" for note in report.notes]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _rates(report: Report) -> Iterable[tuple[str, str]]:
+    yield from _score("resolved", report.score)
+    yield "invalid, left out", f"{len(report.invalid):,}{_ids(report.invalid)}"
+    if report.invalid:
+        yield from _score("resolved, invalid ones as not resolved", report.over_all)
+    for row in report.pass_k:
+        yield f"pass@{row.k}", f"{share(row.one.value)} (Wilson {wording.interval(row.one.wilson)})"
+        yield f"pass^{row.k}", f"{share(row.all_of.value)} (Wilson {wording.interval(row.all_of.wilson)})"
+    counts = ", ".join(f"{number:,} {verdict}" for verdict, number in report.verdicts.items() if number)
+    yield "attempts by verdict", counts or "none"
+    if (agreement := report.agreement) is not None:
+        agree = agreement.both + agreement.neither
+        yield "official rules", f"agree on {agree:,}; unknown for {agreement.unknown:,}"
+        yield "resolved by ours only", f"{len(agreement.only_strict):,}{_ids(agreement.only_strict)}"
+        yield (
+            "resolved by the official only",
+            f"{len(agreement.only_official):,}{_ids(agreement.only_official)}",
+        )
+    yield "patches with paths put back", f"{len(report.undone):,}{_ids(report.undone)}"
+    yield "tampering noticed", f"{len(report.forged):,}{_ids(report.forged)}"
+
+
+def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:
+    yield (
+        name,
+        f"{wording.rate(score)} of {count(score.instances)} instances ({wording.resolved_of(score)} attempts)",
+    )
+    yield f"  {wording.LEVEL} interval, Wilson", wording.wilson_of(score)
+    yield f"  {wording.LEVEL} interval, by repository", wording.clustered_of(score)
+
+
+def _amounts(used: Used) -> Iterable[tuple[str, str]]:
+    yield "cost", _amount(used.cost, price)
+    yield "tokens", _amount(used.tokens, count)
+    yield "  prompt", _amount(used.prompt_tokens, count)
+    yield "  completion", _amount(used.completion_tokens, count)
+    unknown = f" (unknown for {used.cache.unknown:,} attempts)" if used.cache.unknown else ""
+    yield "prompt from the server's cache", f"{share(used.cache.share)}{unknown}"
+    yield "turns", _amount(used.turns, count)
+    yield "stalls", _stalls(used)
+    yield "time", _amount(used.seconds, duration)
+    for name, amount in wording.phases(used):
+        yield f"  {name}", _amount(amount, duration)
+
+
+def _amount(amount: Amount, shown_as: wording.Shown) -> str:
+    if amount.total is None:
+        return UNKNOWN
+    parts = [
+        f"{wording.least(shown_as(amount.total), amount)} in all",
+        f"{shown_as(amount.median)} median",
+    ]
+    if amount.per_resolved is not None:
+        parts.append(f"{wording.least(shown_as(amount.per_resolved), amount)} per resolved")
+    unknown = f" (unknown for {amount.unknown:,} attempts)" if amount.unknown else ""
+    return ", ".join(parts) + unknown
+
+
+def _stalls(used: Used) -> str:
+    stalls = used.stalls
+    if not stalls.known:
+        return UNKNOWN
+    kinds = "".join(
+        f"; {shown(kind, 60)} {times:,} in {attempts:,}" for kind, (times, attempts) in stalls.kinds.items()
+    )
+    return f"{stalls.attempts:,} of {stalls.known:,} attempts{kinds}"
+
+
+def _rows(report: Report) -> Iterable[tuple[str, ...]]:
+    for repository in report.repositories:
+        score = repository.score
+        cost = repository.used.cost
+        yield (
+            shown(repository.name, 50),
+            count(score.resolved),
+            count(score.attempts),
+            wording.rate(score),
+            wording.wilson_of(score),
+            count(repository.invalid),
+            UNKNOWN if cost.total is None else wording.least(price(cost.total), cost),
+        )
+
+
+def compared(comparison: Comparison) -> str:
+    """The comparison's lines."""
+    lines = [f"note: {shown(note, 500)}\n" for note in comparison.notes]
+    rows = [
+        ("compared with", shown(comparison.agents[1])),
+        ("instances that both have", f"{count(comparison.instances)}{wording.not_compared(comparison)}"),
+    ]
+    if comparison.paired is not None and comparison.rates is not None:
+        found = comparison.paired
+        rows += [
+            ("resolved, this and the other", " and ".join(map(share, comparison.rates))),
+            ("difference", f"{wording.difference(found.difference)} points"),
+            (f"  {wording.LEVEL} interval, {found.method}", wording.points(found.interval)),
+            (f"  {wording.LEVEL} interval, by repository", wording.points(found.clustered)),
+            (found.test, wording.chance(found.p)),
+        ]
+        rows += [
+            (name, f"{len(ids):,}{_ids(ids)}")
+            for name, ids in (("won", comparison.won), ("lost", comparison.lost))
+        ]
+        costs = (price(used.cost.total) for used in comparison.used)
+        rows.append(("cost, this and the other", " and ".join(costs)))
+    return "".join(lines) + columns(rows)
+
+
+def _ids(ids: tuple[str, ...]) -> str:
+    """`: a, b`, and how many more there are."""
+    if not ids:
+        return ""
+    more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
+    return f": {shown(', '.join(ids[:MOST_IDS]), 2000)}{more}"

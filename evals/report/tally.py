@@ -1,0 +1,105 @@
+"""Which attempts of a run count, and what came of each instance: the rules that every number of a report rests on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from m3agent.agent.errors import UsageError
+from m3agent.evals.data.instance import INSTANCE_ID
+from m3agent.evals.results import Result, RunConfig, Verdict
+from m3agent.evals.run_folder import RUN, RunFolder
+
+ORDER = (
+    Verdict.ERROR,
+    Verdict.TIMEOUT,
+    Verdict.EMPTY,
+    Verdict.UNRESOLVED,
+    Verdict.INFRA,
+    Verdict.INVALID,
+    Verdict.RESOLVED,
+)
+"""Failures first, then what does not count."""
+
+UNKNOWN_REPOSITORY = "unknown"
+
+Attempt = tuple[str, int]
+"""Instance and number."""
+
+
+class Tally:
+    """The results of a run, in whatever order they come, by instance. repos: the repository of each instance.
+
+    missing: attempts without a result, or with `infra` only. invalid: instances with an attempt that could not be graded:
+    as the verdict says, that is the instance's own fault. counted: the others.
+    """
+
+    def __init__(self, config: RunConfig, repos: Mapping[str, str], results: Iterable[Result]) -> None:
+        self.config = config
+        self.results = {(result.instance_id, result.attempt): result for result in results}
+        self.instances = tuple(sorted(set(config.instances)))
+        self.repos = {result.instance_id: result.repo for result in self.results.values()} | dict(repos)
+        numbers = range(1, config.attempts + 1)
+        self.missing = tuple(
+            (ident, number)
+            for ident in self.instances
+            for number in numbers
+            if self.verdict(ident, number) in (None, Verdict.INFRA)
+        )
+        self.missing_of = Counter(ident for ident, _ in self.missing)
+        self.resolved = {
+            ident: sum(self.verdict(ident, number) is Verdict.RESOLVED for number in numbers)
+            for ident in self.instances
+        }
+        self.invalid = tuple(
+            ident
+            for ident in self.instances
+            if any(self.verdict(ident, number) is Verdict.INVALID for number in numbers)
+        )
+        self.counted = tuple(ident for ident in self.instances if ident not in set(self.invalid))
+
+    def verdict(self, ident: str, number: int) -> Verdict | None:
+        """An attempt's verdict; None where it has no result."""
+        result = self.results.get((ident, number))
+        return None if result is None else result.verdict
+
+    def repo(self, ident: str) -> str:
+        """The repository of an instance; a name for those that nothing tells it of."""
+        return self.repos.get(ident, UNKNOWN_REPOSITORY)
+
+    def rate(self, ident: str) -> float:
+        """The share of an instance's attempts that resolved it, missing ones as failed."""
+        return self.resolved[ident] / self.config.attempts
+
+    def counting(self) -> list[Result]:
+        """Results that count for or against the agent, failures first."""
+        left_out = set(self.invalid)
+        return [
+            result
+            for result in self.ordered()
+            if result.verdict is not Verdict.INFRA and result.instance_id not in left_out
+        ]
+
+    def ordered(self) -> list[Result]:
+        """All results, failures first, then by instance and number."""
+        return sorted(
+            self.results.values(),
+            key=lambda result: (ORDER.index(result.verdict), result.instance_id, result.attempt),
+        )
+
+
+def tally_of(run: RunFolder) -> Tally:
+    """A run's results as they are on the disk now. Raises UsageError for a damaged record."""
+    for ident in run.config.instances:
+        if not INSTANCE_ID.fullmatch(ident):  # it names files, and a run may come from somebody else
+            raise UsageError(f"{run.path / RUN} names an instance {ident!r}, which is no instance's id.")
+    found: list[Result] = []
+    for ident, number in run.wanted():
+        result = run.result(ident, number)
+        if result is not None and (result.instance_id, result.attempt) != (ident, number):
+            where = run.attempt(ident, number)
+            raise UsageError(
+                f"{where} holds the result of {result.instance_id}, attempt {result.attempt}: remove it to repeat it."
+            )
+        found += [] if result is None else [result]
+    return Tally(run.config, run.repos, found)
