@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent import (  # noqa: F401  # they register themselves
+    eval_create_command,
     serve_bench_command,
     serve_check_command,
     serve_command,
@@ -36,6 +37,7 @@ from m3agent.agent.console import (
     run,
     sinks,
 )
+from m3agent.agent.eval_app import eval_app
 from m3agent.agent.export_command import export
 from m3agent.agent.plan_command import plan
 from m3agent.agent.report_commands import report, sessions_app
@@ -69,6 +71,7 @@ app.add_typer(sessions_app, name="sessions")
 app.command("report")(report)
 app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
+app.add_typer(eval_app, name="eval")
 
 
 class Thinking(StrEnum):

@@ -87,7 +87,7 @@ class Answer(_Model):
     runner: Runner = "pytest"
     pristine: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    timeout: float = Field(1800.0, gt=0)
+    timeout: float = Field(default=1800.0, gt=0)
     row: dict[str, Any] = Field(default_factory=dict)
 
 
