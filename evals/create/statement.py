@@ -19,6 +19,8 @@ MOST_CHARACTERS = 6000
 """Of a message: what is longer is a changelog."""
 MOST_WIDTH = 500
 ERROR_LINES, ERROR_WIDTH = 4, 200
+TERSE = 12
+"""Words besides the title below which a message describes no fault."""
 GIVEN_AWAY = 12
 """Characters from which on a line of the patch is recognised when a message quotes it."""
 
@@ -31,7 +33,8 @@ MERGE = re.compile(
     r"Merge(?:d)? (?:pull request|branch|remote|in |tag|commit|PR|[\w./-]+ into )", re.IGNORECASE
 )
 SKIP_CI = re.compile(r"\s*\[(?:skip ci|ci skip|skip [\w-]+)\]", re.IGNORECASE)
-DIFF = re.compile(r"(?:diff --git |index [0-9a-f]{7,}\.\.|@@ |\+\+\+ |--- [^-\s]|[+-]\s*\S.*[=():])")
+DIFF = re.compile(r"diff --git |index [0-9a-f]{7,}\.\.|@@ -|\+\+\+ \S|--- \S")
+"""Where a diff begins, or goes on; what follows it with a sign or a blank belongs to it."""
 REFERENCE = re.compile(
     r"[-*\s]*(?:(?:close|resolve|fix|ref|refs|reference|see|issue|pr|gh)(?:e?[sd])?\s*:?\s*)?"
     r"(?:(?:[\w.-]+/[\w.-]+)?#\d+|https?://\S+|,|and|\s|\.|\(|\))+",
@@ -54,8 +57,11 @@ def statement_of(candidate: Candidate, errors: Mapping[str, str]) -> tuple[str, 
     """
     said = told(candidate)
     lines = [line for line in said.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
-    if len(lines) > 1:
+    body = [line for line in lines[1:] if not line.startswith("* ")]  # a squashed branch's titles
+    if len(re.findall(r"\w{2,}", " ".join(body))) >= TERSE:
         return f"{said}\n", "message"
+    if not body:
+        said = "\n".join(line for line in said.splitlines() if not line.startswith("* ")).strip()
     seen = seen_by_users(errors)
     if not lines:
         first = next((summary[0] for summary in map(first_error, errors.values()) if summary), "A fault")
@@ -93,19 +99,24 @@ def first_error(text: str) -> list[str]:
 
 
 def _cleaned(message: str, candidate: Candidate) -> str:
-    added = _added_lines(candidate.patch) | _added_lines(candidate.test_patch)
-    lines = []
+    added = _added_lines(candidate.patch)
+    lines: list[str] = []
+    in_diff = False
     for raw in message[:MOST_CHARACTERS].replace("\r\n", "\n").splitlines():
         line = SKIP_CI.sub("", raw.rstrip()[:MOST_WIDTH])
         bare = line.strip()
-        if TRAILER.match(bare) or MERGE.match(bare) or DIFF.match(line):
-            continue
-        if bare.strip("`* ") in added or any(len(code) >= 2 * GIVEN_AWAY and code in bare for code in added):
+        in_diff = bool(DIFF.match(bare)) or (in_diff and line.startswith(("+", "-", " ")))
+        if in_diff or TRAILER.match(bare) or MERGE.match(bare) or _gives_away(bare, added):
             continue
         if any(re.search(rf"\b{re.escape(name)}\b", bare) for name in candidate.test_names if "_" in name):
             continue
         lines.append(_without_paths(line, candidate.paths))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _gives_away(line: str, added: set[str]) -> bool:
+    """Whether a line is one that the patch adds, or quotes a long one."""
+    return line.strip("`* ") in added or any(len(code) >= 2 * GIVEN_AWAY and code in line for code in added)
 
 
 def _without_paths(line: str, paths: Sequence[str]) -> str:
