@@ -72,12 +72,12 @@ class History:
             if not record:
                 continue
             sha, parents, seconds, message = record.split("\x1f", 3)
-            parent, *merged = parents.split() or [None]
+            parent, *merged = parents.split() or [""]
             date = _date(seconds)
             # a date that no calendar has: nothing could be dated by it
             if date is None or (since and date < since) or (until and date > until):
                 continue
-            yield Commit(sha, parent, tuple(str(one) for one in merged), date, message)
+            yield Commit(sha, parent or None, tuple(merged), date, message)
 
     def changes(self, old: str, new: str) -> list[Change]:
         """What differs between two commits; a renamed file is one gone and one new."""
