@@ -110,7 +110,7 @@ def test_of_a_merge_the_first_message_that_says_something_counts() -> None:
 
 def test_errors_are_told_without_places() -> None:
     text = (
-        "E   ImportError: cannot import name 'x' from 'shop' (/work/src/shop/__init__.py)\n"
+        "E   ImportError: cannot import name 'x' from 'shop' (/home/me/src/shop/__init__.py)\n"
         "tests/test_prices.py:12: ImportError\n"
     )
     assert first_error(text) == ["ImportError: cannot import name 'x' from 'shop' ()"]
