@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent import (  # noqa: F401  # they register themselves
+    eval_create_command,
     eval_grade_command,
     eval_report_command,
     serve_bench_command,

@@ -151,9 +151,9 @@ def open_repository(path: Path) -> Repository:
     """
     _check_git()
     if not path.exists():
-        raise UsageError(f"There is no folder {path}: give the repository's folder with --repo.")
+        raise UsageError(f"There is no folder {path}: give the repository's folder.")
     if not path.is_dir():
-        raise UsageError(f"{path} is not a folder: give the repository's folder with --repo.")
+        raise UsageError(f"{path} is not a folder: give the repository's folder.")
     root, git_dir, bare = _discover(path.resolve())
     where = root or git_dir
     try:
@@ -215,7 +215,7 @@ def _discover(path: Path) -> tuple[Path | None, Path, bool]:
                 f"{damaged} is not a usable git folder (incomplete or damaged): run 'git fsck' there or clone afresh."
             ) from None
         raise UsageError(
-            f"{path} is not in a git repository: give a repository's folder with --repo, "
+            f"{path} is not in a git repository: give a repository's folder, "
             "or make it one ('git init', 'git add -A', 'git commit')."
         ) from None
     if root is not None:

@@ -22,13 +22,17 @@ SCRATCH = "scratch"
 
 def workspace_of(repository: Repository, folder: Path) -> Workspace:
     """The tree to start from: the work tree's files as they are now, or HEAD's where there is none."""
-    objects = Path(repository.git("rev-parse", "--git-path", "objects").decode().strip())
-    where = repository.root or repository.git_dir
-    store = TreeStore(folder / TREES, (where / objects).resolve())
+    store = TreeStore(folder / TREES, objects_of(repository))
     if repository.root is not None:
         return Workspace.from_folder(store, repository.root, repository.list_files())
     wanted = set(repository.list_files())
     return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))
+
+
+def objects_of(repository: Repository) -> Path:
+    """The folder with the repository's objects."""
+    objects = os.fsdecode(repository.git("rev-parse", "--git-path", "objects").removesuffix(b"\n"))
+    return ((repository.root or repository.git_dir) / objects).resolve()
 
 
 @contextlib.contextmanager

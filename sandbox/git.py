@@ -53,6 +53,9 @@ SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/"
 """Folders a scan of the work tree does not enter."""
 
 
+DIFF_OPTIONS = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
+"""What makes a patch whole and a function of its two trees alone."""
+
 UNFINISHED = "unfinished-"
 """Beginning of the name of what in a store is still being made."""
 
@@ -255,8 +258,7 @@ class TreeStore:
 
     def diff(self, old: str, new: str) -> bytes:
         """The patch from one tree to another, with binary files, as `git apply` takes it."""
-        options = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
-        return self.git("diff-tree", "-p", "-r", *options, old, new)
+        return self.git("diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new)
 
     def changed_paths(self, old: str, new: str) -> list[tuple[str, str]]:
         """(status letter, path) of every file that differs between two trees."""

@@ -48,13 +48,7 @@ def read_setup_py(files: Files, found: Found) -> None:
     call = next((node for node in ast.walk(module) if _is_setup(node)), None)
     if not isinstance(call, ast.Call):
         return
-    names = {
-        target.id: node.value
-        for node in module.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    names = _constants(module)
     given = {word.arg: word.value for word in call.keywords if word.arg}
     values = {key: _literal(node, names) for key, node in given.items()}
     name = values.get("name")
@@ -141,12 +135,34 @@ def _is_setup(node: ast.AST) -> bool:
     return called == "setup"
 
 
+def _constants(module: ast.Module) -> dict[str, ast.expr]:
+    """What the module's own names stand for, with what is put into dictionaries later: `EXTRAS["tests"] = [...]`."""
+    names: dict[str, ast.expr] = {}
+    for node in module.body:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            assert isinstance(node, ast.Assign)
+            if isinstance(target, ast.Name):
+                names[target.id] = node.value
+            elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+                known = names.get(target.value.id)
+                if isinstance(
+                    known, ast.Dict
+                ):  # its value is taken now: it may be made of what the key had before
+                    value = ast.parse(repr(_literal(node.value, names)), mode="eval").body
+                    names[target.value.id] = ast.Dict([*known.keys, target.slice], [*known.values, value])
+    return names
+
+
 def _literal(node: ast.expr, names: dict[str, ast.expr], depth: int = 0) -> Any:
     """The value of a literal, with the module's own constants put in; None where it is computed."""
     if depth > 20:
         return None
     if isinstance(node, ast.Name):
         return _literal(names[node.id], names, depth + 1) if node.id in names else None
+    if isinstance(node, ast.Subscript):
+        whole = _literal(node.value, names, depth + 1)
+        key = _literal(node.slice, names, depth + 1)
+        return whole.get(key) if isinstance(whole, dict) and isinstance(key, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = (_literal(side, names, depth + 1) for side in (node.left, node.right))
         if isinstance(left, list) and isinstance(right, list):

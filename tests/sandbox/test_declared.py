@@ -227,6 +227,23 @@ setup(name="own", version="3", install_requires=BASE + ["beta"], python_requires
     assert [notice for notice in found.notices if "tests_require is computed" in notice]
 
 
+def test_extras_that_setup_py_adds_one_by_one_are_read() -> None:
+    found = declared(
+        {
+            "setup.py": """
+EXTRAS = {"yaml": ["alpha"]}
+EXTRAS["tests"] = EXTRAS["yaml"] + ["beta"]
+EXTRAS["tests"] = EXTRAS["tests"] + ["gamma"]
+EXTRAS["dev"] = EXTRAS["tests"] + compute()
+EXTRAS["docs"] = ["sphinx"]
+OTHER["tests"] = ["delta"]
+setup(name="own", extras_require=EXTRAS, install_requires=EXTRAS["none"])
+"""
+        }
+    )
+    assert found.requirements == ("alpha", "beta", "gamma")
+
+
 def test_setup_cfg_and_tox_are_read() -> None:
     found = declared(
         {

@@ -1,0 +1,1 @@
+"""Makes a benchmark of a repository's own history."""

@@ -1,0 +1,71 @@
+"""A repository's archive: a bare git folder with one commit for each instance, and no history.
+
+The same commits give the same bytes, whatever the repository was packed like.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from m3agent.sandbox.git import TreeStore
+
+CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+# Not one delta is taken over from how the repository was packed, and threads would cut the work differently each time.
+PACKING = (
+    "--no-reuse-delta",
+    "--no-reuse-object",
+    "--threads=1",
+    "--window=10",
+    "--depth=50",
+    "--compression=6",
+)
+
+
+def pack(store: TreeStore, refs: Mapping[str, str], name: str, scratch: Path) -> bytes:
+    """The archive, a tar in gzip: `name`.git with these refs, by name, each the id of a commit without parents.
+
+    scratch: an empty folder. Raises GitFailed where the store lacks some of it.
+    """
+    commits = sorted(set(refs.values()))
+    wanted = store.git("rev-list", "--objects", "--no-walk=unsorted", *commits)
+    target = str(scratch.resolve() / "pack")  # git runs in the store's folder
+    store.git("pack-objects", "-q", *PACKING, target, stdin=wanted)
+    files = {
+        "HEAD": b"ref: refs/heads/main\n",
+        "config": CONFIG.encode(),
+        "packed-refs": "".join(f"{sha} {ref}\n" for ref, sha in sorted(refs.items())).encode(),
+        "shallow": "".join(f"{sha}\n" for sha in commits).encode(),
+    }
+    for part in scratch.glob("pack-*"):
+        if part.suffix in {".pack", ".idx"}:
+            files[f"objects/pack/{part.name}"] = part.read_bytes()
+    return _tar(f"{name}.git", files)
+
+
+def _tar(root: str, files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for folder in (
+            "",
+            "/objects",
+            "/objects/info",
+            "/objects/pack",
+            "/refs",
+            "/refs/heads",
+            "/refs/tags",
+        ):
+            info = tarfile.TarInfo(f"{root}{folder}")
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(info)
+        for name, content in sorted(files.items()):
+            info = tarfile.TarInfo(f"{root}/{name}")
+            info.size, info.mode = len(content), 0o644
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,158 @@
+"""The folder that is made: rows, what an agent may see of them, the repository's archive, and what was tried.
+
+    instances.jsonl                        whole rows; only for who grades
+    agent_view.jsonl                       of each row what an agent may see
+    repos/OWNER__NAME.shallow.git.tar.gz   the instances' bases
+    create.json                            each candidate that was tried, and what came of it
+
+Each file appears whole or not at all, and what a row names is there before the row: a folder is usable at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.report.write import write_page
+from m3agent.evals.create.archive import pack
+from m3agent.evals.create.build import folder_name
+from m3agent.sandbox.git import TreeStore
+
+ROWS, VIEW, TRIED, LOCK = "instances.jsonl", "agent_view.jsonl", "create.json", ".lock"
+SEEN = (
+    "instance_id",
+    "repo",
+    "base_commit",
+    "problem_statement",
+    "version",
+    "environment",
+    "repo_archive",
+    "repo_ref",
+)
+"""Fields of a row that an agent may see."""
+HIDDEN = ("test_cmd_full",)
+"""Of its environment, what it may not: it names the test files."""
+
+
+class Tried(BaseModel):
+    """A candidate that was validated. seconds: that it took."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    verdict: Literal["valid", "invalid"]
+    reason: str
+    instance_id: str
+    title: str
+    score: int
+    seconds: float
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    v: Literal[1] = 1
+    repo: str
+    tried: dict[str, Tried] = Field(default_factory=dict)
+
+
+class Made:
+    """A folder of instances that is being made. `tried` is by the id of the fix's commit, `rows` by instance."""
+
+    def __init__(
+        self, path: Path, repo: str, tried: dict[str, Tried], rows: dict[str, dict[str, Any]]
+    ) -> None:
+        self.path = path.resolve()  # git runs in folders of its own
+        self.repo = repo
+        self.tried = tried
+        self.rows = rows
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, repo: str) -> Iterator[Made]:
+        """A new folder, or one to go on with; held for this process until the end.
+
+        Raises:
+            UsageError: it holds something else, another repository's instances or damaged ones, or is in use.
+            EnvironmentFault: it cannot be written.
+        """
+        if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / TRIED).exists())):
+            raise UsageError(f"{path} is not empty and no folder of instances: give a new one.")
+        try:
+            (path / "repos").mkdir(parents=True, exist_ok=True)
+            lock = (path / LOCK).open("w")
+        except OSError as error:
+            raise EnvironmentFault(f"{path} cannot be written: {error.strerror}.") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(
+                    f"Another process works in {path}: wait for it, or give another folder."
+                ) from None
+            file, rows = _read(path, repo)
+            if file.repo != repo:
+                raise UsageError(
+                    f"{path} holds instances of {file.repo}, not of {repo}: give another folder."
+                )
+            made = cls(path, repo, file.tried, rows)
+            made._write_tried()
+            yield made
+
+    @property
+    def archive(self) -> Path:
+        """Where the repository's archive is, or will be."""
+        return self.path / "repos" / f"{folder_name(self.repo)}.shallow.git.tar.gz"
+
+    def add(self, sha: str, tried: Tried, row: dict[str, Any] | None, store: TreeStore) -> None:
+        """Keep what came of a candidate; with a row, an instance more. Raises EnvironmentFault where it cannot be."""
+        if row is not None:
+            rows = {**self.rows, row["instance_id"]: row}
+            refs = {one["repo_ref"]: one["base_commit"] for one in rows.values()}
+            with tempfile.TemporaryDirectory() as scratch:
+                write_page(self.archive, pack(store, refs, folder_name(self.repo), Path(scratch)))
+            self.rows = rows
+            write_page(self.path / VIEW, _lines(view(one) for one in rows.values()))
+            write_page(self.path / ROWS, _lines(iter(rows.values())))
+        self.tried[sha] = tried
+        self._write_tried()
+
+    def _write_tried(self) -> None:
+        file = _File(repo=self.repo, tried=self.tried)
+        write_page(self.path / TRIED, file.model_dump_json(indent=1).encode() + b"\n")
+
+
+def view(row: dict[str, Any]) -> dict[str, Any]:
+    """What an agent may see of a row."""
+    environment = {name: value for name, value in row["environment"].items() if name not in HIDDEN}
+    return {name: row[name] for name in SEEN} | {"environment": environment}
+
+
+def _read(path: Path, repo: str) -> tuple[_File, dict[str, dict[str, Any]]]:
+    if not (path / TRIED).exists():
+        return _File(repo=repo), {}
+    try:
+        file = _File.model_validate_json((path / TRIED).read_bytes())
+        rows = {}
+        if (path / ROWS).exists():
+            for line in (path / ROWS).read_bytes().split(b"\n"):
+                if line.strip():
+                    row = json.loads(line)
+                    rows[row["instance_id"]] = row
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        said = str(error).splitlines()[0]
+        raise UsageError(
+            f"{path} cannot be gone on with, its files are damaged ({said}): give a new folder."
+        ) from None
+    return file, rows
+
+
+def _lines(rows: Iterator[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)

@@ -1,0 +1,178 @@
+"""A repository's history, read from a store of ours: nothing that the repository says is ever followed.
+
+The store has the repository's objects through alternates, and none of its configuration, hooks, attributes, replaced
+objects or remotes. Of the repository itself only its head, its tags and where it is cut off are asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.repository import Repository, open_repository, origin_url
+from m3agent.agent.workspaces import objects_of
+from m3agent.sandbox.git import DIFF_OPTIONS, GitFailed, TreeStore
+
+SUBMODULE = 0o160000
+ABSENT = 0
+FIELDS = "%H%x1f%P%x1f%ct%x1f%B"
+RELEASE = re.compile(r"\d+(?:\.\d+)+(?:[._-]?(?:a|b|c|rc|alpha|beta|post|dev)[._-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit: its first parent (None where there is none, or none here), the others, when it was made, what it says."""
+
+    sha: str
+    parent: str | None
+    merged: tuple[str, ...]
+    date: datetime
+    message: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A path that differs between two trees: git's modes (0: not there) and blob ids."""
+
+    path: str
+    old_mode: int
+    new_mode: int
+    old: str
+    new: str
+
+
+class History:
+    """The first-parent history of a repository's head."""
+
+    def __init__(self, store: TreeStore, head: str, name: str, tags: bytes = b"") -> None:
+        self.store = store
+        self.head = head
+        self.name = name
+        """Owner and name, or only a name where no remote tells the owner."""
+        if tags:
+            self.store.git("update-ref", "--stdin", "-z", stdin=tags)
+
+    def commits(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Commit]:
+        """The commits made within these times, newest first in the order of the history.
+
+        Raises:
+            EnvironmentFault: the repository is damaged.
+        """
+        try:
+            out = self.store.git("log", "--first-parent", "-z", f"--format={FIELDS}", self.head)
+        except GitFailed as error:
+            raise EnvironmentFault(f"the history cannot be read: {error}") from None
+        for record in out.decode(errors="replace").split("\0"):
+            if not record:
+                continue
+            sha, parents, seconds, message = record.split("\x1f", 3)
+            parent, *merged = parents.split() or [""]
+            date = _date(seconds)
+            # a date that no calendar has: nothing could be dated by it
+            if date is None or (since and date < since) or (until and date > until):
+                continue
+            yield Commit(sha, parent or None, tuple(merged), date, message)
+
+    def changes(self, old: str, new: str) -> list[Change]:
+        """What differs between two commits; a renamed file is one gone and one new."""
+        out = self.store.git("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
+        found = out.split(b"\0")
+        changes = []
+        for meta, path in zip(found[:-1:2], found[1::2], strict=True):
+            old_mode, new_mode, before, after, _ = meta.removeprefix(b":").decode().split()
+            name = path.decode(errors="surrogateescape")
+            changes.append(Change(name, int(old_mode, 8), int(new_mode, 8), before, after))
+        return changes
+
+    def diff(self, old: str, new: str, paths: Sequence[str]) -> bytes:
+        """The patch between two commits, of these paths only, as `git apply` takes it."""
+        return self.store.git(
+            "--literal-pathspecs", "diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new, "--", *paths
+        )
+
+    def messages_merged(self, commit: Commit) -> list[str]:
+        """What the commits say that a merge brought in, oldest first, at most twenty."""
+        if commit.parent is None or not commit.merged:
+            return []
+        limits = ("--no-merges", "--max-count=20", f"^{commit.parent}")
+        try:
+            out = self.store.git("log", "-z", "--reverse", "--format=%B", *limits, *commit.merged)
+        except GitFailed:  # cut off there
+            return []
+        return [message for message in out.decode(errors="replace").split("\0") if message.strip()]
+
+    def whole(self, commit: str) -> bool:
+        """Whether all of a commit's files are here; a partial clone lacks some."""
+        try:
+            self.store.git("rev-list", "--objects", "--no-walk", "--quiet", commit)
+        except GitFailed:
+            return False
+        return True
+
+    def release(self, commit: str) -> str | None:
+        """The version of the release that a commit comes after, from the nearest tag that holds one."""
+        try:
+            out = self.store.git("describe", "--tags", "--abbrev=0", "--match=*[0-9].[0-9]*", commit)
+        except GitFailed:  # no such tag
+            return None
+        found = RELEASE.search(out.decode(errors="replace"))
+        return found[0] if found else None
+
+
+def open_history(path: Path, scratch: Path, name: str | None = None) -> History:
+    """The history of the repository that `path` lies in, or of a bare one; `scratch` is a folder for the store.
+
+    Raises:
+        UsageError: there is no such repository, it has no commit, or it is of a kind that is not read.
+        EnvironmentFault: git or the repository cannot be used.
+    """
+    repository = open_repository(path)
+    if len(repository.head) != 40:
+        raise UsageError(f"{path} is a repository with SHA-256 ids, which is not read: convert it to SHA-1.")
+    store = TreeStore(scratch / "history.git", objects_of(repository))
+    if repository.shallow:
+        shutil.copyfile(_inside(repository, "shallow"), store.git_dir / "shallow")
+    return History(store, repository.head, name or _name(repository), _tags(repository))
+
+
+def _inside(repository: Repository, name: str) -> Path:
+    found = repository.git("rev-parse", "--git-path", name).decode(errors="surrogateescape").strip()
+    return (repository.root or repository.git_dir) / found
+
+
+def _tags(repository: Repository) -> bytes:
+    """The repository's tags, as `git update-ref --stdin -z` takes them; those on something else than a commit not."""
+    listing = "--format=%(refname) %(objecttype) %(objectname) %(*objecttype) %(*objectname)"
+    commands = []
+    for line in repository.git("for-each-ref", listing, "refs/tags").splitlines():
+        ref, *words = line.split(b" ")
+        target = next((words[i + 1] for i in (0, 2) if words[i] == b"commit"), None)
+        if target is not None:
+            commands.append(b"update " + ref + b"\0" + target + b"\0\0")
+    return b"".join(commands)
+
+
+def _name(repository: Repository) -> str:
+    """Owner and name as the remote's address ends; without a remote, the folder's name."""
+    address = origin_url(repository) or ""
+    found = (
+        re.search(r"[/:]([^/:]+)/([^/]+?)(?:\.git)?/?$", address)
+        if "://" in address or "@" in address
+        else None
+    )
+    folder = repository.root or repository.git_dir
+    return f"{found[1]}/{found[2]}" if found else folder.name.removesuffix(".git")
+
+
+@functools.cache
+def _date(seconds: str) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

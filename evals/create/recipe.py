@@ -1,0 +1,108 @@
+"""How an instance's environment is made, found from its files and its date: Python, packages, installation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from m3agent.evals.create.history import Commit, History
+from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.found import Files, Found, table
+from m3agent.sandbox.environment import acceptable_pythons, files_of
+from m3agent.sandbox.workspace import Workspace
+
+RELEASED = {
+    6: date(2016, 12, 23),
+    7: date(2018, 6, 27),
+    8: date(2019, 10, 14),
+    9: date(2020, 10, 5),
+    10: date(2021, 10, 4),
+    11: date(2022, 10, 24),
+    12: date(2023, 10, 2),
+    13: date(2024, 10, 7),
+    14: date(2025, 10, 7),
+}
+"""When each minor version of Python 3 came out (PEPs 494, 537, 569, 596, 619, 664, 693, 719, 745)."""
+SETTLED = timedelta(days=183)
+"""How long after that most packages had wheels for it."""
+UNKNOWN = "0.0.0"
+CLASSIFIER = re.compile(r"Programming Language :: Python :: 3\.(\d+)\b")
+BUILD_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+
+# Tools that take a version from git's tags, which an instance has not: how each is named in build files, and the
+# variable from which it takes the version instead (of each tool's own documentation).
+VERSIONED_BY_TAGS = (
+    (
+        re.compile(r"setuptools[_-]scm|hatch-vcs|flit[_-]scm|vcs[_-]versioning", re.IGNORECASE),
+        "SETUPTOOLS_SCM_PRETEND_VERSION",
+    ),
+    (re.compile(r"\bpbr\b"), "PBR_VERSION"),
+    (re.compile(r"poetry-dynamic-versioning"), "POETRY_DYNAMIC_VERSIONING_BYPASS"),
+    (re.compile(r"pdm-backend|pdm-pep517"), "PDM_BUILD_SCM_VERSION"),
+)
+
+
+def recipe_of(
+    history: History, base: str, commit: Commit, python: str | None, available: Sequence[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """A row's `environment` without the command that names test files, and its `version`.
+
+    python: the minor version to use whatever is declared. available: those that can be had; empty: any.
+    """
+    files = files_of(Workspace(history.store, base))
+    declared = read_declared(files)
+    texts = [files.text(name, Found()) or "" for name in BUILD_FILES]
+    release = history.release(base)
+    minor = python or choose_python(accepted(declared, texts), commit.date.date(), available)
+    lines = [line.partition(" --hash")[0] for line in declared.requirements]
+    has_pytest = any(canonicalize_name(Requirement(line).name) == "pytest" for line in lines)
+    return {
+        "python_official": minor,
+        "python_used": minor,
+        "base": None,
+        "requirements_txt": "".join(f"{line}\n" for line in lines) or None,
+        "packages": None,
+        "pip_packages": [] if has_pytest else ["pytest"],
+        "pre_install": [],
+        "install": "python -m pip install -e ." if is_installable(files) else None,
+        "env": {name: release or UNKNOWN for sign, name in VERSIONED_BY_TAGS if any(map(sign.search, texts))},
+        "test_cmd": "pytest -rA",
+        "extra_pip": [],
+        "services": [],
+        "exclude_newer": _utc(commit.date),
+    }, release or ""
+
+
+def choose_python(accepts: Sequence[str], day: date, available: Sequence[str] = ()) -> str:
+    """The newest minor version that was settled on a day; else the oldest after it.
+
+    accepts: what the project accepts; empty: any. Where nothing that it accepts can be had, what can be had is chosen
+    from as if it had said nothing.
+    """
+    known = [minor for minor in RELEASED if not available or f"3.{minor}" in available]
+    fit = [minor for minor in known if not accepts or f"3.{minor}" in accepts] or known or list(RELEASED)
+    settled = [minor for minor in fit if RELEASED[minor] + SETTLED <= day]
+    return f"3.{max(settled) if settled else min(fit)}"
+
+
+def accepted(declared: Declared, texts: Sequence[str]) -> tuple[str, ...]:
+    """Minor versions that the project accepts, as it declares; where it does not, those that its classifiers list."""
+    named = {f"3.{minor}" for text in texts for minor in CLASSIFIER.findall(text)}
+    return acceptable_pythons(declared) or tuple(sorted(named))
+
+
+def is_installable(files: Files) -> bool:
+    """Whether pip can install the tree: a pyproject.toml may be there only to configure other tools."""
+    whole = files.toml("pyproject.toml", Found())
+    return "setup.py" in files.paths or bool(
+        table(whole, "project") or table(whole, "build-system") or table(whole, "tool", "poetry")
+    )
+
+
+def _utc(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,146 @@
+"""The issue that an instance's agent is given: what the fix's author said, and what a user would have seen.
+
+From the message goes out what is not about the fault (trailers, merge lines) and what gives the fix away as far as
+rules can tell: diffs, lines of the patch, names of its files and of its new tests. Where hardly more than a title is
+left, the first errors of the failing tests are added, from the run before the fix; nothing is taken from the fix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+
+from m3agent.evals.create.mine import Candidate
+
+MOST_TESTS = 5
+"""Failing tests of which the errors are told."""
+MOST_CHARACTERS = 6000
+"""Of a message: what is longer is a changelog."""
+MOST_WIDTH = 500
+ERROR_LINES, ERROR_WIDTH = 4, 200
+TERSE = 12
+"""Words besides the title below which a message describes no fault."""
+GIVEN_AWAY = 12
+"""Characters from which on a line of the patch is recognised when a message quotes it."""
+
+TRAILER = re.compile(
+    r"(?:[A-Z][A-Za-z]*-)+(?:by|to|id|on|url|message-id|of|for)\s*:\s|(?:git-svn-id|change-id|cherry picked from)\b|"
+    r"\(cherry picked from |\* commit '|Conflicts?:$|pre-commit\b",
+    re.IGNORECASE,
+)
+MERGE = re.compile(
+    r"Merge(?:d)? (?:pull request|branch|remote|in |tag|commit|PR|[\w./-]+ into )", re.IGNORECASE
+)
+SKIP_CI = re.compile(r"\s*\[(?:skip ci|ci skip|skip [\w-]+)\]", re.IGNORECASE)
+DIFF = re.compile(r"diff --git |index [0-9a-f]{7,}\.\.|@@ -|\+\+\+ \S|--- \S")
+"""Where a diff begins, or goes on; what follows it with a sign or a blank belongs to it."""
+REFERENCE = re.compile(
+    r"[-*\s]*(?:(?:close|resolve|fix|ref|refs|reference|see|issue|pr|gh)(?:e?[sd])?\s*:?\s*)?"
+    r"(?:(?:[\w.-]+/[\w.-]+)?#\d+|https?://\S+|,|and|\s|\.|\(|\))+",
+    re.IGNORECASE,
+)
+"""A line that only points somewhere: it stays, and says nothing of the fault."""
+PATH = re.compile(
+    r"(?:\s+(?:in|of|from|to|at|for|inside|into|within))?\s+[`'\"(]*(?:[\w.-]+/)*[\w-]+\.(?:py|pyi|cfg|toml|ini|rst|md|txt)\b"
+    r"(?::\d+)?[`'\")]*"
+)
+ERROR = re.compile(r"(?:[\w.]+\.)?\w*(?:Error|Exception|Warning|Exit|Interrupt|Failed)\b.*")
+LOCATION = re.compile(r"(?:[\w.~-]*/)+[\w.-]+\.py(?::\d+)?:?\s*|\b[\w-]+\.py:\d+:?\s*")
+ADDRESS = re.compile(r"\b0x[0-9a-f]{4,}\b")
+
+
+def statement_of(candidate: Candidate, errors: Mapping[str, str]) -> tuple[str, str]:
+    """The statement and where it is from: `message`, `message and tests` or `tests`.
+
+    errors: the text of each failing test's error before the fix, by its id.
+    """
+    said = told(candidate)
+    lines = [line for line in said.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
+    body = [line for line in lines[1:] if not line.startswith("* ")]  # a squashed branch's titles
+    if len(re.findall(r"\w{2,}", " ".join(body))) >= TERSE:
+        return f"{said}\n", "message"
+    if not body:
+        said = "\n".join(line for line in said.splitlines() if not line.startswith("* ")).strip()
+    seen = seen_by_users(errors)
+    if not lines:
+        first = next((summary[0] for summary in map(first_error, errors.values()) if summary), "A fault")
+        return "\n\n".join(filter(None, (first, said, seen))) + "\n", "tests"
+    return f"{said}\n\n{seen}\n", "message and tests"
+
+
+def told(candidate: Candidate) -> str:
+    """The first of a candidate's messages that says something, without what gives the fix away."""
+    texts = [_cleaned(message, candidate) for message in candidate.messages]
+    return next((text for text in texts if _says_something(text)), texts[0] if texts else "")
+
+
+def seen_by_users(errors: Mapping[str, str]) -> str:
+    """A report of failing tests: their names, without files, and what each raises."""
+    lines = ["This is what I see:", ""]
+    shown = dict(sorted(errors.items())[:MOST_TESTS])
+    for ident, text in shown.items():
+        name = ident.partition("::")[2].partition("[")[0] or "importing the tests"
+        what = first_error(text)
+        lines.append(f"- `{name}` fails" + (":" if what else "."))
+        lines += ["", "  ```", *(f"  {line}" for line in what), "  ```", ""] if what else []
+    if len(errors) > len(shown):
+        lines.append(f"{len(errors) - len(shown)} more fail in the same way or a similar one.")
+    return "\n".join(lines).rstrip()
+
+
+def first_error(text: str) -> list[str]:
+    """What a failing test raised, in at most four lines without places in files."""
+    said = [line[1:].strip() for line in text.splitlines() if re.match(r"E(?:\s|$)", line)]
+    if not said:
+        said = [line.strip() for line in text.splitlines() if ERROR.match(line.strip())][-1:]
+    lines = (ADDRESS.sub("0x", LOCATION.sub("", line)).strip() for line in said)
+    return [line[:ERROR_WIDTH] for line in lines if line][:ERROR_LINES]
+
+
+def _cleaned(message: str, candidate: Candidate) -> str:
+    added = _added_lines(candidate.patch)
+    lines: list[str] = []
+    in_diff = False
+    for raw in message[:MOST_CHARACTERS].replace("\r\n", "\n").splitlines():
+        line = SKIP_CI.sub("", raw.rstrip()[:MOST_WIDTH])
+        bare = line.strip()
+        in_diff = bool(DIFF.match(bare)) or (in_diff and line.startswith(("+", "-", " ")))
+        if in_diff or TRAILER.match(bare) or MERGE.match(bare) or _gives_away(bare, added):
+            continue
+        if any(re.search(rf"\b{re.escape(name)}\b", bare) for name in candidate.test_names if "_" in name):
+            continue
+        lines.append(_without_paths(line, candidate.paths))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _gives_away(line: str, added: set[str]) -> bool:
+    """Whether a line is one that the patch adds, or quotes a long one."""
+    return line.strip("`* ") in added or any(len(code) >= 2 * GIVEN_AWAY and code in line for code in added)
+
+
+def _without_paths(line: str, paths: Sequence[str]) -> str:
+    """A line without names of files; where nothing else stands in it, without anything."""
+    for path in paths:
+        line = line.replace(path, " a.py") if path in line and path.endswith(".py") else line
+    left = PATH.sub("", f" {line}").removeprefix(" ") if PATH.search(f" {line}") else line
+    for name in {PurePosixPath(path).name for path in paths if "." in path}:
+        left = left.replace(name, "the file")
+    return left if re.search(r"\w{2}", left) else ""
+
+
+def _added_lines(patch: str) -> set[str]:
+    lines = (
+        line[1:].strip() for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")
+    )
+    return {line for line in lines if len(line) >= GIVEN_AWAY}
+
+
+def _says_something(text: str) -> bool:
+    """Whether a title tells more than that something was fixed."""
+    title = next((line for line in text.splitlines() if line.strip() and not REFERENCE.fullmatch(line)), "")
+    words = set(re.findall(r"[a-z]{2,}", title.lower()))
+    return (
+        len(words - {"fix", "fixes", "fixed", "bug", "bugs", "issue", "wip", "tests", "test", "the", "merge"})
+        >= 2
+    )

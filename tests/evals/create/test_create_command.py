@@ -1,0 +1,158 @@
+"""`m3agent eval create` as people start it, over real histories and in real sandboxes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from m3agent.evals.create.sandboxed import compared
+from m3agent.sandbox.open import Backend
+from m3agent.tools.test_runner import TestReport
+from tests.evals.create.history_of import FIRST, FIX, FIXED, MORE_TEST, TEST, Repo
+
+COMMAND = [sys.executable, "-m", "m3agent.agent.start", "eval", "create"]
+
+
+def create(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def tried(folder: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads((folder / "create.json").read_text())["tried"]
+    return found
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """Two fixes, the newer one with a title only, and before them a change whose test passes without it."""
+    made = Repo(tmp_path / "calc")
+    made.commit(FIRST, "Begin")
+    made.commit(
+        {"calc.py": "X = 1\n" + str(FIRST["calc.py"]), "tests/test_calc.py": TEST + "\nY = 1\n"},
+        "Fix nothing",
+    )
+    made.commit(
+        FIX, "Sums are differences\n\nAdding one and two gives minus one, and I would expect three of it.\n"
+    )
+    more = MORE_TEST + "\n\ndef test_text():\n    assert add('a', 1) == 'a1'\n"
+    fixed = FIXED.replace("return a + b", "return a + b if isinstance(b, type(a)) else f'{a}{b}'")
+    made.commit({"calc.py": fixed, "tests/test_calc.py": more}, "Fix crash for text and numbers")
+    return made
+
+
+def test_instances_are_made_validated_and_gone_on_with(
+    repo: Repo, best_backend: Backend, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    common = (repo.folder, "-o", out, "--sandbox", best_backend)
+    done = create(*common, "--limit", "1")
+    assert done.returncode == 0, done.stderr
+    (first,) = done.stdout.split()
+    done = create(*common)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 2 and done.stdout.split()[0] == first
+    rows = [json.loads(line) for line in (out / "instances.jsonl").read_text().splitlines()]
+    assert [json.loads(row["FAIL_TO_PASS"]) for row in rows] == [
+        ["tests/test_calc.py::test_text"],
+        ["tests/test_calc.py::test_sum"],
+    ]
+    assert json.loads(rows[0]["PASS_TO_PASS"]) == [
+        "tests/test_calc.py::test_sum",
+        "tests/test_calc.py::test_zero",
+    ]
+    assert [row["statement_source"] for row in rows] == ["message and tests", "message"]
+    assert "Fix crash for text and numbers\n" in rows[0]["problem_statement"]
+    assert (
+        "- `test_text` fails:\n\n  ```\n  TypeError: can only concatenate str" in rows[0]["problem_statement"]
+    )
+    verdicts = {record["title"]: record["verdict"] for record in tried(out).values()}
+    assert verdicts.pop("Fix nothing") == "invalid" and set(verdicts.values()) == {"valid"}
+    kept = {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
+    done = create(*common)
+    assert done.returncode == 0 and "trying" not in done.stderr
+    assert kept == {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
+
+
+@pytest.mark.slow
+def test_an_interruption_leaves_a_folder_to_go_on_with(
+    repo: Repo, best_backend: Backend, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = [*COMMAND, str(repo.folder), "-o", str(out), "--sandbox", best_backend]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (out / "instances.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 130
+    assert len((out / "instances.jsonl").read_text().splitlines()) == 1
+    assert not list(out.glob(".trial-*"))
+    done = create(*arguments[len(COMMAND) :])
+    assert done.returncode == 0 and len(done.stdout.split()) == 2
+    assert len(tried(out)) == 3
+
+
+def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
+    done = create(repo.folder, "--dry-run")
+    assert done.returncode == 0 and done.stdout.splitlines()[0].split() == ["COMMIT", "DATE", "FIX", "TITLE"]
+    assert [line[30:].strip() for line in done.stdout.splitlines()[1:]] == [
+        "Fix crash for text and numbers",
+        "Fix nothing",
+        "Sums are differences",
+    ]
+    assert "4 commits looked at, 3 candidates" in done.stderr
+    done = create(repo.folder, "--dry-run", "--until", "2024-01-03", "--since", "2024-01-03")
+    assert [line[30:].strip() for line in done.stdout.splitlines()[1:]] == ["Sums are differences"]
+
+
+def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "site")
+    repo.commit({"index.html": "a\n"})
+    repo.commit({"index.html": "b\n"}, "Fix")
+    done = create(repo.folder, "-o", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "0 instances of site" in done.stderr and "1 changes no Python source" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{repo}"], "Give the folder for the instances with -o"),
+        (["{repo}", "-o", "{repo}"], "is not empty and no folder of instances"),
+        (["{repo}", "--dry-run", "--since", "yesterday"], "--since yesterday: write a day as 2024-05-31"),
+        (["{repo}", "--dry-run", "--python", "2.7"], "--python 2.7: write a minor version"),
+        (["{repo}", "--dry-run", "--name", "../x"], "--name ../x: write it as owner/name"),
+        (["{repo}/none", "--dry-run"], "There is no folder"),
+    ],
+)
+def test_wrong_use_gets_one_sentence(arguments: list[str], said: str, repo: Repo) -> None:
+    done = create(*(argument.format(repo=repo.folder) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("m3agent: ") and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def report(passed: str = "", failed: str = "", skipped: str = "", *, complete: bool = True) -> TestReport:
+    sets = (tuple(passed.split()), tuple(failed.split()), (), tuple(skipped.split()))
+    return TestReport(*sets, {}, complete, False, 1.0, 0, "no tests ran", False)
+
+
+def test_only_tests_that_pass_in_every_run_with_the_fix_count() -> None:
+    found = compared(report("a b", "c d", "s"), [report("a c d s"), report("a b c s")])
+    assert (found.fail_to_pass, found.pass_to_pass, found.reason) == (("c",), ("a",), "")
+    assert compared(report("a"), [report("a"), report("a", complete=False)]).reason
+    assert compared(report("a"), [report()]).reason == "the tests cannot be run with the fix: no tests ran"
+
+
+def test_what_is_started_is_gone_with_it(repo: Repo, tmp_path: Path) -> None:
+    """The store with the repository's objects lies in the state folder for the time of one command."""
+    create(repo.folder, "--dry-run")
+    scratch = Path(os.environ["M3AGENT_STATE"]) / "scratch"
+    assert not list(scratch.iterdir())
