@@ -18,6 +18,7 @@ from m3agent.agent import (  # noqa: F401  # they register themselves
     eval_create_command,
     eval_grade_command,
     eval_report_command,
+    eval_run_command,
     serve_bench_command,
     serve_check_command,
     serve_command,
@@ -33,6 +34,7 @@ from m3agent.agent.console import (
     PullRequest,
     Repo,
     SandboxKind,
+    Thinking,
     end,
     faults,
     print_bytes,
@@ -74,14 +76,6 @@ app.command("report")(report)
 app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
 app.add_typer(eval_app, name="eval")
-
-
-class Thinking(StrEnum):
-    """M3's thinking modes."""
-
-    enabled = "enabled"
-    disabled = "disabled"
-    adaptive = "adaptive"
 
 
 class Prefix(StrEnum):

@@ -26,6 +26,14 @@ class SandboxKind(StrEnum):
     bwrap = "bwrap"
 
 
+class Thinking(StrEnum):
+    """M3's thinking modes."""
+
+    enabled = "enabled"
+    disabled = "disabled"
+    adaptive = "adaptive"
+
+
 Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens the model may write.", metavar="N")]

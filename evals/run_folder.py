@@ -14,7 +14,8 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,6 +24,8 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.evals.results import Result, RunConfig, Verdict
 
 RUN, RESULT, PATCH, LOCK = "run.json", "result.json", "patch.diff", "lock"
+LEFTOVERS_SECONDS = 90.0
+"""Until what a killed process left is gone; its keepers end it within `evals.run.child.GRACE_SECONDS` and a little."""
 
 
 class _RunFile(BaseModel):
@@ -85,20 +88,35 @@ class RunFolder:
         return cls(path, config, repos)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder for this process. Raises UsageError where another one works in it."""
+    def locked(self, say: Callable[[str], None] = lambda _: None) -> Iterator[int]:
+        """Hold the folder for this process. The descriptor is for child processes that work in it: the folder stays
+        locked until they too are gone. What a killed process left running is waited for, and `say` is told.
+
+        Raises UsageError where another one works in it.
+        """
         try:
-            file = (self.path / LOCK).open("w")
+            file = (self.path / LOCK).open("a+")
         except OSError as error:
             raise _cannot_write(self.path, error) from None
         with file:
+            until, told = time.monotonic() + LEFTOVERS_SECONDS, False
+            while not _lock(file.fileno()):
+                file.seek(0)
+                if _runs(file.read()) or time.monotonic() > until:
+                    raise UsageError(
+                        f"Another process works in {self.path}: wait for it, or give another folder."
+                    )
+                if not told:
+                    say(f"waiting for the end of what an earlier process left running in {self.path}")
+                told = True
+                time.sleep(0.1)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(
-                    f"Another process works in {self.path}: wait for it, or give another folder."
-                ) from None
-            yield
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+            except OSError as error:
+                raise _cannot_write(self.path, error) from None
+            yield file.fileno()
 
     def attempt(self, instance_id: str, number: int) -> Path:
         """The folder of an attempt, there or not."""
@@ -153,6 +171,27 @@ class RunFolder:
         """Attempts to be made: those without a result, and those that only the infrastructure kept from one."""
         kept = {(r.instance_id, r.attempt) for r in self.results() if r.verdict is not Verdict.INFRA}
         return [attempt for attempt in self.wanted() if attempt not in kept]
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _runs(pid: str) -> bool:
+    """Whether the process that wrote its number into the lock is there; it is taken to be where that cannot be told."""
+    if not pid.isdecimal():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _write(path: Path, content: bytes) -> None:

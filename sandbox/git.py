@@ -49,6 +49,8 @@ JUNK = (
     ".venv/",
     "node_modules/",
 )
+_FULL = ("No space left", "Disk quota", "Out of diskspace")
+"""The system's words for a disk that is full, and git's own."""
 SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/") and "*" not in name))
 """Folders a scan of the work tree does not enter."""
 
@@ -105,7 +107,7 @@ def run_git(
         raise GitFailed("git is not installed: install it and try again") from None
     if done.returncode not in ok:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        if any("No space left" in line or "Disk quota" in line for line in lines):
+        if any(words in line for words in _FULL for line in lines):
             raise DiskFull(
                 "the disk is full: git could not write the session's objects; make room and try again"
             )

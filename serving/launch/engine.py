@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from m3agent.serving.launch import keeper
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.job import Start
+from m3agent.serving.launch.kept import start_kept
 from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LAST_LOG, LOG
 
@@ -44,23 +42,15 @@ class Engine:
         if path.exists():
             path.replace(folder / LAST_LOG)
         path.touch(mode=0o600)
-        keep = {
-            "argv": list(start.argv),
-            "log": str(path),
-            "grace": GRACE_SECONDS,
-            "patience": ORPHAN_SECONDS,
-            "cleanup": list(start.cleanup) if start.cleanup else None,
-        }
         env = {name: value for name, value in environ.items() if name not in SECRETS}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-I", "-S", keeper.__file__, json.dumps(keep)),
-            stdin=asyncio.subprocess.PIPE,  # closes with us
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+        process = await start_kept(
+            start.argv,
+            log=path,
+            grace=GRACE_SECONDS,
+            patience=ORPHAN_SECONDS,
+            cleanup=start.cleanup or (),
             env={**env, "PYTHONUNBUFFERED": "1", **start.env},
             cwd=folder,
-            start_new_session=True,  # Ctrl-C is for us, who then ask it to end
         )
         return cls(name, process, folder)
 

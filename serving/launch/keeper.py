@@ -6,6 +6,7 @@ none. Linux hands orphans to the nearest ancestor that asks for them (PR_SET_CHI
 one of them, also those that left the process group, and ends them. It ends the command itself when it is told to
 (SIGTERM), when its standard input closes, which is how a launcher that was killed says so, and the command is told when
 the keeper is killed (PR_SET_PDEATHSIG). Exit code: the command's, 128 + N after signal N, 127 where it cannot be started.
+The same holds for what is no engine: an agent that a benchmark measures.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def descendants(of: int) -> list[int]:
     return found
 
 
+def _tell(child: subprocess.Popen[bytes], like_ctrl_c: bool) -> None:
+    """Ask the command to end."""
+    if not like_ctrl_c:
+        child.terminate()
+    elif child.poll() is None:  # it leads its group, so the group is there as long as it is not buried
+        os.killpg(child.pid, signal.SIGINT)
+
+
 def _reap(but: int) -> None:
     """Bury those that were handed to us; never the command itself, for whose exit code `subprocess` waits."""
     with contextlib.suppress(ChildProcessError):
@@ -76,12 +85,20 @@ def _end_rest(but: int, patience: float) -> None:
 
 
 def keep(
-    argv: list[str], log: str, grace: float, patience: float, cleanup: list[str] | None, launcher: int
+    argv: list[str],
+    log: str,
+    grace: float,
+    patience: float,
+    cleanup: list[str] | None,
+    launcher: int,
+    errors: str | None = None,
+    like_ctrl_c: bool = False,
 ) -> int:
     """Run the command to its end or until told; its exit code.
 
-    `grace`: seconds from SIGTERM to SIGKILL for the command, `patience` for what is left after it. `launcher`: the
-    descriptor that closes with the launcher.
+    `log`: the file for what it says; `errors`: another one for its standard error. `grace`: seconds from SIGTERM to
+    SIGKILL for the command, `patience` for what is left after it. `like_ctrl_c`: not SIGTERM for the command alone but
+    SIGINT for its process group. `launcher`: the descriptor that closes with the launcher.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wakeup, woken = os.pipe()
@@ -91,18 +108,18 @@ def keep(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: told.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    with Path(log).open("ab", buffering=0) as file:
+    with Path(log).open("ab", buffering=0) as file, Path(errors or log).open("ab", buffering=0) as second:
         try:
             # one thread, so that running Python between fork and exec is safe
             child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
-                stderr=file,
+                stderr=second,
                 preexec_fn=_in_child,  # noqa: PLW1509
             )
         except OSError as error:
-            file.write(f"{argv[0]}: {error.strerror}\n".encode())
+            second.write(f"{argv[0]}: {error.strerror}\n".encode())
             return CANNOT_START
     until: float | None = None
     while child.poll() is None:
@@ -113,7 +130,7 @@ def keep(
             _reap(child.pid)
         if until is None and (told or (launcher in ready and not os.read(launcher, 4096))):
             until = time.monotonic() + grace
-            child.terminate()
+            _tell(child, like_ctrl_c)
         elif until is not None and time.monotonic() >= until:
             child.kill()
     _end_rest(child.pid, patience)

@@ -1,0 +1,235 @@
+"""`m3agent eval run`: an agent at the instances of a benchmark, graded; gone on with by the same command."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.console import AsJson, MaxCost, MaxTokens, Thinking, faults, print_bytes, run
+from m3agent.agent.eval_app import eval_app
+
+if TYPE_CHECKING:
+    from m3agent.agent.settings import Settings
+    from m3agent.evals.run.parts import Agent
+    from m3agent.evals.run_folder import RunFolder
+
+VERIFYING_MINUTES = 30.0
+"""Beyond --max-minutes: our own agent starts its sandboxes before and verifies its patch after them."""
+OTHER_MINUTES = 60.0
+
+
+@eval_app.command("run")
+def eval_run(
+    rows: Annotated[
+        str, typer.Argument(help="The instances: a file, a folder or a data set.", metavar="ROWS")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder of the run, a new one or one to go on with.", metavar="RUN"
+        ),
+    ],
+    ids: Annotated[str | None, typer.Option(help="Only these instances.", metavar="ID,...")] = None,
+    attempts: Annotated[
+        int | None, typer.Option(help="Attempts at each instance.", min=1, metavar="N")
+    ] = None,
+    pass_k: Annotated[
+        int | None, typer.Option(help="The same, for pass@1 to pass@N in the report.", min=1, metavar="N")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Attempts at a time.", min=1, max=1024, metavar="N")] = 1,
+    agent_command: Annotated[
+        str | None,
+        typer.Option(
+            help="Another agent: a command with {repo}, {issue}, {image}, {output}.", metavar="COMMAND"
+        ),
+    ] = None,
+    agent_name: Annotated[
+        str | None, typer.Option(help="What to call it, its version included.", metavar="NAME")
+    ] = None,
+    agent_env: Annotated[
+        str | None, typer.Option(help="Variables that it gets besides PATH and HOME.", metavar="NAME,...")
+    ] = None,
+    agent_minutes: Annotated[
+        float | None, typer.Option(help="Longest an attempt's agent may take.", min=0.01, metavar="M")
+    ] = None,
+    environment_minutes: Annotated[
+        float, typer.Option(help="Longest an attempt's environment may take.", min=0.01, metavar="M")
+    ] = 90,
+    test_minutes: Annotated[
+        float, typer.Option(help="Longest the grading of an attempt may take.", min=0.01, metavar="M")
+    ] = 180,
+    endpoint: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible M3 server.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine to start for each attempt: embedded.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name, where the server offers several.")] = None,
+    thinking: Annotated[Thinking | None, typer.Option(help="M3's thinking mode.")] = None,
+    context_budget: Annotated[
+        int | None, typer.Option(help="Most tokens of repository sent.", metavar="TOKENS")
+    ] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Most requests of an attempt.", metavar="N")] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Most wall time of an attempt.", metavar="M")
+    ] = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the embedded engine at the first attempt.", metavar="N")
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Changes the embedded engine tries at most.", metavar="N")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let an agent attempt a benchmark's instances and grade its patches; the same command goes on where it stopped.
+
+    Exit codes: 0 every attempt has a result; 2 wrong use; 3 the machine or the model server kept some from one; 130
+    interrupted.
+    """
+    told: dict[str, object] = {
+        "endpoint": endpoint,
+        "engine": engine,
+        "model": model,
+        "thinking": thinking and thinking.value,
+        "context_budget": context_budget,
+        "max_turns": max_turns,
+        "max_minutes": max_minutes,
+        "max_tokens": max_tokens,
+        "max_cost": max_cost,
+        "seed": seed,
+        "candidates": candidates,
+    }
+    with faults():
+        from m3agent.agent.errors import UsageError
+        from m3agent.agent.settings import state_dir
+        from m3agent.evals.data.instance import DataError
+        from m3agent.evals.data.load import digest, load
+        from m3agent.evals.run.evaluate import Experiment, evaluate
+        from m3agent.evals.run.standard import standard_parts
+
+        say = partial(typer.echo, err=True)
+        if attempts is not None and pass_k is not None:
+            raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
+        name, command, agent_settings, agent, seconds = _agent(
+            told, agent_command, agent_name, agent_env, agent_minutes
+        )
+        try:
+            instances = load(rows, ids=_names(ids))
+        except DataError as error:
+            raise UsageError(str(error)) from None
+        experiment = Experiment(
+            instances,
+            digest(instances),
+            name,
+            {"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
+            command,
+            agent_settings,
+            attempts or pass_k or 1,
+            workers,
+        )
+        parts = partial(standard_parts, agent, experiment.seconds, state_dir(os.environ))
+        try:
+            folder = evaluate(experiment, output, parts, say)
+        except KeyboardInterrupt:
+            say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
+            raise
+        raise typer.Exit(conclude(folder, output, as_json=as_json))
+
+
+def _names(listed: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
+
+
+def _agent(
+    told: dict[str, object],
+    command: str | None,
+    name: str | None,
+    variables: str | None,
+    minutes: float | None,
+) -> tuple[str, tuple[str, ...], dict[str, str], Agent, float]:
+    """Its name, command and settings as a run's configuration has them, itself, and the seconds that it gets."""
+    from m3agent import __version__
+    from m3agent.agent.errors import UsageError
+    from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
+    from m3agent.evals.run.own_agent import OwnAgent, settings_told
+
+    if command is None:
+        for option, value in (("--agent-name", name), ("--agent-env", variables)):
+            if value is not None:
+                raise UsageError(f"{option} is for another agent: give its command with --agent-command.")
+        settings = run(_settings(told))
+        seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
+        return f"m3agent {__version__}", (), settings_told(settings), OwnAgent(settings, seconds), seconds
+    if given := [option for option, value in told.items() if value is not None]:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')} is for our own agent: put what the other one is to be told into its command."
+        )
+    argv, passed = parse_command(command), parse_variables(variables)
+    seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
+    return name or Path(argv[0]).name, argv, {}, OtherAgent(argv, passed, seconds), seconds
+
+
+async def _settings(told: dict[str, object]) -> Settings:
+    """Those in force, and with a server named: attempts look for none."""
+    import contextlib
+
+    from pydantic import SecretStr
+
+    from m3agent.agent.ground import EMBEDDED, find_endpoint
+    from m3agent.agent.hosts import announce
+    from m3agent.agent.settings import load_settings, state_dir
+
+    say, state = partial(typer.echo, err=True), state_dir(os.environ)
+    settings = load_settings(Path("/"), told, os.environ).settings  # those of no repository
+    async with contextlib.AsyncExitStack() as stack:
+        found = await find_endpoint(settings, state, stack)
+    say(f"m3agent: engine {found.described}")
+    if found.described == EMBEDDED:
+        return settings.model_copy(update={"engine": "embedded"})
+    if not settings.yes:
+        announce(found.url, state, say, "repositories and issues go")
+    key = settings.api_key if found.key is None else SecretStr(found.key)
+    return settings.model_copy(update={"endpoint": found.url, "api_key": key})
+
+
+def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
+    """Say what came of a run, and a score only where every attempt has a result; the exit code. output: as it was given."""
+    from m3agent.agent.errors import EnvironmentFault
+    from m3agent.agent.printable import safe
+    from m3agent.evals.results import Verdict
+
+    results = folder.results()
+    left = len(folder.left())
+    counts = Counter(result.verdict for result in results)
+    counted = len(results) - counts[Verdict.INVALID]
+    if as_json:
+        found: dict[str, object] = {
+            "folder": str(folder.path),
+            "complete": left == 0,
+            "attempts": len(folder.wanted()),
+            "left": left,
+            "verdicts": {verdict: counts[verdict] for verdict in Verdict},
+        }
+        if left == 0:
+            found |= {"resolved": counts[Verdict.RESOLVED], "counted": counted}
+        print_bytes(json.dumps(found, indent=2).encode() + b"\n")
+    if left:
+        why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
+        told = f", most often: {why[0][0]}" if why else ""
+        typer.echo(
+            safe(
+                f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
+                "the same command makes them again"
+            ),
+            err=True,
+        )
+        return EnvironmentFault.exit_code
+    if not as_json:
+        invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
+        typer.echo(f"resolved {counts[Verdict.RESOLVED]} of {counted} attempts{invalid}; {output}")
+    typer.echo(f"m3agent: the report: m3agent eval report {output}", err=True)
+    return 0

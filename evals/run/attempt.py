@@ -1,0 +1,165 @@
+"""One attempt at one instance: checkout and image, the agent, the grade; and the verdict, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from m3agent.agent.errors import M3AgentError
+from m3agent.agent.printable import shown
+from m3agent.agent.report.text import duration
+from m3agent.agent.workspaces import TREES
+from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.results import Grade, OfficialGrade, Result, Seconds, Verdict
+from m3agent.evals.run.other_agent import STORE
+from m3agent.evals.run.own_agent import NO_CONFIG, STATE
+from m3agent.evals.run.parts import Assignment, Delivery, Parts
+from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import SandboxError
+
+CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
+"""In an attempt's folder: the repository while the agent works, what was looked for in it, and the grader's logs."""
+
+MACHINE_ERRORS = (SandboxError, M3AgentError)
+"""What the parts raise where not the instance and not the agent is at fault."""
+MOST_REASON = 1000  # characters
+
+
+@dataclass
+class Attempt:
+    """What is to be attempted and where, and what is known of it so far.
+
+    folder: of the attempt, empty. hold, warm: see `parts.Assignment`. on_phase: told the name of each phase as it begins.
+    """
+
+    instance: Instance
+    number: int
+    folder: Path
+    parts: Parts
+    hold: tuple[int, ...] = ()
+    warm: Callable[[], None] = lambda: None
+    on_phase: Callable[[str], None] = lambda _: None
+    seconds: dict[str, float] = field(default_factory=dict)
+    delivery: Delivery = field(default_factory=lambda: Delivery(""))
+    grade: Grade | None = None
+    official: OfficialGrade | None = None
+
+    async def make(self) -> tuple[Result, bytes]:
+        """Make it; what came of it, and the patch. Nothing but a cancellation is raised: a failure is a result."""
+        started = datetime.now(UTC)
+        try:
+            verdict, reason = await self._make()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the attempt is not lost, and is made again
+            verdict, reason = Verdict.INFRA, f"{type(error).__name__}: {error}"
+        finally:
+            self._tidy()
+        return self._result(verdict, reason, started), self.delivery.patch
+
+    async def _make(self) -> tuple[Verdict, str]:
+        task = self.instance.task
+        checkout = self.folder / CHECKOUT
+        try:
+            async with self._phase("environment", self.parts.seconds["environment"]):
+                proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
+                (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n")
+                if not proof.clean:
+                    return (
+                        Verdict.INVALID,
+                        "the checkout holds more than its own commit: the fix might be in it",
+                    )
+                image = await self.parts.environments.image(task)
+        except (DataError, EnvironmentFailed) as error:
+            return Verdict.INVALID, str(error)
+        except MACHINE_ERRORS as error:
+            return Verdict.INFRA, str(error)
+        except _OutOfTime as error:
+            return Verdict.INFRA, f"the environment was not ready {error}"
+        try:
+            async with self._phase("agent", None):
+                self.delivery = await self.parts.agent.work(
+                    Assignment(task, self.number, checkout, image, self.folder, self.hold, self.warm)
+                )
+        except MACHINE_ERRORS as error:
+            return Verdict.INFRA, str(error)
+        ended = self.delivery
+        if ended.fault is not None:
+            return ended.fault, ended.reason
+        if not ended.patch:
+            return (
+                (Verdict.TIMEOUT, "the agent ran out of time")
+                if ended.timed_out
+                else (Verdict.EMPTY, ended.reason)
+            )
+        grading = self.folder / GRADING
+        grading.mkdir()
+        try:
+            async with self._phase("grade", self.parts.seconds["tests"]):
+                self.grade, self.official = await self.parts.grader.grade(
+                    self.instance, ended.patch, image, grading
+                )
+        except MACHINE_ERRORS as error:
+            return Verdict.INFRA, str(error)
+        except DataError as error:
+            return Verdict.INVALID, str(error)
+        except _OutOfTime as error:
+            return Verdict.TIMEOUT, f"the tests of the patch were not done {error}"
+        late = "the agent ran out of time, and what it had was graded" if ended.timed_out else ""
+        return self.grade.verdict, "; ".join(part for part in (late, self.grade.reason) if part)
+
+    @asynccontextmanager
+    async def _phase(self, name: str, most: float | None) -> AsyncIterator[None]:
+        """Time a phase; raises _OutOfTime after `most` seconds."""
+        self.on_phase(name)
+        started, limit = time.monotonic(), asyncio.timeout(most)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _OutOfTime(f"after {duration(most)}") from None
+        finally:
+            self.seconds[name] = round(time.monotonic() - started, 3)
+
+    def _result(self, verdict: Verdict, reason: str, started: datetime) -> Result:
+        task, ended = self.instance.task, self.delivery
+        session = ended.session
+        run = self.folder.parent.parent.parent
+        return Result(
+            instance_id=task.instance_id,
+            repo=task.repo,
+            attempt=self.number,
+            verdict=verdict,
+            reason=shown(reason, MOST_REASON),
+            status=ended.status,
+            grade=self.grade,
+            official=self.official,
+            patch_bytes=len(ended.patch),
+            session=None if session is None else str(session.relative_to(run)),
+            usage=ended.usage,
+            stalls=ended.stalls,
+            seconds=Seconds(**self.seconds),
+            started=started,
+        )
+
+    def _tidy(self) -> None:
+        """Remove what can be made again: of hundreds of attempts it would fill the disk."""
+        bulky = [self.folder / name for name in (CHECKOUT, STORE, NO_CONFIG)]
+        state = self.folder / STATE
+        bulky += [path for path in state.glob("*") if path.name != "sessions"]
+        bulky += state.glob(f"sessions/*/{TREES}")
+        for path in bulky:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+class _OutOfTime(Exception):
+    """A phase took longer than allowed; the text says how long."""

@@ -1,0 +1,49 @@
+"""What an agent that is not ours left in its checkout, as a diff.
+
+The checkout's own `.git` is neither asked nor believed: the agent may have committed, rewritten history or put a program
+into its configuration. Files are read as bytes into a store of ours, before and after.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from m3agent.sandbox.git import SKIP_FOLDERS, TreeStore
+from m3agent.sandbox.workspace import Workspace, inside_git
+
+
+class LeftDiff:
+    """Remembers a checkout as it is now; the store is made at `store`. Raises SandboxError. Blocking."""
+
+    def __init__(self, checkout: Path, store: Path) -> None:
+        self._checkout = checkout
+        self._workspace = Workspace.from_folder(TreeStore(store), checkout, _files(checkout))
+
+    def patch(self) -> bytes:
+        """What changed since: as `git apply` takes it, new files included but for those that the base ignores.
+
+        Raises:
+            PathEscapes: the change leads out of the tree or into git's own files.
+            SandboxError: git or the disk fails.
+        """
+        tracked = set(self._workspace.entries(self._workspace.base))
+        kept = self._workspace.wanted(_files(self._checkout), tracked)
+        tree = self._workspace.store.tree_of_folder(self._checkout, kept)
+        return self._workspace.patch(tree).text
+
+
+def _files(folder: Path) -> list[str]:
+    """Plain files and links below a folder, by their paths in it; what running programs leaves behind is not entered."""
+    found = []
+    for root, folders, files in os.walk(folder):
+        inside = Path(root).relative_to(folder)
+        links = [name for name in folders if (Path(root) / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in links and name not in SKIP_FOLDERS]
+        for name in (*files, *links):
+            path = str(inside / name)
+            mode = (Path(root) / name).lstat().st_mode
+            if (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and not inside_git(path):
+                found.append(path)
+    return sorted(found)

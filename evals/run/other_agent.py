@@ -1,0 +1,110 @@
+"""Any other agent: a command that gets a repository and an issue and leaves a diff."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from m3agent.agent.errors import UsageError
+from m3agent.evals.results import Verdict
+from m3agent.evals.run.child import last_words, run_child
+from m3agent.evals.run.left_diff import LeftDiff
+from m3agent.evals.run.own_agent import ISSUE
+from m3agent.evals.run.parts import Assignment, Delivery
+from m3agent.sandbox.errors import PathEscapes
+
+PLACEHOLDERS = ("repo", "issue", "image", "output")
+PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+OUTPUT, STORE = "output.diff", "base.git"
+"""In an attempt's folder: the diff if the agent writes one, and the store that holds the checkout as it was."""
+MOST_DIFF = 64 << 20
+"""Bytes of a diff: more is an accident."""
+
+
+def parse_command(line: str) -> tuple[str, ...]:
+    """A command line as arguments, split as a shell splits but run by none. A program that is given by a path is made
+    absolute, since the agent works in the checkout.
+
+    Raises:
+        UsageError: it is no command, has no or an unknown placeholder, or its program is not here.
+    """
+    try:
+        argv = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"--agent-command cannot be split into arguments: {str(error).lower()}.") from None
+    if not argv:
+        raise UsageError("--agent-command is empty: give a program and its arguments.")
+    names = [name for argument in argv for name in PLACEHOLDER.findall(argument)]
+    if unknown := [name for name in names if name not in PLACEHOLDERS]:
+        known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+        raise UsageError(
+            f"--agent-command has {{{unknown[0]}}}, which stands for nothing: there are {known}."
+        )
+    if "issue" not in names:
+        raise UsageError("--agent-command has no {issue}: the agent would not be told what to do.")
+    program = shutil.which(argv[0])
+    if program is None:
+        raise UsageError(
+            f"--agent-command: there is no program {argv[0]} here: give its path, or put it on PATH."
+        )
+    return (str(Path(program).absolute()) if "/" in argv[0] else argv[0], *argv[1:])
+
+
+def parse_variables(names: str | None) -> tuple[str, ...]:
+    """Names of variables that the agent may have, separated by commas. Raises UsageError for one that is not set."""
+    wanted = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    if missing := [name for name in wanted if name not in os.environ]:
+        raise UsageError(f"--agent-env names {missing[0]}, which is not set here.")
+    return wanted
+
+
+class OtherAgent:
+    """A command (see `parse_command`) run on this machine in a fresh checkout, with PATH, a HOME of its own and the
+    variables named. seconds: the longest an attempt may take.
+    """
+
+    shares_prefix = False
+    """What it asks, and whom, is not ours to know."""
+
+    def __init__(self, command: Sequence[str], variables: Sequence[str], seconds: float) -> None:
+        self._command = tuple(command)
+        self._variables = tuple(variables)
+        self._seconds = seconds
+
+    async def work(self, given: Assignment) -> Delivery:
+        """Run it to its end and take its diff. Raises SandboxError, OSError where git or the disk fails us."""
+        issue, output = given.folder / ISSUE, given.folder / OUTPUT
+        issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
+        places = {"repo": given.repo, "issue": issue, "image": given.image, "output": output}
+        argv = [PLACEHOLDER.sub(lambda found: str(places[found[1]]), part) for part in self._command]
+        before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
+        with tempfile.TemporaryDirectory(prefix="m3agent-home-", ignore_cleanup_errors=True) as home:
+            variables = {name: os.environ[name] for name in self._variables if name in os.environ}
+            end = await run_child(
+                argv,
+                folder=given.folder,
+                cwd=given.repo,
+                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **variables},
+                seconds=self._seconds,
+                hold=given.hold,
+            )
+        status, said = f"exit {end.exit_code}", last_words(given.folder)
+        try:
+            patch = await asyncio.to_thread(_diff, output, before)
+        except PathEscapes as error:
+            return Delivery(status, str(error), fault=Verdict.ERROR, timed_out=end.timed_out)
+        failed = end.exit_code != 0 and not patch and not end.timed_out
+        return Delivery(status, said, patch, Verdict.ERROR if failed else None, end.timed_out)
+
+
+def _diff(output: Path, before: LeftDiff) -> bytes:
+    """The diff that the agent wrote, else what it changed."""
+    if output.is_file() and not output.is_symlink() and 0 < output.stat().st_size <= MOST_DIFF:
+        return output.read_bytes()
+    return before.patch()

@@ -1,0 +1,150 @@
+"""`m3agent fix` as the agent, in a process of its own: what a user would run, and nothing that only we could."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+from m3agent.agent.errors import MODEL_SERVER_EXIT, EnvironmentFault, Status, UsageError
+from m3agent.agent.report.reader import report_of
+from m3agent.agent.session import PATCH
+from m3agent.agent.session_log import LOG, Line, read_log, text
+from m3agent.agent.sessions import session_folders
+from m3agent.agent.settings import Settings
+from m3agent.evals.results import Usage, Verdict
+from m3agent.evals.run.child import last_words, run_child
+from m3agent.evals.run.parts import Assignment, Delivery
+
+STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
+"""In an attempt's folder: the agent's state folder, what it is told, and a folder with no settings file."""
+TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "OPENAI_API_KEY")
+"""Not for the agent: with a token it might look the fix up, and the server's key is passed on by another name."""
+FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "api_key")
+"""Settings that the runner decides on: where it runs (the image says so), no network, one attempt at a time, no questions."""
+MACHINE_EXITS = (EnvironmentFault.exit_code, MODEL_SERVER_EXIT)
+REFUSED_PATCH = "PathEscapes"
+"""The error of the sandbox that is the agent's own doing: its patch leads out of the work tree, or into git's files."""
+LOOK_SECONDS = 0.5  # from one look whether the model has answered to the next
+
+
+def settings_told(settings: Settings) -> dict[str, str]:
+    """What of the settings an attempt depends on, by name; a repository's own file does not come before these."""
+    values = settings.model_dump(exclude=set(FIXED), exclude_none=True)
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()
+    }
+
+
+class OwnAgent:
+    """m3agent with these settings. seconds: the longest an attempt may take, its verification included."""
+
+    def __init__(self, settings: Settings, seconds: float) -> None:
+        self._settings = settings
+        self._seconds = seconds
+
+    @property
+    def shares_prefix(self) -> bool:
+        """A server that is not started for each attempt anew caches what it has read."""
+        return self._settings.endpoint is not None
+
+    async def work(self, given: Assignment) -> Delivery:
+        """Run it to its end, read what it left. Raises OSError where the attempt's folder cannot be written."""
+        issue = given.folder / ISSUE
+        issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
+        (given.folder / NO_CONFIG).mkdir()
+        argv = [sys.executable, "-m", "m3agent.agent.start", "fix", str(issue), "--repo", str(given.repo)]
+        if given.image:
+            argv += ["--image", given.image]
+        watch = asyncio.create_task(_watch(given))
+        try:
+            end = await run_child(
+                argv,
+                folder=given.folder,
+                cwd=given.folder,
+                env=self._environment(given),
+                seconds=self._seconds,
+                hold=given.hold,
+            )
+        finally:
+            watch.cancel()
+        return await asyncio.to_thread(delivery_of, given.folder, end.exit_code, end.timed_out)
+
+    def _environment(self, given: Assignment) -> dict[str, str]:
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("M3AGENT_") and name not in TOKENS
+        }
+        told = settings_told(self._settings)
+        if self._settings.endpoint is None:  # else attempts would be one and the same
+            told["seed"] = str((self._settings.seed or 0) + given.number - 1)
+        if self._settings.key is not None:
+            told["api_key"] = self._settings.key
+        told |= {"yes": "true", "environment": "off"}
+        return {
+            **inherited,
+            **{f"M3AGENT_{name.upper()}": value for name, value in told.items()},
+            "M3AGENT_STATE": str(given.folder / STATE),
+            "XDG_CONFIG_HOME": str(given.folder / NO_CONFIG),
+        }
+
+
+def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
+    """What `m3agent fix` left in an attempt's folder."""
+    said = last_words(folder) or "it said nothing"
+    crashed = Delivery("crashed", f"exit code {exit_code}: {said}", fault=Verdict.ERROR, timed_out=timed_out)
+    sessions = session_folders(folder / STATE)
+    if not sessions:
+        if exit_code in MACHINE_EXITS:
+            return Delivery("error", said, fault=Verdict.INFRA)
+        return crashed if exit_code != UsageError.exit_code else Delivery("error", said, fault=Verdict.ERROR)
+    session = sessions[0]
+    try:
+        log = read_log(session / LOG)
+    except UsageError as error:
+        return Delivery("crashed", str(error), fault=Verdict.ERROR, timed_out=timed_out)
+    report = report_of(log, session)
+    patch = b""
+    with contextlib.suppress(OSError):
+        patch = (session / PATCH).read_bytes()
+    used = {name: report.value(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
+    used |= {name: report.value(name) for name in ("turns", "reasoning_tokens")}
+    whole = {name: None if value is None else int(value) for name, value in used.items()}
+    finished = bool(report.total)
+    return Delivery(
+        status=report.status if finished else crashed.status,
+        reason=report.reason if finished else crashed.reason,
+        patch=patch,
+        fault=_fault(report.status, exit_code, timed_out, log.events) if finished else crashed.fault,
+        timed_out=timed_out,
+        session=session,
+        usage=Usage(**whole, cost=report.value("price")),
+        stalls=dict(Counter(text(line, "rule") for line in log.events if line.get("type") == "stall")),
+    )
+
+
+def _fault(status: str, exit_code: int, timed_out: bool, events: tuple[Line, ...]) -> Verdict | None:
+    """What a session's end says of whose fault it is; None: there may be something to grade."""
+    if status == Status.INTERRUPTED:
+        return None if timed_out else Verdict.INFRA  # by somebody else
+    if status != Status.ERROR:
+        return None
+    kinds = [text(line, "kind") for line in events if line.get("type") == "error"]
+    if exit_code in MACHINE_EXITS and kinds[-1:] != [REFUSED_PATCH]:
+        return Verdict.INFRA
+    return Verdict.ERROR
+
+
+async def _watch(given: Assignment) -> None:
+    """Tell as soon as the model has answered once: then it has read the repository."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        for log in (given.folder / STATE / "sessions").glob(f"*/{LOG}"):
+            with contextlib.suppress(OSError):
+                if b'"type":"message"' in log.read_bytes():
+                    given.warm()
+                    return

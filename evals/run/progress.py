@@ -1,0 +1,119 @@
+"""What is seen of a run: a line for each attempt that ended, and on a terminal rows for those that are being made."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Self
+
+from rich.text import Text
+
+from m3agent.agent.live import LiveView
+from m3agent.agent.printable import shown
+from m3agent.agent.report.text import duration, price
+from m3agent.evals.results import Result, Verdict
+from m3agent.evals.run.estimate import PHASES, Estimate
+
+STYLES = {
+    Verdict.RESOLVED: "bold green",
+    Verdict.UNRESOLVED: "red",
+    Verdict.INFRA: "bold magenta",
+    Verdict.INVALID: "magenta",
+}
+OTHER_STYLE = "yellow"
+MOST_ROWS = 20
+WIDEST = max(len(verdict) for verdict in Verdict)
+DOING = {"environment": "checkout and image", "agent": "agent at work", "grade": "grading"}
+
+
+class Progress:
+    """Use as a context manager, within which rows are drawn if standard error is a terminal.
+
+    total: attempts of the whole run. done: results that are there already. workers: attempts at a time.
+    """
+
+    def __init__(self, total: int, done: Sequence[Result], workers: int) -> None:
+        self._live = LiveView(self._rows)
+        self._total = total
+        self._workers = workers
+        self._verdicts = Counter(result.verdict for result in done)
+        self._estimate = Estimate()
+        self._running: dict[tuple[str, int], tuple[str, float, float]] = {}  # phase, its begin, the attempt's
+        for result in done:
+            self._learn(result)
+
+    def __enter__(self) -> Self:
+        self._live.start(rows=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, what: str) -> None:
+        """A note for the person."""
+        self._live.print(Text(f"note: {shown(what, 500)}", style="dim"))
+
+    def phase(self, instance_id: str, number: int, name: str) -> None:
+        """An attempt begins a phase."""
+        now = time.monotonic()
+        _, _, began = self._running.get((instance_id, number), ("", now, now))
+        self._running[instance_id, number] = (name, now, began)
+
+    def finished(self, result: Result) -> None:
+        """An attempt has come to an end."""
+        self._running.pop((result.instance_id, result.attempt), None)
+        self._verdicts[result.verdict] += 1
+        self._learn(result)
+        spent = sum(result.seconds.model_dump().values())
+        cost = f", {price(result.usage.cost)}" if result.usage.cost else ""
+        self._live.print(
+            Text.assemble(
+                (f"{self._verdicts.total():>{len(str(self._total))}} of {self._total}  ", "dim"),
+                (f"{result.verdict:<{WIDEST}}  ", STYLES.get(result.verdict, OTHER_STYLE)),
+                (_name(result.instance_id, result.attempt), "bold"),
+                f"  {shown(result.reason, 300)}" if result.reason else "",
+                (f"  ({duration(spent)}{cost})", "dim"),
+            )
+        )
+
+    def _learn(self, result: Result) -> None:
+        for phase in PHASES:
+            if (seconds := getattr(result.seconds, phase)) > 0:
+                self._estimate.add(phase, seconds)
+
+    def _rows(self, width: int, height: int, now: float) -> Sequence[Text]:
+        """Called by the thread that draws: each value is read once."""
+        running = list(self._running.items())
+        room = max(1, min(MOST_ROWS, height - 3))
+        rows = [self._head(running, now)]
+        for (instance_id, number), (phase, since, began) in running[:room]:
+            rows.append(
+                Text.assemble(
+                    (f"  {duration(now - began):>12}  ", "cyan"),
+                    (_name(instance_id, number), "bold"),
+                    f"  {DOING[phase]}, {duration(now - since)}",
+                )
+            )
+        if len(running) > room:
+            rows.append(Text(f"  {len(running) - room} more running", "dim"))
+        for row in rows:
+            row.truncate(max(1, width - 1), overflow="ellipsis")  # some terminals wrap at the last column
+        return rows
+
+    def _head(self, running: Sequence[tuple[tuple[str, int], tuple[str, float, float]]], now: float) -> Text:
+        done = self._verdicts.total()
+        waiting = max(0, self._total - done - len(running))
+        left = self._estimate.left(
+            waiting, [(phase, now - since) for _, (phase, since, _) in running], self._workers
+        )
+        counts = ", ".join(f"{count} {verdict}" for verdict in Verdict if (count := self._verdicts[verdict]))
+        return Text.assemble(
+            (f"{done} of {self._total} attempts", "bold cyan"),
+            f": {counts}" if counts else "",
+            f"; about {duration(left)} left" if left is not None else "",
+        )
+
+
+def _name(instance_id: str, number: int) -> str:
+    return instance_id if number == 1 else f"{instance_id} attempt {number}"

@@ -1,0 +1,79 @@
+"""A run: all attempts that are left, some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.run.attempt import Attempt
+from m3agent.evals.run.parts import Parts
+from m3agent.evals.run.progress import Progress
+from m3agent.evals.run.schedule import Group, Schedule
+from m3agent.evals.run_folder import RunFolder
+
+
+async def run_all(
+    folder: RunFolder,
+    instances: Sequence[Instance],
+    parts: Parts,
+    progress: Progress,
+    *,
+    workers: int,
+    hold: tuple[int, ...] = (),
+) -> None:
+    """Make the attempts that the folder lacks, so many at a time. Cancelled, it leaves nothing running.
+
+    hold: descriptors for the agents' processes to keep. Raises EnvironmentFault where the folder cannot be written.
+    """
+    known = {instance.id: instance for instance in instances}
+
+    def group_of(instance_id: str) -> Group:
+        task = known[instance_id].task
+        return task.repo, task.base_commit
+
+    schedule = Schedule(folder.left(), group_of, leads=parts.agent.shares_prefix)
+    warmed = asyncio.Event()
+
+    def warm(instance_id: str) -> None:
+        schedule.warm(instance_id)
+        warmed.set()
+
+    async def make(instance_id: str, number: int) -> None:
+        try:
+            place = folder.begin(instance_id, number)
+            attempt = Attempt(
+                known[instance_id],
+                number,
+                place,
+                parts,
+                hold,
+                warm=lambda: warm(instance_id),
+                on_phase=lambda phase: progress.phase(instance_id, number, phase),
+            )
+            result, patch = await attempt.make()
+            folder.finish(result, patch)
+            progress.finished(result)
+        finally:
+            warm(instance_id)
+
+    running: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            while len(running) < workers and (attempt := schedule.take()) is not None:
+                running.add(asyncio.create_task(make(*attempt)))
+            if not running:
+                return
+            warmed.clear()
+            waiter = asyncio.create_task(warmed.wait())
+            try:
+                done, _ = await asyncio.wait({*running, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiter.cancel()
+            for task in running & done:
+                running.discard(task)
+                task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

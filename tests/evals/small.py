@@ -1,0 +1,152 @@
+"""A benchmark small enough for tests, with all that a run needs: programs of a few lines, their checkouts, a grader.
+
+`python -m tests.evals.small PROGRAMS RUN OPTIONS` is a run over it; OPTIONS are JSON, see `main`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+
+from m3agent.agent.console import faults
+from m3agent.agent.eval_run_command import conclude
+from m3agent.agent.settings import load_settings
+from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
+from m3agent.evals.results import Grade, OfficialGrade, TestCount, Verdict
+from m3agent.evals.run.evaluate import Experiment, evaluate
+from m3agent.evals.run.other_agent import OtherAgent, parse_command
+from m3agent.evals.run.own_agent import OwnAgent, settings_told
+from m3agent.evals.run.parts import Agent, Parts
+from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.git import TreeStore, run_git
+from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
+from m3agent.sandbox.workspace import Workspace
+from m3agent.tools.test_runner import run_in_sandbox
+
+PROGRAMS = {
+    "adder": (
+        "def add(a, b):\n    return a - b\n",
+        "from adder import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
+        "add(2, 3) should be 5.",
+    ),
+    "largest": (
+        "def largest(values):\n    best = 0\n    for v in values:\n        if v < best:\n            best = v\n    return best\n",
+        "from largest import largest\n\n\ndef test_largest():\n    assert largest([1, 3, 2]) == 3\n",
+        "largest([1, 3, 2]) should be 3.",
+    ),
+}
+UNBUILDABLE, NO_ENGINE = "unbuildable", "no-engine"
+"""Versions of Python whose environment fails for its own reasons, or for the machine's."""
+
+
+class Clean(BaseModel):
+    clean: bool = True
+
+
+def write_programs(folder: Path) -> Path:
+    for name, (code, test, _) in PROGRAMS.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{name}.py").write_text(code)
+        (folder / name / f"test_{name}.py").write_text(test)
+    return folder
+
+
+def instance(programs: Path, name: str, python: str | None = None) -> Instance:
+    return Instance(
+        task=Task(
+            instance_id=name,
+            repo=f"small/{name}",
+            statement=PROGRAMS[name][2],
+            source=Source(kind="folder", location=str(programs / name)),
+            environment=Environment(python=python),
+        ),
+        answer=Answer(patch="", fail_to_pass=(f"test_{name}.py::test_{name}",)),
+    )
+
+
+def checkout(task: Task, target: Path) -> Clean:
+    shutil.copytree(task.source.location, target)
+    run_git("init", "-q", cwd=target)
+    run_git("add", "-A", cwd=target)
+    run_git("-c", "user.name=t", "-c", "user.email=t@example.invalid", "commit", "-qm", "base", cwd=target)
+    return Clean()
+
+
+class BareEnvironments:
+    """No image: what sandboxes have anyway."""
+
+    async def image(self, task: Task) -> str:
+        if task.environment.python == UNBUILDABLE:
+            raise EnvironmentFailed("no such Python")
+        if task.environment.python == NO_ENGINE:
+            raise EngineUnavailable("no engine answers")
+        return ""
+
+
+class SmallGrader:
+    """Resolved: all tests of the patched program pass in a sandbox."""
+
+    async def grade(
+        self, instance: Instance, patch: bytes, image: str, folder: Path
+    ) -> tuple[Grade, OfficialGrade | None]:
+        work = folder / "work"
+        shutil.copytree(instance.task.source.location, work)
+        applied = run_git("apply", "-", cwd=work, stdin=patch, ok=range(256))
+        if applied.returncode != 0:
+            return Grade(verdict=Verdict.UNRESOLVED, reason="the patch does not apply"), None
+        files = sorted(path.name for path in work.glob("*.py"))
+        workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), work, files)
+        spec = SandboxSpec()
+        async with new_sandbox(await choose_backend(spec, print), spec, workspace, print) as sandbox:
+            report = await run_in_sandbox(sandbox, ".")
+        good = bool(report.passed) and not report.red
+        count = TestCount(passed=len(report.passed), failed=tuple(sorted(report.red)))
+        return Grade(verdict=Verdict.RESOLVED if good else Verdict.UNRESOLVED, fail_to_pass=count), None
+
+
+def parts_with(agent: Agent, _: Callable[[str], None] = print, **seconds: float) -> Parts:
+    return Parts(
+        checkout, BareEnvironments(), SmallGrader(), agent, {"environment": 60, "tests": 60, **seconds}
+    )
+
+
+def main(programs: str, output: str, options: str) -> None:
+    """agent: the command of another agent, else our own with `settings`; seconds, attempts and workers as in Experiment."""
+    wanted: dict[str, Any] = json.loads(options)
+    seconds = wanted.get("seconds", 120.0)
+    agent: Agent
+    settings: dict[str, str] = {}
+    command: tuple[str, ...] = ()
+    if "agent" in wanted:
+        command = parse_command(wanted["agent"])
+        agent = OtherAgent(command, (), seconds)
+    else:
+        loaded = load_settings(Path("/"), wanted["settings"], {}).settings
+        settings = settings_told(loaded)
+        agent = OwnAgent(loaded, seconds)
+    instances = [instance(Path(programs), name, wanted.get("python")) for name in wanted["instances"]]
+    experiment = Experiment(
+        instances,
+        "digest",
+        "small",
+        {"agent": seconds},
+        command,
+        settings,
+        wanted.get("attempts", 1),
+        wanted.get("workers", 1),
+    )
+    with faults():
+        folder = evaluate(experiment, Path(output), partial(parts_with, agent), partial(typer.echo, err=True))
+        raise typer.Exit(conclude(folder, Path(output), as_json=True))
+
+
+if __name__ == "__main__":
+    typer.run(main)
