@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos lint python clean
+.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos bench-grading lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
 in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -25,6 +25,9 @@ bench-context: setup ## measure packing a repository against its peers (REPO=pat
 
 bench-client: setup ## measure what a turn costs on our side beside mini-swe-agent (ARGS="--turns 50" and others)
 	@$(in_venv) python benchmarks/client.py $(ARGS)
+
+bench-grading: setup ## grade beside the official harness (ARGS="ROWS --workers 2" and others)
+	@$(in_venv) python benchmarks/grading.py $(ARGS)
 
 bench-chaos: setup ## hit fixes with random faults and see what is left (ARGS="--runs 20", "--kinds disk" and others)
 	@$(in_venv) python -m benchmarks.chaos $(ARGS)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import SandboxKind, columns, faults, print_bytes, run
+from m3agent.agent.console import columns, faults, print_bytes, run
 from m3agent.agent.eval_app import eval_app
 
 if TYPE_CHECKING:
     from m3agent.evals.create.create import Seen, Wish
     from m3agent.evals.create.history import History
-    from m3agent.sandbox.open import Backend
 
 NONE_EXIT = 1
 
@@ -51,9 +50,6 @@ def create(
     timeout: Annotated[
         float, typer.Option(help="Seconds for one run of an instance's tests.", min=1, metavar="S")
     ] = 600,
-    sandbox: Annotated[
-        SandboxKind | None, typer.Option(help="Where they run; the best one here if left out.")
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the candidates, the likeliest fixes first.")
     ] = False,
@@ -77,13 +73,11 @@ def create(
             _minor(python),
             Bounds(most_files, most_lines),
         )
-        code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout, sandbox))
+        code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout))
         raise typer.Exit(code)
 
 
-async def _create(
-    repo: Path, output: Path | None, name: str | None, wish: Wish, timeout: float, sandbox: SandboxKind | None
-) -> int:
+async def _create(repo: Path, output: Path | None, name: str | None, wish: Wish, timeout: float) -> int:
     import asyncio
 
     from m3agent.agent.settings import state_dir
@@ -95,7 +89,7 @@ async def _create(
         history = await asyncio.to_thread(open_history, repo, scratch, name)
         if output is None:
             return await _print_candidates(history, wish)
-        return await _fill(history, output, wish, timeout, sandbox, state)
+        return await _fill(history, output, wish, timeout, state)
 
 
 async def _print_candidates(history: History, wish: Wish) -> int:
@@ -113,22 +107,16 @@ async def _print_candidates(history: History, wish: Wish) -> int:
     return 0 if found else NONE_EXIT
 
 
-async def _fill(
-    history: History, output: Path, wish: Wish, timeout: float, sandbox: SandboxKind | None, state: Path
-) -> int:
+async def _fill(history: History, output: Path, wish: Wish, timeout: float, state: Path) -> int:
     from m3agent.evals.create.create import create
     from m3agent.evals.create.folder import Made
-    from m3agent.evals.create.sandboxed import SandboxValidator
-    from m3agent.sandbox.open import SandboxSpec, choose_backend
+    from m3agent.evals.create.graded import GradedValidator
+    from m3agent.evals.environments.environments import Environments
+    from m3agent.evals.grade.grader import Grader
 
+    validator = GradedValidator(Environments(state, _say), Grader(state, _say), timeout)
     with Made.opened(output, history.name) as made:
-        wanted: dict[SandboxKind | None, Backend | None] = {
-            SandboxKind.docker: "docker",
-            SandboxKind.bwrap: "bwrap",
-        }
-        spec = SandboxSpec(wanted.get(sandbox))
-        backend = await choose_backend(spec, _say)
-        seen = await create(history, made, wish, SandboxValidator(spec, backend, state, _say, timeout), _say)
+        seen = await create(history, made, wish, validator, _say)
         _conclude(seen)
         _say(f"{len(made.rows)} instances of {made.repo} in {output}")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())

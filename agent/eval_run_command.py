@@ -83,6 +83,16 @@ def eval_run(
     candidates: Annotated[
         int | None, typer.Option(help="Changes the embedded engine tries at most.", metavar="N")
     ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            help="What `eval validate -o` found: leaves out flaky tests and invalid instances.",
+            metavar="FILE",
+        ),
+    ] = None,
+    official: Annotated[
+        bool, typer.Option("--official/--no-official", help="Ask the official package's rules as well.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let an agent attempt a benchmark's instances and grade its patches; the same command goes on where it stopped.
@@ -110,6 +120,7 @@ def eval_run(
         from m3agent.evals.data.load import digest, load
         from m3agent.evals.run.evaluate import Experiment, evaluate
         from m3agent.evals.run.standard import standard_parts
+        from m3agent.evals.validate import Validations
 
         say = partial(typer.echo, err=True)
         if attempts is not None and pass_k is not None:
@@ -121,9 +132,12 @@ def eval_run(
             instances = load(rows, ids=_names(ids))
         except DataError as error:
             raise UsageError(str(error)) from None
+        invalid: dict[str, str] = {}
+        if validation is not None:
+            instances, invalid = Validations.read(validation).sorted_out(instances)
         experiment = Experiment(
             instances,
-            digest(instances),
+            digest(instances, invalid),
             name,
             {"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
             command,
@@ -131,7 +145,14 @@ def eval_run(
             attempts or pass_k or 1,
             workers,
         )
-        parts = partial(standard_parts, agent, experiment.seconds, state_dir(os.environ))
+        parts = partial(
+            standard_parts,
+            agent,
+            experiment.seconds,
+            state_dir(os.environ),
+            official=official,
+            invalid=invalid,
+        )
         try:
             folder = evaluate(experiment, output, parts, say)
         except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.checkout import checkout
-from m3agent.evals.data.instance import Source, Task
+from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.evals.leak_proof import LeakProof
 
 WORK, PROOF = "work", "proof.json"
@@ -32,7 +32,7 @@ def codebase(task: Task, state: Path) -> Codebase:
     """The checkout of a task's base commit, made if it is not here. Blocking.
 
     Raises:
-        EnvironmentFault: it cannot be had, or holds more than its own commit. DataError: the data names it wrongly.
+        EnvironmentFault: it cannot be had. DataError: the data names it wrongly, or it holds more than its own commit.
     """
     kept = state / "evals" / "code"
     try:
@@ -52,7 +52,7 @@ def codebase(task: Task, state: Path) -> Codebase:
                 new.rename(folder)
             found = Codebase(folder / WORK, proof)
     if not found.proof.clean:
-        raise EnvironmentFault(
+        raise DataError(
             f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the answer there."
         )
     return found

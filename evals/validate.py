@@ -92,6 +92,17 @@ class Validations:
         update = {"fail_to_pass": found.fail_to_pass, "pass_to_pass": found.pass_to_pass}
         return instance.model_copy(update={"answer": instance.answer.model_copy(update=update)})
 
+    def sorted_out(self, instances: Sequence[Instance]) -> tuple[list[Instance], dict[str, str]]:
+        """All instances, the valid ones without their flaky tests; and why the others are not, by id."""
+        done, invalid = [], {}
+        for instance in instances:
+            try:
+                done.append(self.applied(instance))
+            except DataError as error:
+                done.append(instance)
+                invalid[instance.id] = str(error)
+        return done, invalid
+
 
 async def validate(
     instance: Instance,

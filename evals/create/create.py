@@ -20,6 +20,7 @@ from m3agent.evals.create.history import History
 from m3agent.evals.create.mine import Bounds, Candidate, examine
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import statement_of, told
+from m3agent.evals.environments.base import DEBIAN
 
 WINDOW = 200
 """Commits that are looked at before the likeliest fixes among them are tried."""
@@ -107,7 +108,9 @@ def title_of(candidate: Candidate) -> str:
 
 async def _try(history: History, made: Made, candidate: Candidate, wish: Wish, validate: Validator) -> Tried:
     started = time.monotonic()
-    recipe = await asyncio.to_thread(recipe_of, history, candidate.base, candidate.commit, wish.python)
+    recipe = await asyncio.to_thread(
+        recipe_of, history, candidate.base, candidate.commit, wish.python, tuple(DEBIAN)
+    )
     logs = made.path / "logs" / instance_id(made.repo, candidate.base)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=made.path) as scratch:
         archive = Path(scratch, "base.tar.gz")

@@ -11,23 +11,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.evals.create.history import Commit, History
+from m3agent.evals.environments.base import RELEASED
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.found import Files, Found, table
 from m3agent.sandbox.environment import acceptable_pythons, files_of
 from m3agent.sandbox.workspace import Workspace
 
-RELEASED = {
-    6: date(2016, 12, 23),
-    7: date(2018, 6, 27),
-    8: date(2019, 10, 14),
-    9: date(2020, 10, 5),
-    10: date(2021, 10, 4),
-    11: date(2022, 10, 24),
-    12: date(2023, 10, 2),
-    13: date(2024, 10, 7),
-    14: date(2025, 10, 7),
-}
-"""When each minor version of Python 3 came out (PEPs 494, 537, 569, 596, 619, 664, 693, 719, 745)."""
 SETTLED = timedelta(days=183)
 """How long after that most packages had wheels for it."""
 UNKNOWN = "0.0.0"
@@ -84,10 +73,10 @@ def choose_python(accepts: Sequence[str], day: date, available: Sequence[str] = 
     accepts: what the project accepts; empty: any. Where nothing that it accepts can be had, what can be had is chosen
     from as if it had said nothing.
     """
-    known = [minor for minor in RELEASED if not available or f"3.{minor}" in available]
-    fit = [minor for minor in known if not accepts or f"3.{minor}" in accepts] or known or list(RELEASED)
+    known = [minor for minor in RELEASED if not available or minor in available]
+    fit = [minor for minor in known if not accepts or minor in accepts] or known or list(RELEASED)
     settled = [minor for minor in fit if RELEASED[minor] + SETTLED <= day]
-    return f"3.{max(settled) if settled else min(fit)}"
+    return max(settled, key=RELEASED.__getitem__) if settled else min(fit, key=RELEASED.__getitem__)
 
 
 def accepted(declared: Declared, texts: Sequence[str]) -> tuple[str, ...]:

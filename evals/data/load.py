@@ -7,7 +7,7 @@ import fnmatch
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,9 +70,12 @@ def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) 
     return made
 
 
-def digest(instances: Iterable[Instance]) -> str:
-    """A hash of what the instances say, in whatever order; not of where on this machine their code is."""
-    lines = []
+def digest(instances: Iterable[Instance], left_out: Mapping[str, str] | None = None) -> str:
+    """A hash of what the instances say, in whatever order; not of where on this machine their code is.
+
+    left_out: instances that are not attempted, and why.
+    """
+    lines = [f"{ident} is left out: {why}" for ident, why in (left_out or {}).items()]
     for instance in instances:
         content = instance.model_dump(mode="json")
         if instance.task.source.kind != "git":

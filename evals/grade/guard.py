@@ -115,9 +115,9 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             self.canaries: dict[int, tuple[Any, str]] = {}
             self.outcome: dict[int, tuple[str, str]] = {}
 
-        @pytest.hookimpl(tryfirst=True)
         def pytest_load_initial_conftests(self) -> None:
-            self.before = functions_of(WATCHED)  # plugins are loaded, nothing of the work tree is
+            # plugins are loaded and those of pytest itself that replace something have done so; of the work tree nothing is
+            self.before = functions_of(WATCHED)
 
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -125,7 +125,7 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             chosen = []
             for item in items:
                 function = isinstance(item, pytest.Function) and not hasattr(item, "_testcase")
-                plain = function and type(item) is pytest.Function and not getattr(item, "callspec", None)
+                plain = function and type(item) is pytest.Function
                 file = item.nodeid.partition("::")[0]
                 if plain and (any(name in item.nodeid for name in wanted) or not files.get(file)):
                     chosen.append(item)

@@ -63,6 +63,8 @@ class Attempt:
 
     async def _make(self) -> tuple[Verdict, str]:
         task = self.instance.task
+        if reason := self.parts.invalid.get(task.instance_id):
+            return Verdict.INVALID, reason
         checkout = self.folder / CHECKOUT
         try:
             async with self._phase("environment", self.parts.seconds["environment"]):

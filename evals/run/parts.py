@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -106,10 +106,12 @@ class Agent(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """All that attempts are made with. seconds: the longest that a phase may take: `environment` and `tests`."""
+    """All that attempts are made with. seconds: the longest that a phase may take: `environment` and `tests`. invalid:
+    instances that are known not to be gradable, and why."""
 
     checkout: Checkout
     environments: Environments
     grader: Grader
     agent: Agent
     seconds: dict[str, float]
+    invalid: Mapping[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +15,22 @@ CACHE = Path("evals", "code")
 """In the state folder: unpacked archives and fetched commits."""
 
 
-def standard_parts(agent: Agent, seconds: dict[str, float], state: Path, say: Callable[[str], None]) -> Parts:
-    """Parts that keep what they can in the state folder; `say` is told notes for the person."""
+def standard_parts(
+    agent: Agent,
+    seconds: dict[str, float],
+    state: Path,
+    say: Callable[[str], None],
+    *,
+    official: bool = False,
+    invalid: Mapping[str, str] | None = None,
+) -> Parts:
+    """Parts that keep what they can in the state folder; `say` is told notes for the person.
+
+    official: ask for the official verdict, too. invalid: instances that are known not to be gradable, and why.
+    """
     cache = state / CACHE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Parts(partial(checkout, cache=cache), Environments(state, say), Grader(state, say), agent, seconds)
+    grader = Grader(state, say, official=official)
+    return Parts(
+        partial(checkout, cache=cache), Environments(state, say), grader, agent, seconds, invalid or {}
+    )

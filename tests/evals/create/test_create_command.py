@@ -7,14 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from m3agent.evals.create.sandboxed import compared
-from m3agent.sandbox.open import Backend
-from m3agent.tools.test_runner import TestReport
+from m3agent.evals.create.create import Wish
+from m3agent.evals.create.create import create as make_instances
+from m3agent.evals.create.folder import Made
+from m3agent.evals.create.graded import GradedValidator, compared
+from m3agent.evals.create.history import open_history
+from m3agent.evals.grade.grader import Grader
+from m3agent.evals.grade.strict import TestRun
+from tests.evals.bases import Bare, needs_base, needs_docker
 from tests.evals.create.history_of import FIRST, FIX, FIXED, MORE_TEST, TEST, Repo
 
 COMMAND = [sys.executable, "-m", "m3agent.agent.start", "eval", "create"]
@@ -47,17 +53,24 @@ def repo(tmp_path: Path) -> Repo:
     return made
 
 
-def test_instances_are_made_validated_and_gone_on_with(
-    repo: Repo, best_backend: Backend, tmp_path: Path
-) -> None:
+async def make(repo: Repo, tmp_path: Path, out: Path, limit: int = 50) -> tuple[list[str], list[str]]:
+    """The ids of the instances that are there, and what was said."""
+    said: list[str] = []
+    state = tmp_path / "state"
+    with tempfile.TemporaryDirectory() as scratch:
+        history = open_history(repo.folder, Path(scratch), None)
+        with Made.opened(out, history.name) as made:
+            validator = GradedValidator(Bare(state, said.append), Grader(state, said.append))
+            await make_instances(history, made, Wish(limit), validator, said.append)
+            return list(made.rows), said
+
+
+@needs_docker
+async def test_instances_are_made_validated_and_gone_on_with(repo: Repo, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    common = (repo.folder, "-o", out, "--sandbox", best_backend)
-    done = create(*common, "--limit", "1")
-    assert done.returncode == 0, done.stderr
-    (first,) = done.stdout.split()
-    done = create(*common)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == 2 and done.stdout.split()[0] == first
+    (first,), _ = await make(repo, tmp_path, out, 1)
+    both, _ = await make(repo, tmp_path, out)
+    assert len(both) == 2 and both[0] == first
     rows = [json.loads(line) for line in (out / "instances.jsonl").read_text().splitlines()]
     assert [json.loads(row["FAIL_TO_PASS"]) for row in rows] == [
         ["tests/test_calc.py::test_text"],
@@ -75,19 +88,19 @@ def test_instances_are_made_validated_and_gone_on_with(
     verdicts = {record["title"]: record["verdict"] for record in tried(out).values()}
     assert verdicts.pop("Fix nothing") == "invalid" and set(verdicts.values()) == {"valid"}
     kept = {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
-    done = create(*common)
-    assert done.returncode == 0 and "trying" not in done.stderr
+    _, said = await make(repo, tmp_path, out)
+    assert not any("trying" in line for line in said)
     assert kept == {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
 
 
 @pytest.mark.slow
-def test_an_interruption_leaves_a_folder_to_go_on_with(
-    repo: Repo, best_backend: Backend, tmp_path: Path
-) -> None:
+@needs_base
+@pytest.mark.timeout(900)
+def test_an_interruption_leaves_a_folder_to_go_on_with(repo: Repo, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = [*COMMAND, str(repo.folder), "-o", str(out), "--sandbox", best_backend]
+    arguments = [*COMMAND, str(repo.folder), "-o", str(out), "--python", "3.11"]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not (out / "instances.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
@@ -139,9 +152,11 @@ def test_wrong_use_gets_one_sentence(arguments: list[str], said: str, repo: Repo
     assert done.stderr.startswith("m3agent: ") and said in done.stderr and done.stderr.count("\n") == 1
 
 
-def report(passed: str = "", failed: str = "", skipped: str = "", *, complete: bool = True) -> TestReport:
-    sets = (tuple(passed.split()), tuple(failed.split()), (), tuple(skipped.split()))
-    return TestReport(*sets, {}, complete, False, 1.0, 0, "no tests ran", False)
+def report(passed: str = "", failed: str = "", skipped: str = "", *, complete: bool = True) -> TestRun:
+    outcomes = dict.fromkeys(passed.split(), "passed") | dict.fromkeys(failed.split(), "failed")
+    return TestRun(
+        outcomes | dict.fromkeys(skipped.split(), "skipped"), complete=complete, output="no tests ran"
+    )
 
 
 def test_only_tests_that_pass_in_every_run_with_the_fix_count() -> None:

@@ -1,0 +1,70 @@
+"""Validates a mined instance as grading will run it: its tests without the fix, and several times with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.evals.create.build import Validated
+from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
+from m3agent.evals.grade.strict import TestRun
+from m3agent.evals.grade.trees import DoesNotApply
+from m3agent.sandbox.env_build import EnvironmentFailed
+
+RUNS = 2
+"""With the fix: a test that does not pass in each of them does not count."""
+
+
+@dataclass(frozen=True)
+class GradedValidator:
+    """A `Validator` with the environments and the runner that grading uses, so that what it finds valid is."""
+
+    environments: Environments
+    grader: Grader
+    timeout: float = 600.0
+    """Seconds for one run of the tests."""
+
+    async def __call__(self, instance: Instance, folder: Path) -> Validated:
+        """See `Validator`."""
+        answer = instance.answer.model_copy(update={"timeout": self.timeout})
+        instance = instance.model_copy(update={"answer": answer})
+        fix = answer.patch.encode(errors="surrogateescape")
+        try:
+            image = await self.environments.image(instance.task)
+            runs = [await self.grader.run(instance, patch, image) for patch in (b"", *[fix] * RUNS)]
+        except (DataError, EnvironmentFailed, DoesNotApply, InvalidInstance) as error:
+            return Validated(reason=str(error))
+        for number, run in enumerate(runs):
+            (folder / f"run-{number}.log").write_text(run.output)
+        return compared(runs[0], runs[1:])
+
+
+def compared(before: TestRun, after: Sequence[TestRun]) -> Validated:
+    """What the runs say together; only tests that pass in each of the later ones count."""
+    for run in after:
+        if run.timed_out:
+            return Validated(reason="the tests take too long with the fix")
+        if not run.complete or not _green(run):
+            return Validated(reason=f"the tests cannot be run with the fix: {_why(run)}")
+        if run.forged and set(run.forged) - set(before.forged):
+            return Validated(reason=f"with the fix the tests are tampered with: {run.forged[0]}")
+    passed = set.intersection(*map(_green, after))
+    kept = passed & _green(before)
+    # a test that is skipped at the base was not shown to need the fix
+    skipped = {ident for ident, outcome in before.outcomes.items() if outcome == "skipped"}
+    fixed = passed - kept - skipped
+    return Validated(tuple(sorted(fixed)), tuple(sorted(kept)), dict(before.errors))
+
+
+def _green(run: TestRun) -> set[str]:
+    return {ident for ident, outcome in run.outcomes.items() if outcome in GREEN}
+
+
+def _why(run: TestRun) -> str:
+    """The last line that the runner said, or the error of what it could not run."""
+    said = next(iter(run.errors.values()), "") or run.output
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "none ran"

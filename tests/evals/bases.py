@@ -1,0 +1,31 @@
+"""What tests of environments need of this machine, and what stands in where a test is about something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from m3agent.evals.data.instance import Task
+from m3agent.evals.environments.environments import Environments
+from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.image import find_image
+from tests.conftest import docker_here
+
+needs_docker = pytest.mark.skipif(not docker_here(), reason="no Docker engine")
+needs_base = pytest.mark.skipif(
+    not docker_here() or shutil.which("debootstrap") is None or os.geteuid() != 0,
+    reason="a base image takes a Docker engine, debootstrap and root",
+)
+
+
+class Bare(Environments):
+    """No environment but the sandboxes' own, whatever the task says: for code that needs nothing but pytest."""
+
+    async def image(self, task: Task) -> str:
+        api = connect()
+        try:
+            return find_image(api, None, self._say).name
+        finally:
+            api.close()

@@ -1,0 +1,128 @@
+"""Grading a small instance for real: what resolves it and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.grade.grade_all import grade_all
+from m3agent.evals.grade.grader import Grader
+from m3agent.evals.results import Grade, Verdict
+from m3agent.evals.validate import HARMLESS, Validations, validate
+from tests.conftest import docker_here
+from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, diff, small_instance
+
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
+
+
+async def graded(tmp_path: Path, instance: Instance, patch: bytes) -> Grade:
+    return await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
+
+
+async def test_the_reference_resolves_it_and_nothing_does_not(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    grade = await graded(tmp_path, instance, instance.answer.patch.encode())
+    assert (grade.verdict, grade.reason, grade.forged) == (Verdict.RESOLVED, "", ())
+    assert (grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (2, 1)
+    assert (await graded(tmp_path, instance, b"")).verdict is Verdict.EMPTY
+    harmless = await graded(tmp_path, instance, HARMLESS)
+    assert harmless.verdict is Verdict.UNRESOLVED
+    assert set(harmless.fail_to_pass.failed) == set(TO_FIX) and harmless.pass_to_pass.passed == 1
+
+
+async def test_a_fix_that_breaks_what_worked_is_unresolved(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("a * 2", "a + 2")})
+    grade = await graded(tmp_path, instance, patch)
+    assert grade.verdict is Verdict.UNRESOLVED and grade.pass_to_pass.failed == TO_KEEP
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda patch: patch.replace(b"a - b", b"a % b"), "does not apply"),
+        (lambda patch: b"no patch at all\n", "does not apply"),
+        (lambda patch: patch.replace(b"calc.py", b"../calc.py"), "does not apply"),
+        (lambda patch: patch + b" " * (65 << 20), "65 MiB"),
+    ],
+    ids=["another base", "no patch", "leads out", "huge"],
+)
+async def test_a_patch_that_does_not_apply_is_the_agents_error(
+    tmp_path: Path, spoil: object, why: str
+) -> None:
+    instance = small_instance(tmp_path / "instance")
+    assert callable(spoil)
+    grade = await graded(tmp_path, instance, spoil(instance.answer.patch.encode()))
+    assert grade.verdict is Verdict.ERROR and why in grade.reason
+
+
+async def test_binary_files_and_line_ends_of_windows_come_through(tmp_path: Path) -> None:
+    files = {**FILES, "calc.py": CODE.replace("\n", "\r\n"), "data.bin": "\0\1"}
+    fixed = FIXED.replace("\n", "\r\n") + "open('data.bin', 'rb').read().index(b'\\x02')\r\n"
+    reference = diff(tmp_path / "right", files, {"calc.py": fixed, "data.bin": b"\0\2"})
+    instance = small_instance(tmp_path / "instance", files, patch=reference.decode())
+    assert (await graded(tmp_path, instance, reference)).verdict is Verdict.RESOLVED
+
+
+async def test_tests_that_hang_are_a_timeout_and_leave_nothing(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance", timeout=4.0)
+    hang = "import os\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass\n"
+    grade = await graded(tmp_path, instance, diff(tmp_path / "patch", FILES, {"calc.py": hang + CODE}))
+    assert grade.verdict is Verdict.TIMEOUT and "4 s" in grade.reason
+
+
+async def test_one_test_that_hangs_does_not_hide_the_others(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance", timeout=30.0)
+    patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("return a * 2", "while True: pass")})
+    grade = await graded(tmp_path, instance, patch)
+    assert grade.verdict is Verdict.UNRESOLVED
+    assert (grade.fail_to_pass.passed, grade.pass_to_pass.failed) == (2, TO_KEEP)
+
+
+async def test_tests_that_decide_are_found_where_a_row_lists_none(tmp_path: Path) -> None:
+    files = {**FILES, "tests/test_calc.py": NEW_TESTS}
+    instance = small_instance(
+        tmp_path / "instance", files, test_patch="", fail_to_pass=(), pass_to_pass=(), only=("calc.py",)
+    )
+    environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
+    found = await validate(instance, environments, grader)
+    assert found.valid, found
+    assert set(found.fail_to_pass) == set(TO_FIX) and found.pass_to_pass == TO_KEEP
+    assert (found.before, found.harmless, found.flaky) == (2, Verdict.UNRESOLVED, ())
+    assert found.reference == (Verdict.RESOLVED, Verdict.RESOLVED)
+
+
+async def test_what_cannot_be_graded_is_invalid_and_says_why(tmp_path: Path) -> None:
+    environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
+
+    async def why(name: str, **answer: object) -> str:
+        found = await validate(small_instance(tmp_path / name, **answer), environments, grader)  # type: ignore[arg-type]
+        assert not found.valid
+        return found.reason
+
+    assert "pass without the reference" in await why("green", fail_to_pass=TO_KEEP)
+    assert "does not resolve it" in await why("gone", pass_to_pass=("tests/test_calc.py::test_gone",))
+    assert "of the instance's own" in await why(
+        "patch", test_patch="diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+    )
+
+
+async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
+    dice = "\n\ndef test_dice():\n    import os\n    assert os.urandom(1)[0] < 128\n"
+    tests = diff(tmp_path / "t", FILES, {"tests/test_calc.py": NEW_TESTS + dice}).decode()
+    flaky = "tests/test_calc.py::test_dice"
+    instance = small_instance(tmp_path / "instance", test_patch=tests, pass_to_pass=(*TO_KEEP, flaky))
+    environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
+    found = await validate(instance, environments, grader, runs=9)  # agree by chance: 1 in 128
+    assert found.flaky == (flaky,) and found.pass_to_pass == TO_KEEP
+    assert found.valid, found
+    file = tmp_path / "validation.json"
+    file.write_text(Validations.text([found]))
+    patches = {instance.id: instance.answer.patch.encode()}
+    [one] = await grade_all(
+        [instance], patches, environments, grader, workers=1, validations=Validations.read(file)
+    )
+    assert one.strict.verdict is Verdict.RESOLVED and one.strict.pass_to_pass.total == 1
