@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos bench-grading lint python clean
+.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
 in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -28,6 +28,9 @@ bench-client: setup ## measure what a turn costs on our side beside mini-swe-age
 
 bench-grading: setup ## grade beside the official harness (ARGS="ROWS --workers 2" and others)
 	@$(in_venv) python benchmarks/grading.py $(ARGS)
+
+bench-forgeries: setup ## grade forged patches by our rules and the official ones
+	@$(in_venv) python -m benchmarks.forgeries $(ARGS)
 
 bench-chaos: setup ## hit fixes with random faults and see what is left (ARGS="--runs 20", "--kinds disk" and others)
 	@$(in_venv) python -m benchmarks.chaos $(ARGS)

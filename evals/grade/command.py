@@ -43,12 +43,15 @@ LEFT_OUT_TOO = (
 @dataclass(frozen=True)
 class Command:
     """A test command. env: variables set in front of it; python: options of the interpreter; options: of pytest, that
-    decide how tests run; targets: the words that may be paths."""
+    decide how tests run; targets: the words that may be paths; program: a script or module other than pytest; words:
+    all that it is given."""
 
     env: dict[str, str] = field(default_factory=dict)
     python: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    program: str = ""
+    words: tuple[str, ...] = ()
 
 
 def parse_command(text: str) -> Command:
@@ -72,7 +75,8 @@ def parse_command(text: str) -> Command:
         if words[:1] == ["-m"]:
             words.pop(0)
     is_pytest = bool(words) and PurePosixPath(words[0]).name in {"pytest", "py.test"}
-    return Command(env, tuple(python), *_split(words[1:], is_pytest=is_pytest))
+    other = ("", ()) if is_pytest or not words else (words[0], tuple(words[1:]))
+    return Command(env, tuple(python), *_split(words[1:], is_pytest=is_pytest), *other)
 
 
 def _split(words: Sequence[str], *, is_pytest: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:

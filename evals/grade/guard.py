@@ -188,17 +188,116 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
     return Guard()
 
 
+def listen_to_unittest(tell: Any) -> Any:
+    """Have unittest's results tell theirs, whatever runs the tests; returns what to call when they are over.
+
+    Whatever a test case overrides calls these in the end. A canary is run by each runner after its tests.
+    """
+    import unittest
+
+    base, runner = unittest.TestResult, unittest.TextTestRunner
+    state: dict[str, Any] = {"outcome": None, "canary": False, "canaries": 0}
+
+    def noting(name: str, outcome: str, error_at: int | None) -> None:
+        old = getattr(base, name)
+
+        def method(self: Any, test: Any, *given: Any, **named: Any) -> Any:
+            error = given[error_at] if error_at is not None and len(given) > error_at else None
+            if not (name == "addSubTest" and error is None) and state["outcome"] in (None, "passed"):
+                state["outcome"] = outcome
+                state["text"] = "" if error is None or isinstance(error, str) else repr(error[1])[-2000:]
+            return old(self, test, *given, **named)
+
+        setattr(base, name, method)
+
+    for name, outcome, error_at in (
+        ("addSuccess", "passed", None),
+        ("addFailure", "failed", 0),
+        ("addError", "error", 0),
+        ("addSubTest", "failed", 1),
+        ("addSkip", "skipped", None),
+        ("addExpectedFailure", "xfailed", None),
+        ("addUnexpectedSuccess", "failed", None),
+    ):
+        noting(name, outcome, error_at)
+    start, stop, run = base.startTest, base.stopTest, runner.run
+
+    def start_test(self: Any, test: Any) -> None:
+        state.update(outcome=None, text="")
+        if not state["canary"]:
+            tell("start", str(test))
+        start(self, test)
+
+    def stop_test(self: Any, test: Any) -> None:
+        stop(self, test)
+        if not state["canary"]:
+            ident, outcome = str(test), state["outcome"] or "error"
+            tell("result", ident, outcome, state["text"])
+            described = test.shortDescription()
+            if described and described != ident:  # what a log shows in its place
+                tell("result", described, outcome, state["text"])
+
+    def canary(self: Any) -> None:
+        raise Canary
+
+    def run_tests(self: Any, test: Any) -> Any:
+        done = run(self, test)
+        state["canary"] = True
+        case: Any = type("Canaries", (unittest.TestCase,), {"test_that_cannot_pass": canary})
+        case("test_that_cannot_pass").run(type(done)(self.stream, self.descriptions, self.verbosity))
+        state["canary"] = False
+        state["canaries"] += 1
+        if state["outcome"] not in ("failed", "error"):
+            tell("forged", "a test that cannot pass did")
+        return done
+
+    base.startTest, base.stopTest, runner.run = start_test, stop_test, run_tests  # type: ignore[method-assign]
+    before = functions_of(WATCHED)
+
+    def over() -> None:
+        for name in replaced(before)[:20]:
+            tell("forged", "replaced while the tests ran: " + name)
+        tell("canaries", str(state["canaries"]))
+
+    return over
+
+
+def run_program(tell: Any, program: str, words: list[str]) -> int:
+    """Run a script of the work tree, or a module, that runs tests by unittest; returns its exit status."""
+    import runpy
+
+    over = listen_to_unittest(tell)
+    sys.argv[:] = [program, *words]
+    status: Any = 0
+    try:
+        if os.path.exists(program):
+            sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code
+    over()
+    return int(status) if isinstance(status, int) else int(status is not None)
+
+
 def main() -> int:
     """Read what to do, run the tests, tell the end.
 
-    The line holds: key (hex), source (of the tools' runner), limit (seconds a test may take), options (of pytest), targets (what to run), wanted (node ids that canaries stand beside).
+    The line holds: key (hex), source (of the tools' runner), limit (seconds a test may take), options (of pytest),
+    targets (what to run), wanted (node ids that canaries stand beside), program and words (a command other than pytest
+    that runs tests by unittest; empty: none).
     """
     given = json.loads(sys.stdin.readline())
     tell = channel(bytes.fromhex(given.pop("key")))
     runner: Any = types.ModuleType("m3agent_runner")
-    exec(given["source"], runner.__dict__)  # noqa: S102 - our own, sent along
+    exec(given["source"], runner.__dict__)
     # the interpreter was told not to look there before we had what we need of the library
     sys.path[0:0] = [place for place in os.environ.get("PYTHONPATH", "").split(":") if place]
+    if given["program"]:
+        status = run_program(tell, given["program"], given["words"])
+        tell("end", str(min(status, 1)))
+        return status
     import pytest
 
     report = runner.Report(os.devnull, given["limit"])

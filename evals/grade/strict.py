@@ -121,7 +121,8 @@ async def run_tests_of(
     key = secrets.token_bytes(32)
     listener = Listener(key)
     listener.run.output = ""
-    if not targets:
+    by_program = answer.runner in {"django", "unittest"} and command.program
+    if not targets and not by_program:
         return listener.close()
     given = {
         "key": key.hex(),
@@ -130,6 +131,8 @@ async def run_tests_of(
         "options": command.options,
         "targets": targets,
         "wanted": [name for name in answer.fail_to_pass if not is_junk(name)],
+        "program": command.program if by_program else "",
+        "words": command.words,
     }
     spec = SandboxSpec("docker", image, limits)
     warnings = [

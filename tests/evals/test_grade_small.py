@@ -126,3 +126,81 @@ async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
         [instance], patches, environments, grader, workers=1, validations=Validations.read(file)
     )
     assert one.strict.verdict is Verdict.RESOLVED and one.strict.pass_to_pass.total == 1
+
+
+RUNTESTS = """\
+#!/usr/bin/env python
+import sys, unittest
+from pathlib import Path
+
+labels = [word for word in sys.argv[1:] if not word.startswith("-")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+suite = unittest.defaultTestLoader.loadTestsFromNames(labels)
+result = unittest.TextTestRunner(verbosity=2).run(suite)
+sys.exit(bool(result.failures or result.errors))
+"""
+CASES = """\
+import unittest
+from calc import add, twice
+
+
+class Sums(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 3), 5)
+
+    def test_zero(self):
+        \"\"\"Nothing changes nothing.\"\"\"
+        self.assertEqual(add(0, 7), 7)
+
+    def test_twice(self):
+        self.assertEqual(twice(4), 8)
+
+    @unittest.expectedFailure
+    def test_wrong(self):
+        self.assertEqual(twice(4), 9)
+"""
+
+
+def script_instance(folder: Path) -> Instance:
+    """Tests that a script of the repository's own runs, named as its log names them."""
+    files = {"calc.py": CODE, "tests/runtests.py": RUNTESTS, "tests/__init__.py": "", "tests/cases.py": CASES}
+    where = "tests.cases.Sums"  # as Python 3.11 has it
+    return small_instance(
+        folder,
+        files,
+        test_patch="",
+        fail_to_pass=(f"test_add ({where}.test_add)", "Nothing changes nothing."),
+        pass_to_pass=(f"test_twice ({where}.test_twice)", f"test_wrong ({where}.test_wrong)"),
+        test_command="./tests/runtests.py --verbosity 2 tests.cases",
+        runner="django",
+    )
+
+
+async def test_scripts_that_run_unittest_are_listened_to(tmp_path: Path) -> None:
+    instance = script_instance(tmp_path / "instance")
+    grade = await graded(tmp_path, instance, instance.answer.patch.encode())
+    assert (grade.verdict, grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (
+        Verdict.RESOLVED,
+        2,
+        2,
+    ), grade
+    harmless = await graded(tmp_path, instance, HARMLESS)
+    assert harmless.verdict is Verdict.UNRESOLVED and len(harmless.fail_to_pass.failed) == 2
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n",
+        "import unittest\nunittest.TestCase.run = lambda self, result=None: result.addSuccess(self)\n",
+        "import unittest\nunittest.TestResult.addFailure = unittest.TestResult.addError = lambda *a: None\n",
+        "import os\nos.write(2, b'test_add (tests.cases.Sums.test_add) ... ok\\n')\nos._exit(0)\n",
+    ],
+    ids=["asserting", "running", "results", "the end"],
+)
+async def test_forgeries_against_unittest_are_not_resolved(tmp_path: Path, forgery: str) -> None:
+    instance = script_instance(tmp_path / "instance")
+    files = {"calc.py": CODE, "tests/runtests.py": RUNTESTS, "tests/__init__.py": "", "tests/cases.py": CASES}
+    patch = diff(tmp_path / "patch", files, {"calc.py": forgery + CODE})
+    grade = await graded(tmp_path, instance, patch)
+    assert grade.verdict is Verdict.UNRESOLVED, grade
