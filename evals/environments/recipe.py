@@ -29,7 +29,9 @@ RIPE = timedelta(days=365)
 EXACT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^]]*\])?\s*===?\s*[^*\s]+\s*$")
 """A requirement of one version: rows name some that are younger than themselves, and mean them."""
 EVER = "2999-01-01"
-PLAIN_PIP = re.compile(r"\s*(?:python3?\s+-m\s+)?pip3?\s+install\s+([^;&|<>`$()]+)")
+PLAIN_PIP = re.compile(
+    r"""\s*(?:python3?\s+-m\s+)?pip3?\s+install\s+((?:[^;&|<>`$()'"]|'[^']*'|"[^"$`]*")+)"""
+)
 """A command that only installs packages, which uv can do as of a date."""
 
 
