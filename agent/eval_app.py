@@ -1,7 +1,24 @@
-"""The group of commands under `m3agent eval`; each is in a module of its own, which registers itself."""
+"""The group of commands under `m3agent eval`, and the options that they share; each command is in a module of its own."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 eval_app = typer.Typer(help="Benchmarks: validate, run, grade and report.", no_args_is_help=True)
+
+Rows = Annotated[str, typer.Argument(help="The instances: a file, a folder or a data set.", metavar="ROWS")]
+Ids = Annotated[str | None, typer.Option(help="Only these instances.", metavar="ID,...")]
+Validation = Annotated[
+    Path | None,
+    typer.Option(
+        help="What `eval validate -o` found: leaves out flaky tests and invalid instances.", metavar="FILE"
+    ),
+]
+
+
+def names(listed: str | None) -> tuple[str, ...]:
+    """The ids of `--ids`."""
+    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from m3agent.agent.console import AsJson, columns, faults, print_bytes, run
-from m3agent.agent.eval_app import eval_app
+from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
 
 if TYPE_CHECKING:
     from m3agent.evals.data.instance import Instance
     from m3agent.evals.grade.grade_all import Graded
-    from m3agent.evals.validate import Validation
+    from m3agent.evals.validate import Validation as Validated
 
-Rows = Annotated[str, typer.Argument(help="The instances: a file, a folder or a data set.", metavar="ROWS")]
-Ids = Annotated[str | None, typer.Option(help="Only these instances.", metavar="ID,...")]
 Workers = Annotated[
     int | None,
     typer.Option(help="Instances at a time; as many as processors if left out.", min=1, max=256, metavar="N"),
@@ -88,13 +86,7 @@ def eval_grade(
         ),
     ],
     ids: Ids = None,
-    validation: Annotated[
-        Path | None,
-        typer.Option(
-            help="What `eval validate -o` found: leaves out flaky tests and invalid instances.",
-            metavar="FILE",
-        ),
-    ] = None,
+    validation: Validation = None,
     logs: Annotated[
         Path | None, typer.Option(help="Keep the logs of the tests in this folder.", metavar="FOLDER")
     ] = None,
@@ -153,7 +145,7 @@ def _load(rows: str, ids: str | None) -> list[Instance]:
     from m3agent.evals.data.load import load
 
     try:
-        return load(rows, ids=[name.strip() for name in (ids or "").split(",") if name.strip()])
+        return load(rows, ids=names(ids))
     except DataError as error:
         raise UsageError(str(error)) from None
 
@@ -206,7 +198,7 @@ def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[
     return tell
 
 
-def _validation_table(found: list[Validation]) -> str:
+def _validation_table(found: list[Validated]) -> str:
     head = ("INSTANCE", "VALID", "RED BEFORE", "REFERENCE", "HARMLESS", "FLAKY", "SECONDS", "REASON")
     rows = [
         (

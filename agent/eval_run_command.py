@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.console import AsJson, MaxCost, MaxTokens, Thinking, faults, print_bytes, run
-from m3agent.agent.eval_app import eval_app
+from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
 
 if TYPE_CHECKING:
     from m3agent.agent.settings import Settings
@@ -26,16 +26,14 @@ OTHER_MINUTES = 60.0
 
 @eval_app.command("run")
 def eval_run(
-    rows: Annotated[
-        str, typer.Argument(help="The instances: a file, a folder or a data set.", metavar="ROWS")
-    ],
+    rows: Rows,
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", help="Folder of the run, a new one or one to go on with.", metavar="RUN"
         ),
     ],
-    ids: Annotated[str | None, typer.Option(help="Only these instances.", metavar="ID,...")] = None,
+    ids: Ids = None,
     attempts: Annotated[
         int | None, typer.Option(help="Attempts at each instance.", min=1, metavar="N")
     ] = None,
@@ -83,13 +81,7 @@ def eval_run(
     candidates: Annotated[
         int | None, typer.Option(help="Changes the embedded engine tries at most.", metavar="N")
     ] = None,
-    validation: Annotated[
-        Path | None,
-        typer.Option(
-            help="What `eval validate -o` found: leaves out flaky tests and invalid instances.",
-            metavar="FILE",
-        ),
-    ] = None,
+    validation: Validation = None,
     official: Annotated[
         bool, typer.Option("--official/--no-official", help="Ask the official package's rules as well.")
     ] = False,
@@ -129,7 +121,7 @@ def eval_run(
             told, agent_command, agent_name, agent_env, agent_minutes
         )
         try:
-            instances = load(rows, ids=_names(ids))
+            instances = load(rows, ids=names(ids))
         except DataError as error:
             raise UsageError(str(error)) from None
         invalid: dict[str, str] = {}
@@ -159,10 +151,6 @@ def eval_run(
             say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
             raise
         raise typer.Exit(conclude(folder, output, as_json=as_json))
-
-
-def _names(listed: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
 
 
 def _agent(
