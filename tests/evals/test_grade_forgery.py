@@ -15,7 +15,23 @@ from tests.evals.forgeries import FORGERIES
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
+QUICK = (
+    "conftest at the root",
+    "plugin by metadata",
+    "tests rewritten",
+    "written to every descriptor",
+    "expected failure in a test",
+    "reports replaced",
+    "running replaced by name",
+    "plugin registered from the code",
+    "tests rewritten from the code",
+)
+"""One of each sort; the others are run with the long tests."""
+
+
+@pytest.mark.parametrize(
+    "forgery", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FORGERIES]
+)
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     instance = small_instance(tmp_path / "instance")
     patch = diff(tmp_path / "patch", FILES, FORGERIES[forgery])

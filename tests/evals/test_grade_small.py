@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,9 @@ async def test_a_fix_that_breaks_what_worked_is_unresolved(tmp_path: Path) -> No
     ids=["another base", "no patch", "leads out", "huge"],
 )
 async def test_a_patch_that_does_not_apply_is_the_agents_error(
-    tmp_path: Path, spoil: object, why: str
+    tmp_path: Path, spoil: Callable[[bytes], bytes], why: str
 ) -> None:
     instance = small_instance(tmp_path / "instance")
-    assert callable(spoil)
     grade = await graded(tmp_path, instance, spoil(instance.answer.patch.encode()))
     assert grade.verdict is Verdict.ERROR and why in grade.reason
 
