@@ -30,6 +30,7 @@ set -uxo pipefail
 source /opt/miniconda3/bin/activate
 conda activate testbed
 cd /testbed
+export PYTHONPATH=/testbed
 git status
 git checkout {base} tests/test_calc.py
 git apply -v - <<'EOF_TESTS'
