@@ -105,10 +105,12 @@ def prebuilt_layer() -> Layer:
     script = f"""\
 {_head(None)}
 git config --system --add safe.directory '*' || true
-rm -rf {ROOT}
-cp -a {TESTBED} {ROOT}
-rm -rf {TESTBED}
-ln -s {ROOT} {TESTBED}
+if [ ! -L {TESTBED} ]; then
+    rm -rf {ROOT}
+    cp -a {TESTBED} {ROOT}
+    rm -rf {TESTBED}
+    ln -s {ROOT} {TESTBED}
+fi
 cd {TESTBED}
 {KEEP}
 """

@@ -303,7 +303,8 @@ def main() -> int:
     report = runner.Report(os.devnull, given["limit"])
     guard = plugin(tell, runner.PytestPlugin, report, given["wanted"])
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
-    options += ["--rootdir=.", "--maxfail=0", *given["options"]]
+    # tests in other processes would tell us nothing
+    options += ["--rootdir=.", "--maxfail=0", "-p", "no:xdist", *given["options"]]
     status = pytest.main([*options, *given["targets"]], plugins=[guard])
     if status == 4:  # usage error: often a plugin's options in the repository's settings
         options += ["-o", "addopts=", "-o", "required_plugins="]

@@ -122,6 +122,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "seed",
         "attempts",
         "candidates",
+        "reruns",  # else a repository could have its flaky tests believed
         "sandbox",
         "allow_net",
         "yes",

@@ -34,6 +34,8 @@ KEY = b"k" * 32
             Command(
                 env={"PYTHONWARNINGS": "ignore::UserWarning,ignore::SyntaxWarning"},
                 targets=("sympy/tests/test_x.py",),
+                program="bin/test",
+                words=("-C", "--verbose", "sympy/tests/test_x.py"),
             ),
         ),
         (
