@@ -180,7 +180,7 @@ async def test_an_interrupted_build_leaves_nothing(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, api: Any
 ) -> None:
     workspace = workspace_of({"requirements.txt": "slow\n"})
-    before = [image.name for image in environment_images(api, tmp_path)]
+    before = {image.name for image in environment_images(api, tmp_path)}
     building = asyncio.create_task(find_environment(workspace, tmp_path, lambda _: None))
     assert await asyncio.to_thread(index.asked_slow.wait, 60)
     started = time.monotonic()
@@ -188,7 +188,7 @@ async def test_an_interrupted_build_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await building
     assert time.monotonic() - started < 20
-    assert [image.name for image in environment_images(api, tmp_path)] == before
+    assert {image.name for image in environment_images(api, tmp_path)} == before
 
 
 async def test_two_at_once_build_once(
