@@ -12,10 +12,11 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -114,48 +115,80 @@ def _tag(python: str) -> str:
 
 def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: threading.Event) -> None:
     release = DEBIAN[python]
-    if shutil.which("debootstrap") is None or os.geteuid() != 0:
-        raise EnvironmentFailed(
-            f"no registry gives python:{python}-bookworm, and a base can only be made by root with debootstrap: "
-            "pull that image, or install debootstrap and run this as root"
-        )
-    say(f"making a base image with Python {python} (Debian {release}), once (a minute or two)")
     log = folder(state) / f"{tag.partition(':')[2]}.log"
-    with tempfile.TemporaryDirectory(dir=folder(state), prefix="base-") as root:
-        argv = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", release, root]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+    with tempfile.TemporaryDirectory(dir=folder(state), prefix="base-") as scratch, log.open("wb") as output:
+        root = Path(scratch, "root")
+        program, env = _debootstrap(Path(scratch), output, stop)
+        if program is None:
+            raise EnvironmentFailed(
+                f"no registry gives python:{python}-bookworm, and a base can only be made by root with debootstrap: "
+                "pull that image, or install debootstrap and run this as root"
             )
-            _wait(process, stop)
-        if process.returncode:
+        say(f"making a base image with Python {python} (Debian {release}), once (a minute or two)")
+        argv = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
+        if _run(argv, output, stop, env):
             last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise EnvironmentFailed(
                 f"debootstrap could not make a base of Debian {release}: {last}; the log is {log}"
             )
-        with _packed(Path(root)) as stream:
+        with _packed(root) as stream:
             repository, _, name = tag.partition(":")
             labels = f"LABEL {LABEL}=1 {LABEL}.environment={name}"
             api.import_image(src=stream, repository=repository, tag=name, changes=[labels])
 
 
-def _wait(process: subprocess.Popen[bytes], stop: threading.Event) -> None:
-    """Until it ends, or is ended with all it started on `stop`."""
+def _debootstrap(
+    scratch: Path, log: IO[bytes], stop: threading.Event
+) -> tuple[str | None, Mapping[str, str]]:
+    """The program and the variables that it takes: this machine's, else fetched from its package index and not installed;
+    None where there is neither, or we are not root."""
+    if os.geteuid() != 0:
+        return None, {}
+    if found := shutil.which("debootstrap"):
+        return found, {}
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        return None, {}
+    lists, place = scratch / "lists", scratch / "debootstrap"
+    (lists / "partial").mkdir(parents=True)
+    # lists of our own: this machine's may be empty, and are not ours to fill
+    apt = ["apt-get", "-q", "-o", f"Dir::State::Lists={lists}", "-o", "APT::Sandbox::User=root"]
+    for argv in ([*apt, "update"], [*apt, "download", "debootstrap"]):
+        if _run(argv, log, stop, {}, cwd=scratch):
+            return None, {}
+    packages = list(scratch.glob("debootstrap_*.deb"))
+    if not packages or _run(["dpkg", "-x", str(packages[0]), str(place)], log, stop, {}):
+        return None, {}
+    share = place / "usr" / "share" / "debootstrap"
+    return str(place / "usr" / "sbin" / "debootstrap"), {"DEBOOTSTRAP_DIR": str(share)}
+
+
+def _run(
+    argv: Sequence[str],
+    log: IO[bytes],
+    stop: threading.Event,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+) -> int:
+    """The exit status of a program, its words in the log; it is ended with all it started on `stop`."""
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, **env},
+        cwd=cwd,
+    )
     while True:
         try:
-            process.wait(LOOK)
+            return process.wait(LOOK)
         except subprocess.TimeoutExpired:
             if not stop.is_set():
                 continue
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 15)
+                os.killpg(process.pid, signal.SIGTERM)
             process.wait()
             raise EnvironmentFailed("interrupted while a base image was made") from None
-        return
 
 
 @contextlib.contextmanager
