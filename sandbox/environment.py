@@ -108,7 +108,7 @@ def touch(state: Path, image: str) -> None:
 def folder(state: Path) -> Path:
     """Where logs, locks and times of use are."""
     path = state / "environments"
-    path.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
