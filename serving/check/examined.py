@@ -41,13 +41,21 @@ def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
             speed or "",
             f"slow, in each turn: {speed}",
             TOKENIZER_SWITCHES,
+            timed=True,
         ),
     ]
 
 
 def _check(
-    endpoint: Endpoint, name: str, ok: bool | None, good: str, bad: str, switches: dict[Flavour, str]
+    endpoint: Endpoint,
+    name: str,
+    ok: bool | None,
+    good: str,
+    bad: str,
+    switches: dict[Flavour, str],
+    *,
+    timed: bool = False,
 ) -> Check:
     if ok is None:
-        return Check(name, None, "not found out")
-    return Check(name, True, good) if ok else Check(name, False, bad, switches[endpoint.flavour])
+        return Check(name, None, "not found out", timed=timed)
+    return Check(name, ok, good if ok else bad, "" if ok else switches[endpoint.flavour], timed)

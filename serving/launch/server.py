@@ -266,4 +266,5 @@ class Server:
 
 
 def _passed(checks: list[Check]) -> bool:
-    return all(check.ok is not False for check in checks)
+    """Whether answers can be trusted: a slow server's can."""
+    return all(check.ok is not False for check in checks if not check.timed)

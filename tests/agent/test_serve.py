@@ -163,11 +163,14 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def test_a_server_from_start_to_end(machine: Machine) -> None:
+    machine.play["tokenizer_seconds"] = 3.0
     process = machine.start(M3AGENT_API_KEY="hosted", HF_TOKEN="mine")
     record = machine.ready(process)
     assert record.url == f"http://127.0.0.1:{machine.port}/v1"
     assert (record.engine, record.model, record.max_model_len) == ("vllm", "minimax-m3", 131_072)
-    assert (record.wire_ok, record.model_ok, record.random_weights) == (True, True, True)
+    assert [check["name"] for check in record.checks if check["ok"] is False] == ["tokenizer"]
+    assert record.wire_ok, "slow is not wrong"
+    assert (record.model_ok, record.random_weights) == (True, True)
     assert (record.gpus, record.devices) == ("1xH200", ("0",))
     assert record.kv_tokens == 4_979_456, "as its log says"
     assert record.plan is not None and record.plan["tp"] == 1

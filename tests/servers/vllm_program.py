@@ -1,8 +1,9 @@
 """vLLM as its launcher sees it: its words, its log, several processes, memory of a GPU, HTTP. Started as `vllm serve`.
 
 `PLAY` in the environment says what happens (JSON): `log` is written first, a line every `pause` seconds; then it ends with
-`exit`, or serves; `last words` come when its core dies. `faults` and `mind` are `forced.ForcedServer`'s. `deaf`: it does not end when told to. `GPU` in the
-environment is a folder: a process that holds the GPU's memory has a file of its number in it.
+`exit`, or serves; `last words` come when its core dies. `faults`, `mind` and `tokenizer_seconds`
+are `forced.ForcedServer`'s. `deaf`: it does not end when told to. `GPU` in the environment is a folder: a process that
+holds the GPU's memory has a file of its number in it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def main() -> None:
         *play.get("faults", ()),
         in_reasoning=True,
         mind=play.get("mind", "sensible"),
+        tokenizer_seconds=play.get("tokenizer_seconds", 0.0),
         window=asked.max_model_len,
         key=os.environ.get("VLLM_API_KEY"),
         port=asked.port,

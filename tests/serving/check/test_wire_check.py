@@ -252,7 +252,7 @@ async def test_cache_and_tokenizer(engine: dict[str, Any], name: str, option: st
     with ForcedServer(**engine) as server:
         found = await checked(server, findings=None)
     assert found[name].ok is False and option in found[name].fix
-    others = {"prefix cache", "cached tokens", "tokenizer"} - {name}
+    others = {"prefix cache", "cached tokens"} - {name}  # a busy machine's tokenizer is slow, too
     assert all(found[other].ok for other in others)
 
 
@@ -261,7 +261,7 @@ async def test_what_an_examination_did_not_find_out() -> None:
         found = await checked(server)
         assert "/v1/completions" not in server.paths  # what was found out before is not asked again
     for name in ("prefix cache", "cached tokens", "tokenizer"):
-        assert found[name] == Check(name, None, "not found out")
+        assert (found[name].ok, found[name].detail) == (None, "not found out")
 
 
 @pytest.mark.parametrize("flavour", ["minimax", "openrouter", "unknown"])
