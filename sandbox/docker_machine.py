@@ -14,16 +14,15 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from m3agent.sandbox.base import FEW_INODES, ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
 from m3agent.sandbox.engine_events import why_ended
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
 from m3agent.sandbox.image import find_image
+from m3agent.sandbox.in_thread import uninterrupted
 from m3agent.sandbox.reaper import start_reaper
-
-T = TypeVar("T")
 
 LABEL = "m3agent"
 USER = "1000:1000"
@@ -137,7 +136,7 @@ class DockerMachine:
         from requests.exceptions import RequestException
 
         try:
-            raw = await _uninterrupted(self._create)
+            raw = await uninterrupted(self._create)
         except APIError as error:
             raise _start_failed(error) from None
         except (DockerException, RequestException) as error:
@@ -148,7 +147,7 @@ class DockerMachine:
         reader, writer = await asyncio.open_unix_connection(sock=raw, limit=4 << 20)
         channel = Channel(reader, writer, multiplexed=True, why_dead=self._why_dead)
         try:
-            await _uninterrupted(self._start)
+            await uninterrupted(self._start)
         except APIError as error:
             await channel.close()
             raise _start_failed(error) from None
@@ -163,7 +162,7 @@ class DockerMachine:
         """Remove the container, started or not."""
         if self._id is not None and not self._destroyed:
             self._destroyed = True
-            await _uninterrupted(self._remove)
+            await uninterrupted(self._remove)
 
     def _create(self) -> Any:
         self._api = connect()
@@ -294,13 +293,3 @@ def ensure_reaper(path: str | None) -> None:
     with _reaper_lock:
         if path not in _reapers:
             _reapers[path] = start_reaper(path, OWNER)
-
-
-async def _uninterrupted(work: Callable[[], T]) -> T:
-    """Run blocking work in a thread to its end, even if we are cancelled meanwhile: half-made things are lost things."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

@@ -7,7 +7,6 @@ images, so this is for engines only.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -32,6 +31,7 @@ from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.env_build import EnvironmentFailed, Job, build_environment
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.image import Image, find_image, local_image
+from m3agent.sandbox.in_thread import stoppable
 from m3agent.sandbox.indexes import Indexes, find_indexes
 from m3agent.sandbox.workspace import Workspace
 
@@ -61,22 +61,15 @@ async def find_environment(
     Raises:
         EnvironmentFailed: it could not be built. EngineUnavailable, ImageMissing: no engine, no base.
     """
-    stop = threading.Event()
 
-    def work() -> str | None:
+    def work(stop: threading.Event) -> str | None:
         api = connect()
         try:
             return _Finder(api, workspace, state, say, stop).find(base, exclude_newer)
         finally:
             api.close()
 
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        stop.set()  # the thread notices within a second, and leaves nothing behind
-        await asyncio.gather(task, return_exceptions=True)
-        raise
+    return await stoppable(work)
 
 
 def files_of(workspace: Workspace) -> Files:

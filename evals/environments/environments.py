@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from m3agent.sandbox.docker_machine import LABEL, connect
 from m3agent.sandbox.environment import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.errors import ImageMissing
 from m3agent.sandbox.image import Image, find_image, local_image, pull
+from m3agent.sandbox.in_thread import stoppable
 from m3agent.sandbox.prune import make_room
 
 RECIPE = 1  # part of every hash: changes when the same data is to give another image
@@ -28,14 +27,6 @@ DISK_BUDGET = 60 << 30
 """Bytes that all of the engine's images may take before those not used for longest go."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An instance's image, and the Python that it was built for (empty where we did not build it)."""
-
-    image: str
-    python: str
 
 
 class Environments:
@@ -58,22 +49,11 @@ class Environments:
             EngineUnavailable, ImageMissing: no engine; no such prebuilt image.
             DataError, EnvironmentFault: the code cannot be had.
         """
-        return (await self.prepare(task)).image
+        image = await stoppable(lambda stop: self._image(task, stop))
+        self._used.add(image)
+        return image
 
-    async def prepare(self, task: Task) -> Prepared:
-        """Like `image`, with what is known of it."""
-        stop = threading.Event()
-        work = asyncio.ensure_future(asyncio.to_thread(self._prepare, task, stop))
-        try:
-            prepared = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            stop.set()  # the thread notices within a second, and leaves nothing behind
-            await asyncio.gather(work, return_exceptions=True)
-            raise
-        self._used.add(prepared.image)
-        return prepared
-
-    def _prepare(self, task: Task, stop: threading.Event) -> Prepared:
+    def _image(self, task: Task, stop: threading.Event) -> str:
         api = connect()
         build = _Build(api, self._state, self._say, stop)
         try:
@@ -94,16 +74,16 @@ class _Build:
         self.stop = stop
         self.built = False
 
-    def run(self, task: Task) -> Prepared:
+    def run(self, task: Task) -> str:
         environment = task.environment
         name = environment.image
         if name is not None and (image := self._prebuilt(name, own=environment.install is not None)):
             if REPOSITORY in image.name:
-                return Prepared(image.name, "")
-            return Prepared(self._layer(prebuilt_layer(), image, task.instance_id).name, "")
+                return image.name
+            return self._layer(prebuilt_layer(), image, task.instance_id).name
         if environment.python is None and not environment.install and not environment.requirements:
             # nothing to install: the sandbox's own image will do
-            return Prepared(find_image(self.api, None, self.say).name, "")
+            return find_image(self.api, None, self.say).name
         base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
         era = era_of(task, base.python)
         below = self._layer(dependency_layer(environment, era, base.python), base.image, task.instance_id)
@@ -112,7 +92,7 @@ class _Build:
         image = self._layer(layer, below, task.instance_id, code.path)
         if name is not None:
             self.api.tag(image.name, *_split(name), force=True)
-        return Prepared(image.name, base.python)
+        return image.name
 
     def _prebuilt(self, name: str, *, own: bool) -> Image | None:
         """The image of this name, unless it is one that we made under it; None where it is to be built (`own`)."""

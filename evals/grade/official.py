@@ -6,7 +6,6 @@ its output graded), but without a network. It can be fooled by a patch, which is
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import io
 import sys
@@ -21,6 +20,7 @@ from m3agent.evals.data.instance import Instance
 from m3agent.evals.results import OfficialGrade
 from m3agent.sandbox.docker_machine import connect, ensure_reaper, our_labels, socket_of
 from m3agent.sandbox.env_build import engine_failures, remove_container
+from m3agent.sandbox.in_thread import stoppable
 
 PACKAGE = "swebench"
 NEEDED = ("eval_script", "log_parser")
@@ -109,16 +109,9 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
         grading = official_package()
     except NoOfficialGrade as error:
         return OfficialGrade(resolved=None, reason=str(error))
-    stop = threading.Event()
-    work = asyncio.ensure_future(
-        asyncio.to_thread(_run, image, patch, spec.eval_script, instance.answer.timeout, stop)
+    output, seconds, timed_out = await stoppable(
+        lambda stop: _run(image, patch, spec.eval_script, instance.answer.timeout, stop)
     )
-    try:
-        output, seconds, timed_out = await asyncio.shield(work)
-    except asyncio.CancelledError:
-        stop.set()
-        await asyncio.gather(work, return_exceptions=True)
-        raise
     before, _, log = output.partition(f"{STARTED}\n")
     (folder / LOG).write_text(log)
     took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": round(seconds, 3)}
