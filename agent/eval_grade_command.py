@@ -174,11 +174,10 @@ def _check_output(output: Path | None) -> None:
 
 def _write(path: Path, text: str) -> None:
     from m3agent.agent.errors import EnvironmentFault
+    from m3agent.agent.whole_file import write_whole
 
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_text(text)
-        temporary.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be written ({error.strerror}).") from None
 

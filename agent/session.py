@@ -21,6 +21,7 @@ from m3agent.agent.events import (
     SessionStarted,
 )
 from m3agent.agent.session_log import LOG, Line, read_log
+from m3agent.agent.whole_file import write_whole
 
 SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
 """Events that are on the disk before anything else happens."""
@@ -123,12 +124,9 @@ class Session:
     def write_file(self, name: str, content: bytes) -> Path:
         """Write a file of the session's folder, whole or not at all."""
         path = self.folder / name
-        temporary = path.with_suffix(path.suffix + ".tmp")
         try:
-            temporary.write_bytes(content)
-            temporary.replace(path)
+            write_whole(path, content)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise fault(error, self.folder) from None
         return path
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
@@ -27,3 +27,14 @@ async def all_of(*work: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+async def some_at_a_time(most: int, work: Callable[[A], Awaitable[B]], items: Iterable[A]) -> list[B]:
+    """What `work` gives for each item, in their order, with at most so many at once; fails as `all_of` does."""
+    room = asyncio.Semaphore(most)
+
+    async def one(item: A) -> B:
+        async with room:
+            return await work(item)
+
+    return list(await all_of(*map(one, items)))

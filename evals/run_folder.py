@@ -21,6 +21,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.whole_file import write_whole
 from m3agent.evals.results import Result, RunConfig, Verdict
 
 RUN, RESULT, PATCH, LOCK = "run.json", "result.json", "patch.diff", "lock"
@@ -82,7 +83,7 @@ class RunFolder:
         file = _RunFile(hash=config_hash(config), config=config, repos=repos)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / RUN, file.model_dump_json(indent=2).encode())
+            write_whole(path / RUN, file.model_dump_json(indent=2).encode())
         except OSError as error:
             raise _cannot_write(path, error) from None
         return cls(path, config, repos)
@@ -137,8 +138,8 @@ class RunFolder:
         """Keep what came of an attempt. Raises EnvironmentFault where it cannot be written."""
         folder = self.attempt(result.instance_id, result.attempt)
         try:
-            _write(folder / PATCH, patch)
-            _write(folder / RESULT, result.model_dump_json(indent=2).encode())
+            write_whole(folder / PATCH, patch)
+            write_whole(folder / RESULT, result.model_dump_json(indent=2).encode())
         except OSError as error:
             raise _cannot_write(folder, error) from None
 
@@ -192,16 +193,6 @@ def _runs(pid: str) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
-
-
-def _write(path: Path, content: bytes) -> None:
-    """In one step, and on the disk before anything that refers to it."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str:

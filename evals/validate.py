@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.together import some_at_a_time
 from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader, InvalidInstance
 from m3agent.evals.grade.matching import Outcomes, is_junk
 from m3agent.evals.grade.official import official_grade
+from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
-from m3agent.evals.results import OfficialGrade, Verdict
+from m3agent.evals.results import Grade, OfficialGrade, Verdict
 from m3agent.sandbox.env_build import EnvironmentFailed
 
 RUNS = 2
@@ -135,15 +136,13 @@ async def _validate(
     reference = answer.patch.encode(errors="surrogateescape")
     before = Outcomes((await grader.run(decided, b"", image)).outcomes)
     passing = [name for name in answer.fail_to_pass if not is_junk(name) and before.passed(name)]
+    each = [await grader.tried(decided, reference, image) for _ in range(runs)]
+    flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), [Outcomes(run.outcomes) for _, run in each])
+    kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
+    steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
+    grades = [judge(steady.answer, run, trees, run.test_seconds) for trees, run in each]
     with tempfile.TemporaryDirectory(prefix="m3agent-validate-") as temporary:
         folder = Path(temporary)
-        each = [
-            Outcomes((await grader.run(decided, reference, image)).outcomes) for _ in range(max(1, runs - 1))
-        ]
-        flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), each)
-        kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
-        steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
-        grades = [await grader.strict(steady, reference, image, folder)]
         harmless = await grader.strict(steady, HARMLESS, image, folder)
         both = None
         if official:
@@ -151,11 +150,7 @@ async def _validate(
                 await official_grade(instance, reference, image, folder),
                 await official_grade(instance, HARMLESS, image, folder),
             )
-    passed_first = [_all_pass(steady.answer, outcomes) for outcomes in each]
-    reason = _reason(passing, flaky, answer, [g.verdict for g in grades], harmless.verdict, grades[0].reason)
-    if not reason and not all(passed_first):
-        reason = "the reference does not resolve it every time"
-    verdicts = [Verdict.RESOLVED if passed else Verdict.UNRESOLVED for passed in passed_first]
+    reason = _reason(passing, flaky, answer, grades, harmless.verdict)
     return Validation(
         instance_id=instance.id,
         valid=not reason,
@@ -165,7 +160,7 @@ async def _validate(
         pass_to_pass=kept,
         flaky=tuple(flaky),
         before=len([name for name in answer.fail_to_pass if not is_junk(name)]) - len(passing),
-        reference=(*verdicts, *(grade.verdict for grade in grades)),
+        reference=tuple(grade.verdict for grade in grades),
         harmless=harmless.verdict,
         official=both,
     )
@@ -175,26 +170,21 @@ def _flaky(names: Sequence[str], each: Sequence[Outcomes]) -> list[str]:
     return [name for name in names if len({outcomes.passed(name) for outcomes in each}) > 1]
 
 
-def _all_pass(answer: Answer, outcomes: Outcomes) -> bool:
-    names = (*answer.fail_to_pass, *answer.pass_to_pass)
-    return all(outcomes.passed(name) for name in names if not is_junk(name))
-
-
 def _reason(
     passing: Sequence[str],
     flaky: Sequence[str],
     answer: Answer,
-    reference: Sequence[Verdict],
+    reference: Sequence[Grade],
     harmless: Verdict,
-    why: str,
 ) -> str:
     """Why it is invalid; empty if it is not."""
     if passing:
         return f"{len(passing)} of the tests to fix pass without the reference, such as {passing[0]}"
     if unsteady := [name for name in answer.fail_to_pass if name in flaky]:
         return f"{len(unsteady)} of the tests to fix are flaky, such as {unsteady[0]}"
-    if any(verdict is not Verdict.RESOLVED for verdict in reference):
-        return f"the reference does not resolve it: {why}"
+    if failed := [grade for grade in reference if grade.verdict is not Verdict.RESOLVED]:
+        times = "" if len(failed) == len(reference) else " every time"
+        return f"the reference does not resolve it{times}: {failed[0].reason}"
     if harmless is Verdict.RESOLVED:
         return "a patch that changes nothing resolves it"
     return ""
@@ -208,16 +198,13 @@ async def validate_all(
     workers: int,
     runs: int = RUNS,
     official: bool = False,
-    on_done: object = None,
+    on_done: Callable[[Validation], None] = lambda _: None,
 ) -> list[Validation]:
     """Validate instances, some at a time, in their order; `on_done` is called with each as it is there."""
-    room = asyncio.Semaphore(workers)
 
     async def one(instance: Instance) -> Validation:
-        async with room:
-            found = await validate(instance, environments, grader, runs=runs, official=official)
-        if callable(on_done):
-            on_done(found)
+        found = await validate(instance, environments, grader, runs=runs, official=official)
+        on_done(found)
         return found
 
-    return list(await asyncio.gather(*map(one, instances)))
+    return await some_at_a_time(workers, one, instances)

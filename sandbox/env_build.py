@@ -17,7 +17,7 @@ import shutil
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,23 @@ def _create(api: Any, base: Image) -> str:
 
 def _commit(api: Any, container: str, base: Image, tag: str) -> None:
     """Make an image of what a build has installed."""
-    repository, name = tag.split(":")
+    more = {SKELETON_LABEL: "1"} if base.binds else {}
+    env = {"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER}
+    commit_environment(api, container, tag, env=env, command="python3", labels=more)
+
+
+def commit_environment(
+    api: Any, container: str, tag: str, *, env: Mapping[str, str], command: str, labels: Mapping[str, str]
+) -> None:
+    """Make an environment image of a container: with our labels, these more, these variables and this command."""
+    repository, _, name = tag.partition(":")
     # the container's own labels would be taken over; empty ones are nobody's
-    labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
-    if base.binds:
-        labels[SKELETON_LABEL] = "1"
-    env = [f"PATH={FOLDER}/bin:{base.path}", f"VIRTUAL_ENV={FOLDER}"]
-    conf = {"Labels": labels, "Env": env, "Cmd": ["python3"]}
+    ours = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
+    conf = {
+        "Labels": {**ours, **labels},
+        "Env": [f"{key}={value}" for key, value in env.items()],
+        "Cmd": [command],
+    }
     api.commit(container, repository=repository, tag=name, conf=conf)
 
 
@@ -238,16 +248,29 @@ def _archive(job: Job) -> bytes:
     if job.indexes.certificates is not None:
         files["certificates.pem"] = job.indexes.certificates.read_bytes()
     files |= installers()
+    return files_as_tar(files, WORK, folders=(WORK, FOLDER), owner=1000)
+
+
+def files_as_tar(
+    files: Mapping[str, bytes], folder: str = "/", *, folders: Collection[str] = (), owner: int = 0
+) -> bytes:
+    """Files by name below `folder`, as a tar for a container's root, with these folders made before them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for folder in (WORK, FOLDER):
-            info = tarfile.TarInfo(folder.lstrip("/"))
-            info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, 0o755, 1000, 1000
-            archive.addfile(info)
+
+        def add(name: str, content: bytes | None) -> None:
+            info = tarfile.TarInfo(name.strip("/"))
+            info.mode, info.uid, info.gid = 0o755, owner, owner
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            else:
+                info.size = len(content)
+            archive.addfile(info, None if content is None else io.BytesIO(content))
+
+        for name in folders:
+            add(name, None)
         for name, content in files.items():
-            info = tarfile.TarInfo(f"{WORK.lstrip('/')}/{name}")
-            info.size, info.mode, info.uid, info.gid = len(content), 0o755, 1000, 1000
-            archive.addfile(info, io.BytesIO(content))
+            add(f"{folder}/{name.lstrip('/')}", content)
     return buffer.getvalue()
 
 

@@ -240,6 +240,13 @@ class TreeStore:
             self.git("update-index", "-z", "--index-info", stdin=lines, index=index)
             return self.git("write-tree", index=index).decode().strip()
 
+    def apply(self, tree: str, patch: bytes, *options: str) -> str:
+        """The tree after a patch, which is only data to git; `options` of `git apply`. Raises GitFailed."""
+        with self._own_index() as index:
+            self.git("read-tree", tree, index=index)
+            self.git("apply", "--cached", "--whitespace=nowarn", *options, "-", stdin=patch, index=index)
+            return self.git("write-tree", index=index).decode().strip()
+
     def list_tree(self, tree: str) -> list[TreeEntry]:
         """Every file of a tree; submodule entries are left out."""
         out = self.git("ls-tree", "-r", "-z", "--full-tree", tree)

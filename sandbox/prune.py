@@ -54,24 +54,18 @@ def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None])
 
     An image that a container uses is kept, and said.
     """
-    from docker.errors import APIError
-
     done = Pruned([], 0, 0, 0)
     images = environment_images(api, state)
     total = sum(image.size for image in images)
     for image in images:
         if total <= keep_bytes:
             break
-        try:
-            api.remove_image(image.name)
-        except APIError as error:
-            say(f"{image.name} is kept: {str(error.explanation or error).strip()}")
+        if why := _remove(api, state, image):
+            say(f"{image.name} is kept: {why}")
             continue
         total -= image.size
         done.freed += image.size
         done.images.append(image.name)
-        for suffix in ("used", "log", "lock"):
-            (folder(state) / f"{image.name.partition(':')[2]}.{suffix}").unlink(missing_ok=True)
     local = socket_of(api) is not None
     for container in api.containers(all=True, filters={"label": [PROCESS_LABEL]}):
         owner, running = container["Labels"].get(PROCESS_LABEL, ""), container["State"] == "running"
@@ -88,22 +82,26 @@ def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] =
 
     most_bytes: shared layers counted once. Images in `keep`, those in use and those that others rest on stay.
     """
-    from docker.errors import APIError
-
     gone: list[str] = []
-    if int(api.df().get("LayersSize") or 0) <= most_bytes:
-        return gone
     for image in environment_images(api, state):
-        if image.name in keep:
-            continue
-        try:
-            api.remove_image(image.name)
-        except APIError:
-            continue
-        gone.append(image.name)
         if int(api.df().get("LayersSize") or 0) <= most_bytes:
             break
+        if image.name not in keep and not _remove(api, state, image):
+            gone.append(image.name)
     return gone
+
+
+def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:
+    """Remove an image and what we keep beside it; why not, if it cannot be."""
+    from docker.errors import APIError
+
+    try:
+        api.remove_image(image.name)
+    except APIError as error:
+        return str(error.explanation or error).strip()
+    for suffix in ("used", "log", "lock"):
+        (folder(state) / f"{image.name.partition(':')[2]}.{suffix}").unlink(missing_ok=True)
+    return ""
 
 
 def is_orphan(process: str, *, other_boots: bool) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import stat
-import tempfile
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.whole_file import write_whole
 
 
 def write_page(path: Path, page: bytes) -> None:
@@ -20,18 +18,11 @@ def write_page(path: Path, page: bytes) -> None:
     """
     check_target(path)
     try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+        write_whole(path, page, mode=0o600)
     except OSError as error:
-        raise _fault(error, path) from None
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(page)
-        Path(name).replace(path)
-    except OSError as error:
-        raise _fault(error, path) from None
-    finally:
-        with contextlib.suppress(OSError):  # there only where it could not be put in place
-            Path(name).unlink()
+        raise EnvironmentFault(
+            f"{path} cannot be written: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 def check_target(path: Path) -> None:
@@ -48,7 +39,3 @@ def check_target(path: Path) -> None:
         kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a symbolic link"))
         kind = next((name for test, name in kinds if test(mode)), "no regular file")
         raise UsageError(f"-o {path}: this is {kind}, and only a regular file is written over: name another")
-
-
-def _fault(error: OSError, path: Path) -> EnvironmentFault:
-    return EnvironmentFault(f"{path} cannot be written: {(error.strerror or str(error)).lower()}")

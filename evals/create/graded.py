@@ -10,7 +10,7 @@ from m3agent.evals.create.build import Validated
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
-from m3agent.evals.grade.strict import TestRun
+from m3agent.evals.grade.strict import TestRun, last_line
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.env_build import EnvironmentFailed
 
@@ -65,6 +65,4 @@ def _green(run: TestRun) -> set[str]:
 
 def _why(run: TestRun) -> str:
     """The last line that the runner said, or the error of what it could not run."""
-    said = next(iter(run.errors.values()), "") or run.output
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "none ran"
+    return last_line(next(iter(run.errors.values()), "") or run.output) or "none ran"

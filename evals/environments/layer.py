@@ -8,7 +8,6 @@ caches.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import tarfile
 import tempfile
@@ -19,12 +18,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from m3agent.sandbox.base import ROOT
-from m3agent.sandbox.docker_machine import LABEL, ensure_reaper, our_labels, socket_of
+from m3agent.sandbox.docker_machine import ensure_reaper, our_labels, socket_of
 from m3agent.sandbox.env_build import (
     MEMORY,
     PIDS,
     EnvironmentFailed,
+    commit_environment,
     engine_failures,
+    files_as_tar,
     follow_build,
     installers,
     remove_container,
@@ -99,23 +100,16 @@ def build_layer(
         ),
     )["Id"]
     try:
-        api.put_archive(container, "/", _archive(files))
+        api.put_archive(container, "/", files_as_tar(files, WORK, folders=[WORK]))
         if work_tree is not None:
             with _packed(work_tree) as stream:
                 api.put_archive(container, "/", stream)
         status, said = follow_build(api, container, log, say, stop)
         if status != 0:
             raise EnvironmentFailed(f"the {layer.name} could not be built: {said}; the log is {log}")
-        repository, _, name = tag.partition(":")
-        # the container's own labels would be taken over; empty ones are nobody's
-        labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
-        env = {**below.env, **layer.env}
-        conf = {
-            "Labels": labels,
-            "Env": [f"{key}={value}" for key, value in env.items()],
-            "Cmd": ["/bin/bash"],
-        }
-        api.commit(container, repository=repository, tag=name, conf=conf)
+        commit_environment(
+            api, container, tag, env={**below.env, **layer.env}, command="/bin/bash", labels={}
+        )
     finally:
         remove_container(api, container)
 
@@ -128,16 +122,3 @@ def _packed(work_tree: Path) -> Iterator[IO[bytes]]:
             archive.add(work_tree, arcname=ROOT.lstrip("/"))
         file.seek(0)
         yield file
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        info = tarfile.TarInfo(WORK.lstrip("/"))
-        info.type, info.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(info)
-        for name, content in files.items():
-            info = tarfile.TarInfo(f"{WORK.lstrip('/')}/{name}")
-            info.size, info.mode = len(content), 0o755
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()

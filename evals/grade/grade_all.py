@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from m3agent.agent.errors import M3AgentError
+from m3agent.agent.together import some_at_a_time
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
@@ -48,18 +48,16 @@ async def grade_all(
     on_done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
     """Grade the patch of each instance, some at a time, in the instances' order. folder: keeps the logs."""
-    room = asyncio.Semaphore(workers)
 
     async def one(instance: Instance) -> Graded:
-        async with room:
-            with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
-                logs = Path(temporary) if folder is None else folder / instance.id
-                logs.mkdir(parents=True, exist_ok=True)
-                graded = await _grade(instance, patches[instance.id], environments, grader, validations, logs)
+        with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
+            logs = Path(temporary) if folder is None else folder / instance.id
+            logs.mkdir(parents=True, exist_ok=True)
+            graded = await _grade(instance, patches[instance.id], environments, grader, validations, logs)
         on_done(graded)
         return graded
 
-    return list(await asyncio.gather(*map(one, instances)))
+    return await some_at_a_time(workers, one, instances)
 
 
 async def _grade(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from m3agent.agent.whole_file import write_whole
 from m3agent.evals.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.grade.matching import Outcomes
@@ -67,20 +68,26 @@ class Grader:
             return Grade(verdict=Verdict.EMPTY, reason="the patch is empty")
         try:
             answer = await self.answer(instance, image)
-            trees, run = await self._run(instance, answer, patch, image)
+            decided = instance.model_copy(update={"answer": answer})
+            trees, run = await self.tried(decided, patch, image)
         except DoesNotApply as error:
             return Grade(verdict=Verdict.ERROR, reason=str(error), seconds=time.monotonic() - started)
         except InvalidInstance as error:
             return Grade(verdict=Verdict.INVALID, reason=str(error), seconds=time.monotonic() - started)
-        if run.forged:
-            usual = await self._usual(instance, image)
-            run.forged = [what for what in run.forged if what not in usual]
         (folder / "tests.log").write_text(run.output)
         return judge(answer, run, trees, time.monotonic() - started)
 
     async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """What an instance's tests do on its code with a patch, which may be empty. Raises as `grade`, and DoesNotApply."""
-        return (await self._run(instance, instance.answer, patch, image))[1]
+        return (await self._run(instance, patch, image))[1]
+
+    async def tried(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
+        """Like `run`, to be judged: the trees, too, and what the tests do without any patch is no tampering."""
+        trees, run = await self._run(instance, patch, image)
+        if run.forged:
+            usual = await self._usual(instance, image)
+            run.forged = [what for what in run.forged if what not in usual]
+        return trees, run
 
     async def answer(self, instance: Instance, image: str | None) -> Answer:
         """The instance's answer with the tests that decide: found out, once, where the row does not list them.
@@ -123,14 +130,11 @@ class Grader:
             raise InvalidInstance(f"{why}, so nothing shows whether it is resolved")
         found = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text(found.model_dump_json())
-        temporary.replace(file)
+        write_whole(file, found.model_dump_json().encode())
         return found
 
-    async def _run(
-        self, instance: Instance, answer: Answer, patch: bytes, image: str | None
-    ) -> tuple[Trees, TestRun]:
+    async def _run(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
+        answer = instance.answer
         code = await asyncio.to_thread(codebase, instance.task, self._state)
         with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
 

@@ -64,13 +64,11 @@ def functions_of(names: Any) -> dict[tuple[str, str], tuple[Any, Any]]:
 
 def code_of(value: Any) -> Any:
     """What a function runs; of properties and bound kinds as well. None for others."""
-    for part in ("fget", "__func__"):
-        value = (
-            getattr(value, part, None) or value
-            if isinstance(value, (property, staticmethod, classmethod))
-            else value
-        )
-    return getattr(value, "__code__", None) if isinstance(value, types.FunctionType) else None
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    return value.__code__ if isinstance(value, types.FunctionType) else None
 
 
 def replaced(before: dict[tuple[str, str], tuple[Any, Any]]) -> list[str]:
@@ -121,15 +119,14 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
 
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            files: dict[str, int] = {}
+            files: set[str] = set()
             chosen = []
             for item in items:
-                function = isinstance(item, pytest.Function) and not hasattr(item, "_testcase")
-                plain = function and type(item) is pytest.Function
+                plain = type(item) is pytest.Function and not hasattr(item, "_testcase")
                 file = item.nodeid.partition("::")[0]
-                if plain and (any(name in item.nodeid for name in wanted) or not files.get(file)):
+                if plain and (file not in files or any(name in item.nodeid for name in wanted)):
                     chosen.append(item)
-                    files[file] = files.get(file, 0) + 1
+                    files.add(file)
             for item in chosen[:MOST_CANARIES]:
                 made = canary_of(item)
                 if made is not None:

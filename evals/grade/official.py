@@ -7,9 +7,7 @@ its output graded), but without a network. It can be fooled by a patch, which is
 from __future__ import annotations
 
 import importlib
-import io
 import sys
-import tarfile
 import threading
 import time
 import types
@@ -19,7 +17,7 @@ from typing import Any
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.results import OfficialGrade
 from m3agent.sandbox.docker_machine import connect, ensure_reaper, our_labels, socket_of
-from m3agent.sandbox.env_build import engine_failures, remove_container
+from m3agent.sandbox.env_build import engine_failures, files_as_tar, remove_container
 from m3agent.sandbox.in_thread import stoppable
 
 PACKAGE = "swebench"
@@ -162,7 +160,7 @@ def _run(
         )["Id"]
         try:
             api.put_archive(
-                container, "/", _archive({PATCH: patch, SCRIPT: script.encode(), DRIVER: _driver()})
+                container, "/", files_as_tar({PATCH: patch, SCRIPT: script.encode(), DRIVER: _driver()})
             )
             return _follow(api, container, timeout, stop)
         finally:
@@ -210,13 +208,3 @@ echo {APPLIED}
 echo {STARTED}
 exec /bin/bash {SCRIPT}
 """.encode()
-
-
-def _archive(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name.lstrip("/"))
-            info.size, info.mode = len(content), 0o755
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()

@@ -13,7 +13,6 @@ import hmac
 import json
 import re
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from m3agent.evals.grade.command import Command, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.trees import Trees
 from m3agent.evals.results import Grade, TestCount, Verdict
-from m3agent.sandbox.base import ExecResult, Limits, Sandbox
+from m3agent.sandbox.base import Limits, Sandbox
 from m3agent.sandbox.open import SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
 from m3agent.tools import run_tests
@@ -120,7 +119,6 @@ async def run_tests_of(
     targets = targets_of(command, answer, trees.tests, files)
     key = secrets.token_bytes(32)
     listener = Listener(key)
-    listener.run.output = ""
     by_program = answer.runner in {"django", "unittest"} and command.program
     if not targets and not by_program:
         return listener.close()
@@ -145,8 +143,12 @@ async def run_tests_of(
             listener.feed(data)
 
     async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
-        done = await _exec(
-            sandbox, argv, given, {**task.environment.variables, **command.env}, answer.timeout, sink
+        done = await sandbox.exec(
+            argv,
+            stdin=json.dumps(given).encode() + b"\n",
+            env={**task.environment.variables, **command.env},
+            timeout=answer.timeout,
+            sink=sink,
         )
         changed = await _changed(sandbox, trees)
     run = listener.close()
@@ -154,19 +156,6 @@ async def run_tests_of(
     run.output = (done.stderr[-4000:]).decode(errors="replace")
     run.forged += [f"{path} was changed while the tests ran" for path in changed]
     return run
-
-
-async def _exec(
-    sandbox: Sandbox,
-    argv: Sequence[str],
-    given: dict[str, object],
-    env: dict[str, str],
-    timeout: float,
-    sink: Callable[[int, bytes], object],
-) -> ExecResult:
-    return await sandbox.exec(
-        argv, stdin=json.dumps(given).encode() + b"\n", env=env, timeout=timeout, sink=sink
-    )
 
 
 async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
@@ -207,11 +196,11 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     elif run.timed_out:
         verdict, reason = Verdict.TIMEOUT, f"the tests took longer than {answer.timeout:g} s"
     elif not run.outcomes:
-        reason = f"no tests ran: {_last(run.output)}"
+        reason = f"no tests ran: {last_line(run.output) or 'nothing was said'}"
     elif not_fixed or lost:
         both = [*not_fixed, *lost]
         reason = f"{len(not_fixed)} to fix and {len(lost)} to keep did not pass, such as {both[0]}"
-        reason += f": {_last(run.errors[both[0]])}" if both[0] in run.errors else ""
+        reason += f": {last_line(run.errors[both[0]])}" if both[0] in run.errors else ""
     elif not run.complete:
         reason = "the test run did not come to its end"
     else:
@@ -228,11 +217,6 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     )
 
 
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "no message"
-
-
-def now() -> float:
-    """Seconds on the monotonic clock."""
-    return time.monotonic()
+def last_line(text: str) -> str:
+    """The last line that says something, of at most 200 characters; empty where there is none."""
+    return next((line.strip()[:200] for line in reversed(text.splitlines()) if line.strip()), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -52,16 +51,10 @@ def apply(store: TreeStore, tree: str, patch: bytes) -> str:
     text = patch if patch.endswith(b"\n") else patch + b"\n"
     first = ""
     for way in WAYS:
-        index = f"index-{uuid.uuid4().hex}"
         try:
-            store.git("read-tree", tree, index=index)
-            store.git("apply", "--cached", "--whitespace=nowarn", *way, "-", stdin=text, index=index)
-            return store.git("write-tree", index=index).decode().strip()
+            return store.apply(tree, text, *way)
         except GitFailed as error:
             first = first or str(error).removeprefix("git apply failed: ")
-        finally:
-            for left in (index, f"{index}.lock"):
-                (store.git_dir / left).unlink(missing_ok=True)
     raise DoesNotApply(f"the patch does not apply: {first}")
 
 
