@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from m3agent.agent.printable import shown
 from m3agent.serving.check.check import Check
@@ -26,4 +25,5 @@ def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = Fa
 
 def as_json(checks: Sequence[Check]) -> str:
     """The checks as a JSON list."""
-    return json.dumps([asdict(check) for check in checks], indent=2) + "\n"
+    told = ("name", "ok", "detail", "fix")
+    return json.dumps([{name: getattr(check, name) for name in told} for check in checks], indent=2) + "\n"

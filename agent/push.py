@@ -116,8 +116,8 @@ async def _git(repository: Repository, command: str, *args: str) -> tuple[int, s
     """
     # Files, not pipes: a helper that stays behind (a cache of credentials, ssh's master) may hold its end open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
-        try:
-            process = await asyncio.create_subprocess_exec(
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
                 "git",
                 *SAFE,
                 command,
@@ -129,19 +129,29 @@ async def _git(repository: Repository, command: str, *args: str) -> tuple[int, s
                 stderr=said,
                 start_new_session=True,  # no terminal for ssh to ask on, and one group to end
             )
-        except OSError as error:
-            raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
+        )
         try:
+            # cancelled while it starts, asyncio would end git alone and leave what git has started
+            process = await asyncio.shield(starting)
             code = await asyncio.wait_for(process.wait(), SECONDS)
         except TimeoutError:
             raise EnvironmentFault(
                 f"origin did not answer 'git {command}' within {SECONDS:g} seconds"
             ) from None
+        except OSError as error:
+            raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
         finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            await _end(starting)
         return code, _text(out), _text(said)
+
+
+async def _end(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    """Kill a command and all that it started, unless it has ended."""
+    with contextlib.suppress(OSError):
+        process = await starting
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 def _text(file: IO[bytes]) -> str:
