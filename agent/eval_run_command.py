@@ -41,6 +41,10 @@ def eval_run(
         int | None, typer.Option(help="The same, for pass@1 to pass@N in the report.", min=1, metavar="N")
     ] = None,
     workers: Annotated[int, typer.Option(help="Attempts at a time.", min=1, max=1024, metavar="N")] = 1,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster that makes the attempts: ray://HOST:PORT.", metavar="ADDRESS"),
+    ] = None,
     agent_command: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +111,6 @@ def eval_run(
     }
     with faults():
         from m3agent.agent.errors import UsageError
-        from m3agent.agent.settings import state_dir
         from m3agent.evals.data.instance import DataError
         from m3agent.evals.data.load import digest, load
         from m3agent.evals.run.evaluate import Experiment, evaluate
@@ -141,12 +144,11 @@ def eval_run(
             standard_parts,
             agent,
             experiment.seconds,
-            state_dir(os.environ),
             official=official,
             invalid=invalid,
         )
         try:
-            folder = evaluate(experiment, output, parts, say)
+            folder = evaluate(experiment, output, parts, say, cluster=cluster)
         except KeyboardInterrupt:
             say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
             raise

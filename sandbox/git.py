@@ -171,11 +171,12 @@ class TreeStore:
         ok: Sequence[int] = (0,),
     ) -> bytes:
         """Run git on this store, optionally with a private index (a name) and a work tree."""
-        env = {"GIT_DIR": str(self.git_dir)}
+        git_dir = self.git_dir.absolute()  # git is started elsewhere
+        env = {"GIT_DIR": str(git_dir)}
         if index is not None:
-            env["GIT_INDEX_FILE"] = str(self.git_dir / index)
+            env["GIT_INDEX_FILE"] = str(git_dir / index)
         if work_tree is not None:
-            env["GIT_WORK_TREE"] = str(work_tree)
+            env["GIT_WORK_TREE"] = str(work_tree.absolute())
         return run_git(*args, cwd=work_tree or self.git_dir, stdin=stdin, env=env, ok=ok).stdout
 
     @contextlib.contextmanager

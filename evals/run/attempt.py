@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.results import Grade, OfficialGrade, Result, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
-from m3agent.evals.run.parts import Assignment, Delivery, Parts
+from m3agent.evals.run.parts import Assignment, Delivery, Listener, Parts
 from m3agent.sandbox.env_build import EnvironmentFailed
 from m3agent.sandbox.errors import SandboxError
 
@@ -35,16 +35,15 @@ MOST_REASON = 1000  # characters
 class Attempt:
     """What is to be attempted and where, and what is known of it so far.
 
-    folder: of the attempt, empty. hold, warm: see `parts.Assignment`. on_phase: told the name of each phase as it begins.
+    folder: of the attempt, empty. hold: see `parts.Assignment`.
     """
 
     instance: Instance
     number: int
     folder: Path
     parts: Parts
+    told: Listener = field(default_factory=Listener)
     hold: tuple[int, ...] = ()
-    warm: Callable[[], None] = lambda: None
-    on_phase: Callable[[str], None] = lambda _: None
     seconds: dict[str, float] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
     grade: Grade | None = None
@@ -85,7 +84,7 @@ class Attempt:
         try:
             async with self._phase("agent", None):
                 self.delivery = await self.parts.agent.work(
-                    Assignment(task, self.number, checkout, image, self.folder, self.hold, self.warm)
+                    Assignment(task, self.number, checkout, image, self.folder, self.hold, self.told.warm)
                 )
         except MACHINE_ERRORS as error:
             return Verdict.INFRA, str(error)
@@ -117,7 +116,7 @@ class Attempt:
     @asynccontextmanager
     async def _phase(self, name: str, most: float | None) -> AsyncIterator[None]:
         """Time a phase; raises _OutOfTime after `most` seconds."""
-        self.on_phase(name)
+        self.told.phase(name)
         started, limit = time.monotonic(), asyncio.timeout(most)
         try:
             async with limit:
@@ -161,6 +160,37 @@ class Attempt:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Here:
+    """Makes attempts on this machine. hold: descriptors for the agents' processes to keep."""
+
+    parts: Parts
+    hold: tuple[int, ...] = ()
+
+    @property
+    def shares_prefix(self) -> bool:
+        """See `parts.Agent`."""
+        return self.parts.agent.shares_prefix
+
+    async def make(
+        self, instance: Instance, number: int, folder: Path, told: Listener
+    ) -> tuple[Result, bytes]:
+        """See `parts.Maker`."""
+        return await Attempt(instance, number, folder, self.parts, told, self.hold).make()
+
+
+def lost(instance: Instance, number: int, reason: str, started: datetime) -> Result:
+    """The result of an attempt that was made elsewhere and has not come back."""
+    return Result(
+        instance_id=instance.id,
+        repo=instance.task.repo,
+        attempt=number,
+        verdict=Verdict.INFRA,
+        reason=shown(reason, MOST_REASON),
+        started=started,
+    )
 
 
 class _OutOfTime(Exception):

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
@@ -56,25 +56,25 @@ def parse_command(line: str) -> tuple[str, ...]:
     return (str(Path(program).absolute()) if "/" in argv[0] else argv[0], *argv[1:])
 
 
-def parse_variables(names: str | None) -> tuple[str, ...]:
-    """Names of variables that the agent may have, separated by commas. Raises UsageError for one that is not set."""
+def parse_variables(names: str | None) -> dict[str, str]:
+    """The variables that the agent may have, of names separated by commas. Raises UsageError for one that is not set."""
     wanted = tuple(name.strip() for name in (names or "").split(",") if name.strip())
     if missing := [name for name in wanted if name not in os.environ]:
         raise UsageError(f"--agent-env names {missing[0]}, which is not set here.")
-    return wanted
+    return {name: os.environ[name] for name in wanted}
 
 
 class OtherAgent:
     """A command (see `parse_command`) run on this machine in a fresh checkout, with PATH, a HOME of its own and the
-    variables named. seconds: the longest an attempt may take.
+    variables given. seconds: the longest an attempt may take.
     """
 
     shares_prefix = False
     """What it asks, and whom, is not ours to know."""
 
-    def __init__(self, command: Sequence[str], variables: Sequence[str], seconds: float) -> None:
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
         self._command = tuple(command)
-        self._variables = tuple(variables)
+        self._variables = dict(variables)
         self._seconds = seconds
 
     async def work(self, given: Assignment) -> Delivery:
@@ -85,12 +85,11 @@ class OtherAgent:
         argv = [PLACEHOLDER.sub(lambda found: str(places[found[1]]), part) for part in self._command]
         before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
         with tempfile.TemporaryDirectory(prefix="m3agent-home-", ignore_cleanup_errors=True) as home:
-            variables = {name: os.environ[name] for name in self._variables if name in os.environ}
             end = await run_child(
                 argv,
                 folder=given.folder,
                 cwd=given.repo,
-                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **variables},
+                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **self._variables},
                 seconds=self._seconds,
                 hold=given.hold,
             )

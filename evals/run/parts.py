@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from m3agent.evals.data.instance import Instance, Task
-from m3agent.evals.results import Grade, OfficialGrade, Usage, Verdict
+from m3agent.evals.results import Grade, OfficialGrade, Result, Usage, Verdict
 
 
 class Environments(Protocol):
@@ -101,6 +101,34 @@ class Agent(Protocol):
 
     async def work(self, given: Assignment) -> Delivery:
         """One attempt. Cancelled, it leaves nothing running."""
+        ...
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who is told of an attempt while it is made: the name of each phase as it begins; that others find what it has in
+    common with them in the server's cache (see `Assignment`); notes for the person."""
+
+    phase: Callable[[str], None] = lambda _: None
+    warm: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = lambda _: None
+
+
+class Maker(Protocol):
+    """Makes attempts, on this machine or on others."""
+
+    @property
+    def shares_prefix(self) -> bool:
+        """See `Agent`."""
+        ...
+
+    async def make(
+        self, instance: Instance, number: int, folder: Path, told: Listener
+    ) -> tuple[Result, bytes]:
+        """Make an attempt; what came of it, and the patch. All else is left in the folder, which is there and empty.
+
+        Nothing but a cancellation is raised: a failure is a result. Cancelled, nothing is left running.
+        """
         ...
 
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.run.attempt import Attempt
-from m3agent.evals.run.parts import Parts
+from m3agent.evals.run.parts import Listener, Maker
 from m3agent.evals.run.progress import Progress
 from m3agent.evals.run.schedule import Group, Schedule
 from m3agent.evals.run_folder import RunFolder
@@ -16,15 +15,14 @@ from m3agent.evals.run_folder import RunFolder
 async def run_all(
     folder: RunFolder,
     instances: Sequence[Instance],
-    parts: Parts,
+    maker: Maker,
     progress: Progress,
     *,
     workers: int,
-    hold: tuple[int, ...] = (),
 ) -> None:
     """Make the attempts that the folder lacks, so many at a time. Cancelled, it leaves nothing running.
 
-    hold: descriptors for the agents' processes to keep. Raises EnvironmentFault where the folder cannot be written.
+    Raises EnvironmentFault where the folder cannot be written.
     """
     known = {instance.id: instance for instance in instances}
 
@@ -32,7 +30,7 @@ async def run_all(
         task = known[instance_id].task
         return task.repo, task.base_commit
 
-    schedule = Schedule(folder.left(), group_of, leads=parts.agent.shares_prefix)
+    schedule = Schedule(folder.left(), group_of, leads=maker.shares_prefix)
     warmed = asyncio.Event()
 
     def warm(instance_id: str) -> None:
@@ -42,16 +40,12 @@ async def run_all(
     async def make(instance_id: str, number: int) -> None:
         try:
             place = folder.begin(instance_id, number)
-            attempt = Attempt(
-                known[instance_id],
-                number,
-                place,
-                parts,
-                hold,
-                warm=lambda: warm(instance_id),
-                on_phase=lambda phase: progress.phase(instance_id, number, phase),
+            told = Listener(
+                lambda phase: progress.phase(instance_id, number, phase),
+                lambda: warm(instance_id),
+                progress.say,
             )
-            result, patch = await attempt.make()
+            result, patch = await maker.make(known[instance_id], number, place, told)
             folder.finish(result, patch)
             progress.finished(result)
         finally:

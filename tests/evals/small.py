@@ -127,7 +127,7 @@ def main(programs: str, output: str, options: str) -> None:
     command: tuple[str, ...] = ()
     if "agent" in wanted:
         command = parse_command(wanted["agent"])
-        agent = OtherAgent(command, (), seconds)
+        agent = OtherAgent(command, {}, seconds)
     else:
         loaded = load_settings(Path("/"), wanted["settings"], {}).settings
         settings = settings_told(loaded)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,17 @@ def task(tmp_path: Path) -> Task:
 
 
 async def deliver(
-    task: Task, folder: Path, script: str, *more: str, seconds: float = 60, variables: tuple[str, ...] = ()
+    task: Task,
+    folder: Path,
+    script: str,
+    *more: str,
+    seconds: float = 60,
+    variables: Mapping[str, str] | None = None,
 ) -> Delivery:
     """What an agent of these shell lines delivers; its arguments are the issue and `more`."""
     folder.mkdir()
     checkout(task, folder / "repo")
-    agent = OtherAgent(("sh", "-c", script, "agent", "{issue}", *more), variables, seconds)
+    agent = OtherAgent(("sh", "-c", script, "agent", "{issue}", *more), variables or {}, seconds)
     return await agent.work(Assignment(task, 1, folder / "repo", "image:1", folder))
 
 
@@ -69,7 +75,7 @@ async def test_it_is_given_the_statement_its_variables_and_nothing_else(
     monkeypatch.setenv("M3AGENT_API_KEY", "secret")
     script = 'pwd > "$3"; cat "$1" >> "$3"; echo "\n$2" >> "$3"; env >> "$3"; touch "$HOME/there"'
     report = str(tmp_path / "report")
-    await deliver(task, tmp_path / "run", script, "{image}", report, variables=("FOR_IT",))
+    await deliver(task, tmp_path / "run", script, "{image}", report, variables={"FOR_IT": "yes"})
     where, statement, *rest = Path(report).read_text().splitlines()
     assert (where, statement, rest[0]) == (str(tmp_path / "run/repo"), task.statement, "image:1")
     given = dict(line.split("=", 1) for line in rest[1:])
@@ -206,7 +212,7 @@ def test_a_command_is_split_and_no_shell_is_asked(tmp_path: Path, monkeypatch: p
 
 def test_variables_have_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "1")
-    assert parse_variables(" HERE, ") == ("HERE",)
-    assert parse_variables(None) == ()
+    assert parse_variables(" HERE, ") == {"HERE": "1"}
+    assert parse_variables(None) == {}
     with pytest.raises(UsageError, match="NOWHERE"):
         parse_variables("HERE,NOWHERE")

@@ -18,7 +18,7 @@ from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, Attempt
 from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
-from m3agent.evals.run.parts import Parts
+from m3agent.evals.run.parts import Listener, Parts
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
 
 Make = Callable[..., Attempt]
@@ -34,7 +34,7 @@ def make(tmp_path: Path) -> Make:
     def attempt(
         script: str, python: str | None = None, agent_seconds: float = 60, tests: float = 60
     ) -> Attempt:
-        agent = OtherAgent(("sh", "-c", script, "agent", "{issue}"), (), agent_seconds)
+        agent = OtherAgent(("sh", "-c", script, "agent", "{issue}"), {}, agent_seconds)
         return Attempt(instance(programs, "adder", python), 1, folder, parts_with(agent, tests=tests))
 
     return attempt
@@ -49,7 +49,7 @@ async def result_of(attempt: Attempt) -> Result:
 async def test_a_good_patch_is_resolved_and_the_phases_are_timed(make: Make, tmp_path: Path) -> None:
     attempt = make("sed -i s/-/+/ adder.py")
     phases: list[str] = []
-    attempt.on_phase = phases.append
+    attempt.told = Listener(phases.append)
     result, patch = await attempt.make()
     assert (result.verdict, result.status, result.attempt) == (Verdict.RESOLVED, "exit 0", 1)
     assert b"+    return a + b" in patch
@@ -66,7 +66,7 @@ async def test_a_wrong_patch_is_unresolved(make: Make) -> None:
 
 async def test_text_that_is_no_patch_is_unresolved_and_graded(make: Make) -> None:
     attempt = make("true")
-    attempt.parts = parts_with(OtherAgent(("sh", "-c", "echo words > $1", "agent", "{output}"), (), 60))
+    attempt.parts = parts_with(OtherAgent(("sh", "-c", "echo words > $1", "agent", "{output}"), {}, 60))
     result = await result_of(attempt)
     assert (result.verdict, result.reason) == (Verdict.UNRESOLVED, "the patch does not apply")
     assert (attempt.folder / OUTPUT).exists()

@@ -1,0 +1,1 @@
+"""Attempts on the nodes of a cluster instead of on this machine."""

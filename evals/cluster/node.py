@@ -1,0 +1,158 @@
+"""What runs on a cluster's nodes: one attempt in a folder of the node's, which comes back whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent import __version__
+from m3agent.agent.settings import state_dir
+from m3agent.evals.cluster.sources import Parcel, arrived
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.results import Result
+from m3agent.evals.run.attempt import Attempt
+from m3agent.evals.run.parts import Listener, Parts
+from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.errors import SandboxError
+
+AWAY, LOCK = Path("evals", "away"), "lock"
+"""In a node's state folder: attempts that are being made, each with a lock that is held as long as anything of it runs."""
+PATIENCE = 20.0
+"""Seconds that `Worker.news` waits for some."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An attempt to be made: at what, with what. parts_of: see `evaluate`."""
+
+    instance: Instance
+    number: int
+    parts_of: Callable[[Callable[[str], None]], Parts]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of it. files: the attempt's folder as a tar."""
+
+    result: Result
+    patch: bytes
+    files: bytes
+
+
+News = tuple[str, str]
+"""What is told of an attempt: `phase` and its name, `say` and a note, `warm`, or `end`."""
+
+
+def fault(version: str) -> str:
+    """Why this node cannot make attempts for an m3agent of this version; empty if it can."""
+    if version != __version__:
+        return f"it has m3agent {__version__}, and this machine {version}"
+    try:
+        connect().close()
+    except SandboxError as error:
+        return str(error)
+    return ""
+
+
+class Worker:
+    """Makes one attempt; for an actor with several methods at a time."""
+
+    def __init__(self, order: Order, sent: Parcel | None) -> None:
+        self._order = order
+        self._sent = sent
+        self._news: list[News] = []
+        self._more = asyncio.Event()
+        self._making: asyncio.Task[tuple[Result, bytes]] | None = None
+
+    async def work(self) -> Made | None:
+        """Make it; None where it was stopped. Nothing of it is left then."""
+        loop = asyncio.get_running_loop()
+
+        def tell(kind: str, what: str) -> None:  # also from other threads
+            loop.call_soon_threadsafe(self._tell, kind, what)
+
+        try:
+            return await self._work(tell)
+        finally:
+            self._tell("end", "")
+
+    async def _work(self, tell: Callable[[str, str], None]) -> Made | None:
+        state, order = state_dir(os.environ), self._order
+        instance = order.instance
+        if self._sent is not None:
+            task = await asyncio.to_thread(arrived, instance.task, self._sent, state)
+            instance = instance.model_copy(update={"task": task})
+        with _folder(state / AWAY) as (folder, lock):
+            place = folder / "attempts" / instance.id / str(order.number)
+            place.mkdir(parents=True)
+            told = Listener(
+                lambda name: tell("phase", name),
+                lambda: tell("warm", ""),
+                lambda what: tell("say", what),
+            )
+            attempt = Attempt(instance, order.number, place, order.parts_of(told.say), told, (lock,))
+            self._making = asyncio.create_task(attempt.make())
+            try:
+                result, patch = await self._making
+            except asyncio.CancelledError:
+                return None
+            return Made(result, patch, await asyncio.to_thread(packed, place))
+
+    async def news(self, after: int) -> list[News]:
+        """All that was told after so much of it; what there is, as soon as there is something or after a while."""
+        if len(self._news) <= after:
+            self._more.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._more.wait(), PATIENCE)
+        return self._news[after:]
+
+    async def stop(self) -> None:
+        """End it: `work` then comes to its own end."""
+        if self._making is not None:
+            self._making.cancel()
+
+    def _tell(self, kind: str, what: str) -> None:
+        self._news.append((kind, what))
+        self._more.set()
+
+
+@contextlib.contextmanager
+def _folder(away: Path) -> Iterator[tuple[Path, int]]:
+    """A new folder for an attempt and its lock's descriptor; what killed workers have left is removed first."""
+    away.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in away.iterdir():
+        with contextlib.suppress(OSError), (old / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(dir=away))
+    try:
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder, lock.fileno()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def packed(folder: Path) -> bytes:
+    """A folder's files and folders; nothing else is in one of an attempt."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(folder.rglob("*")):
+            if not path.is_symlink() and (path.is_dir() or path.is_file()):
+                archive.add(path, str(path.relative_to(folder)), recursive=False)
+    return buffer.getvalue()
+
+
+def unpack(files: bytes, folder: Path) -> None:
+    """The opposite of `packed`. Raises OSError or tarfile.TarError where it cannot be."""
+    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+        archive.extractall(folder, filter="data")

@@ -1,0 +1,198 @@
+"""A Ray cluster as the maker of attempts: each is an actor on one of its nodes, and its folder comes back from there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import tarfile
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from m3agent import __version__
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.agent.printable import shown
+from m3agent.agent.settings import state_dir
+from m3agent.evals.cluster.node import Made, News, Order, Worker, fault, unpack
+from m3agent.evals.cluster.sources import is_local, parcel
+from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.results import Result
+from m3agent.evals.run.attempt import lost
+from m3agent.evals.run.child import GRACE_SECONDS
+from m3agent.evals.run.parts import Listener, Parts
+
+SCHEME = "ray"
+KNOCK_SECONDS = 10.0
+READY_SECONDS = 120.0
+"""Until all nodes have said that they can make attempts: the first process of a node takes a while to start."""
+STOP_SECONDS = GRACE_SECONDS + 30
+"""From telling an attempt to end to ending its process."""
+CALLS_AT_ONCE = 4
+"""Of an actor's methods: its work, its news, and the word to stop."""
+
+
+@contextlib.contextmanager
+def connected(
+    address: str,
+    parts_of: Callable[[Callable[[str], None]], Parts],
+    say: Callable[[str], None],
+    *,
+    shares_prefix: bool,
+) -> Iterator[RayCluster]:
+    """Connect to a cluster and see that its nodes can make attempts. parts_of: what makes the parts on a node.
+
+    Raises:
+        UsageError: this is no address, or the package ray is not here.
+        EnvironmentFault: it does not answer, or a node lacks what attempts need.
+    """
+    _knock(address)
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+    except ImportError:
+        raise UsageError("--cluster needs the package ray: install m3agent[ray].") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is told by the error, too
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+    except Exception as error:  # noqa: BLE001  # Ray raises what it likes: RuntimeError, ConnectionError, gRPC's own
+        raise EnvironmentFault(f"the cluster {address} cannot be used: {shown(error, 300)}.") from None
+    try:
+        nodes = _ready(ray)
+        say(f"cluster of {nodes} {'nodes' if nodes > 1 else 'node'} at {address}")
+        yield RayCluster(ray, parts_of, shares_prefix)
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """See whether anything is there: Ray tries for half a minute. Raises as `connected`."""
+    try:
+        parts = urlsplit(address)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        scheme, host, port = "", None, None
+    if scheme != SCHEME or not host or not port:
+        raise UsageError(
+            f"--cluster takes the address of a Ray cluster, like {SCHEME}://head:10001, not {shown(address)}."
+        )
+    try:
+        socket.create_connection((host, port), KNOCK_SECONDS).close()
+    except OSError as error:
+        raise EnvironmentFault(
+            f"there is no Ray cluster at {address} ({(error.strerror or str(error)).lower()}): start its head with "
+            f"`ray start --head --ray-client-server-port {port}`."
+        ) from None
+
+
+def _ready(ray: Any) -> int:
+    """The number of nodes. Raises EnvironmentFault, naming each, where one cannot make attempts."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    asked = ray.remote(fault)
+
+    def ask(node: dict[str, Any]) -> Any:
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        return asked.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(__version__)
+
+    answers = [ask(node) for node in nodes]
+    faults = []
+    for node, answer in zip(nodes, answers, strict=True):
+        try:
+            said = ray.get(answer, timeout=READY_SECONDS)
+        except Exception as error:  # noqa: BLE001  # what the node's own Python raises, or Ray
+            said = _why(error)
+        if said:
+            faults.append(f"node {node['NodeManagerAddress']}: {said}")
+    if faults:
+        raise EnvironmentFault(f"the cluster cannot make attempts: {'; '.join(faults)}.")
+    return len(nodes)
+
+
+class RayCluster:
+    """Makes attempts on a cluster's nodes. ray: the package, connected."""
+
+    def __init__(
+        self, ray: Any, parts_of: Callable[[Callable[[str], None]], Parts], shares_prefix: bool
+    ) -> None:
+        self.shares_prefix = shares_prefix
+        self._ray = ray
+        self._parts_of = parts_of
+        self._actor = ray.remote(Worker)
+        self._state = state_dir(os.environ)
+        self._sent: dict[str, Any] = {}
+
+    async def make(
+        self, instance: Instance, number: int, folder: Path, told: Listener
+    ) -> tuple[Result, bytes]:
+        """See `parts.Maker`."""
+        started = datetime.now(UTC)
+        try:
+            made = await self._made(instance, number, told)
+            await asyncio.to_thread(unpack, made.files, folder)
+        except (OSError, tarfile.TarError, M3AgentError, DataError) as error:
+            return lost(instance, number, str(error), started), b""
+        except Exception as error:  # noqa: BLE001  # Ray's own kinds: the node is gone, its process ended, ...
+            return lost(instance, number, f"its node failed: {_why(error)}", started), b""
+        return made.result, made.patch
+
+    async def _made(self, instance: Instance, number: int, told: Listener) -> Made:
+        sent = await asyncio.to_thread(self._send, instance) if is_local(instance.task) else None
+        order = Order(instance, number, self._parts_of)
+        worker = self._actor.options(
+            num_cpus=1, max_restarts=0, max_concurrency=CALLS_AT_ONCE, scheduling_strategy="SPREAD"
+        ).remote(order, sent)
+        work = asyncio.wrap_future(worker.work.remote().future())
+        follow = asyncio.create_task(_follow(worker, told))
+        try:
+            made: Made | None = await asyncio.shield(work)
+            if made is None:
+                raise EnvironmentFault("it was stopped on its node")
+            await follow
+            return made
+        except asyncio.CancelledError:
+            worker.stop.remote()
+            await asyncio.wait([work], timeout=STOP_SECONDS)
+            raise
+        finally:
+            self._ray.kill(worker)
+            await asyncio.wait([follow], timeout=STOP_SECONDS)
+
+    def _send(self, instance: Instance) -> Any:
+        """A reference to the code on its way: once for all attempts at it."""
+        sent = parcel(instance.task, self._state)
+        if sent.key not in self._sent:
+            self._sent[sent.key] = self._ray.put(sent)
+        return self._sent[sent.key]
+
+
+async def _follow(worker: Any, told: Listener) -> None:
+    """Pass on what an attempt tells, to its end or that of its node. Not to be cancelled: Ray's client takes it ill."""
+    heard = 0
+    with contextlib.suppress(Exception):
+        while True:
+            news: list[News] = await asyncio.wrap_future(worker.news.remote(heard).future())
+            heard += len(news)
+            for kind, what in news:
+                match kind:
+                    case "phase":
+                        told.phase(what)
+                    case "say":
+                        told.say(what)
+                    case "warm":
+                        told.warm()
+                    case _:
+                        return
+
+
+def _why(error: BaseException) -> str:
+    """The last line that says something: Ray puts the other machine's traceback before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return shown(lines[-1] if lines else type(error).__name__, 300)
