@@ -11,8 +11,8 @@ help: ## list the targets
 demo: setup ## set up what is missing, then fix the bug in examples/ferry and print the patch
 	@scripts/demo.sh
 
-test: setup ## set up what is missing, then run the tests
-	@$(in_venv) pytest
+test: setup ## set up what is missing, then run the tests, on as many cores as there are
+	@$(in_venv) pytest -n "$$(nproc)" --maxprocesses 8 --dist loadfile
 
 test-slow: setup ## run the long tests
 	@if grep -rqE --include='*.py' 'mark\.slow' tests; then $(in_venv) pytest -m slow; else echo "there are no slow tests"; fi

@@ -286,10 +286,11 @@ def options() -> list[str]:
         "console_output_style=classic",
     ]
     chosen += ["-p", "no:randomly", "-p", "no:unraisableexception", "-p", "no:cacheprovider"]
-    if importlib.util.find_spec("pytest_cov") is not None:
-        chosen.append("--no-cov")
-    if importlib.util.find_spec("xdist") is not None:
-        chosen += ["-n", "0"]
+    if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # else pytest does not know their options
+        if importlib.util.find_spec("pytest_cov") is not None:
+            chosen.append("--no-cov")
+        if importlib.util.find_spec("xdist") is not None:
+            chosen += ["-n", "0"]
     return chosen
 
 
