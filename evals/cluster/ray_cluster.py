@@ -22,8 +22,8 @@ from m3agent.agent.settings import state_dir
 from m3agent.evals.cluster.node import Made, News, Order, Worker, fault, unpack
 from m3agent.evals.cluster.sources import is_local, parcel
 from m3agent.evals.data.instance import DataError, Instance
-from m3agent.evals.results import Result
-from m3agent.evals.run.attempt import lost
+from m3agent.evals.results import Result, Verdict
+from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
 from m3agent.evals.run.parts import Listener, Parts
 
@@ -127,7 +127,6 @@ class RayCluster:
         self._parts_of = parts_of
         self._actor = ray.remote(Worker)
         self._state = state_dir(os.environ)
-        self._sent: dict[str, Any] = {}
 
     async def make(
         self, instance: Instance, number: int, folder: Path, told: Listener
@@ -137,14 +136,21 @@ class RayCluster:
         try:
             made = await self._made(instance, number, told)
             await asyncio.to_thread(unpack, made.files, folder)
-        except (OSError, tarfile.TarError, M3AgentError, DataError) as error:
-            return lost(instance, number, str(error), started), b""
+        except DataError as error:
+            return not_made(instance, number, Verdict.INVALID, str(error), started), b""
+        except (OSError, tarfile.TarError, M3AgentError) as error:
+            return not_made(instance, number, Verdict.INFRA, str(error), started), b""
         except Exception as error:  # noqa: BLE001  # Ray's own kinds: the node is gone, its process ended, ...
-            return lost(instance, number, f"its node failed: {_why(error)}", started), b""
+            why = f"its node failed: {_why(error)}"
+            return not_made(instance, number, Verdict.INFRA, why, started), b""
         return made.result, made.patch
 
     async def _made(self, instance: Instance, number: int, told: Listener) -> Made:
-        sent = await asyncio.to_thread(self._send, instance) if is_local(instance.task) else None
+        sent = None
+        if is_local(
+            instance.task
+        ):  # not kept for the next: hundreds of repositories would fill the cluster's memory
+            sent = await asyncio.to_thread(parcel, instance.task, self._state)
         order = Order(instance, number, self._parts_of)
         worker = self._actor.options(
             num_cpus=1, max_restarts=0, max_concurrency=CALLS_AT_ONCE, scheduling_strategy="SPREAD"
@@ -164,13 +170,6 @@ class RayCluster:
         finally:
             self._ray.kill(worker)
             await asyncio.wait([follow], timeout=STOP_SECONDS)
-
-    def _send(self, instance: Instance) -> Any:
-        """A reference to the code on its way: once for all attempts at it."""
-        sent = parcel(instance.task, self._state)
-        if sent.key not in self._sent:
-            self._sent[sent.key] = self._ray.put(sent)
-        return self._sent[sent.key]
 
 
 async def _follow(worker: Any, told: Listener) -> None:

@@ -181,13 +181,13 @@ class Here:
         return await Attempt(instance, number, folder, self.parts, told, self.hold).make()
 
 
-def lost(instance: Instance, number: int, reason: str, started: datetime) -> Result:
-    """The result of an attempt that was made elsewhere and has not come back."""
+def not_made(instance: Instance, number: int, verdict: Verdict, reason: str, started: datetime) -> Result:
+    """The result of an attempt that was to be made elsewhere, and was not, or has not come back."""
     return Result(
         instance_id=instance.id,
         repo=instance.task.repo,
         attempt=number,
-        verdict=Verdict.INFRA,
+        verdict=verdict,
         reason=shown(reason, MOST_REASON),
         started=started,
     )

@@ -19,7 +19,6 @@ import pytest
 from m3agent.evals.cluster.node import AWAY, packed, unpack
 from m3agent.evals.cluster.sources import RECEIVED, arrived, parcel
 from m3agent.evals.data.load import load
-from m3agent.evals.results import Verdict
 from m3agent.evals.run_folder import RunFolder
 from tests.conftest import docker_here
 from tests.evals.small import PROGRAMS
@@ -246,13 +245,3 @@ def test_a_folder_comes_back_whole_and_leads_nowhere(tmp_path: Path) -> None:
         *("b", "b/empty", "b/run.sh"),
     ]
     assert os.access(tmp_path / "c/b/run.sh", os.X_OK)
-
-
-def test_verdicts_of_the_lost_are_no_results() -> None:
-    from datetime import UTC, datetime
-
-    from m3agent.evals.run.attempt import lost
-    from tests.evals.small import instance
-
-    one = lost(instance(Path("/p"), "adder"), 2, "its node failed: \x1b[31mgone", datetime.now(UTC))
-    assert (one.verdict, one.attempt, one.reason) == (Verdict.INFRA, 2, "its node failed:  [31mgone")
