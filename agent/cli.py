@@ -24,6 +24,7 @@ from m3agent.agent import (  # noqa: F401  # they register themselves
     serve_command,
     servers_command,
 )
+from m3agent.agent.acp.command import acp
 from m3agent.agent.console import (
     AllowNet,
     Apply,
@@ -76,6 +77,7 @@ app.command("report")(report)
 app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
 app.add_typer(eval_app, name="eval")
+app.command("acp")(acp)
 
 
 class Prefix(StrEnum):

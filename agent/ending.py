@@ -18,7 +18,7 @@ from m3agent.agent.pull_request import Work, commit_message
 from m3agent.agent.session import PATCH
 from m3agent.agent.verify import Verification
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.workspace import Patch
+from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.http import redact
 
@@ -26,8 +26,17 @@ SANDBOX_EXIT = 3
 
 
 @dataclass(frozen=True)
+class Change:
+    """A patch, and the trees that it is the difference of."""
+
+    workspace: Workspace
+    patch: Patch
+
+
+@dataclass(frozen=True)
 class FixResult:
-    """How it ended. patch: as `git apply` takes it, empty when there is none; evidence: None when nothing was checked."""
+    """How it ended. patch: as `git apply` takes it, empty when there is none; evidence: None when nothing was checked;
+    change: None when nothing was changed."""
 
     status: Status
     exit_code: int
@@ -35,6 +44,7 @@ class FixResult:
     patch: bytes
     session: Path
     evidence: Verification | None
+    change: Change | None = None
 
 
 async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
@@ -175,7 +185,10 @@ def _write(
             seconds=round(time.monotonic() - attempt.started, 3),
         )
     )
-    return FixResult(status, exit_code, reason, text, session.folder, attempt.evidence)
+    change = None
+    if text and patch is not None and attempt.workspace is not None:
+        change = Change(attempt.workspace, patch)
+    return FixResult(status, exit_code, reason, text, session.folder, attempt.evidence, change)
 
 
 def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:

@@ -83,8 +83,12 @@ def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
             )
 
 
-def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patch) -> None:
+def apply_to_work_tree(
+    repository: Repository, workspace: Workspace, patch: Patch, *, over_uncommitted: bool = False
+) -> None:
     """Write the patched files into the user's work tree: all of them, or none.
+
+    over_uncommitted: also into files with uncommitted changes, which the patch was made on top of: for who has seen it.
 
     A process that is killed here leaves each file as it was or as it is to be, and nothing else in the work tree; files
     that are as the patch has them already are passed over, so that it can be done again.
@@ -98,7 +102,8 @@ def apply_to_work_tree(repository: Repository, workspace: Workspace, patch: Patc
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     left = [path for path in patch.paths if not _is_there(root / path, workspace, patched.get(path))]
     patch = dataclasses.replace(patch, paths=tuple(left))
-    refuse_dirty(repository, patch, "--apply")
+    if not over_uncommitted:
+        refuse_dirty(repository, patch, "--apply")
     for path in patch.paths:
         _refuse_moved(root, path, workspace, base.get(path))
     try:

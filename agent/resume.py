@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,8 @@ GOES_ON = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
 """Ends that are none: the model had not said that it was done."""
 
 INTERRUPTED = "interrupted: it was begun and did not come to its end, and is not run again; the work tree is as before it"
+
+WORK_TREE_CHANGED = "[the work tree is no longer as you left it, but as it is on the user's disk now: read files again before you edit them]"
 
 
 @dataclass
@@ -138,6 +140,13 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             case "session.forked":
                 point.used = Totals()
     return point
+
+
+def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:
+    """The point with another work tree to start from, which patches are then made against, and words for the model."""
+    changed = f"{WORK_TREE_CHANGED}\n\n" if tree != point.tree else ""
+    started = {**point.started, "tree": tree}
+    return replace(point, started=started, tree=tree, tell=changed + tell)
 
 
 def _call(call: dict[str, Any]) -> ToolCall:

@@ -54,7 +54,7 @@ class Session:
     def __init__(self, folder: Path, sinks: list[Callable[[Line], None]]) -> None:
         self.folder = folder
         self.id = folder.name
-        self._sinks = sinks
+        self._sinks = list(sinks)
         self._seq = 0
         self._log = AppendOnlyFile(folder / LOG)
 
@@ -120,6 +120,10 @@ class Session:
         self._seq += 1
         for sink in self._sinks:
             sink(line)
+
+    def listen(self, sink: Callable[[Line], None]) -> None:
+        """One more who gets every line."""
+        self._sinks.append(sink)
 
     def write_file(self, name: str, content: bytes) -> Path:
         """Write a file of the session's folder, whole or not at all."""

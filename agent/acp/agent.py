@@ -1,0 +1,250 @@
+"""The agent's side of the protocol: which session a request is for, and one sentence for what cannot be done.
+
+Nothing is started before the first prompt: an editor asks what we are with no configuration, Docker or GPU in sight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from acp import PROTOCOL_VERSION, RequestError
+from acp.helpers import update_current_mode
+from acp.schema import (
+    AgentCapabilities,
+    AuthenticateResponse,
+    AuthMethodAgent,
+    CloseSessionResponse,
+    Implementation,
+    InitializeResponse,
+    ListSessionsResponse,
+    LoadSessionResponse,
+    NewSessionResponse,
+    PromptCapabilities,
+    PromptResponse,
+    ResumeSessionResponse,
+    SessionCapabilities,
+    SessionCloseCapabilities,
+    SessionInfo,
+    SessionListCapabilities,
+    SessionMode,
+    SessionModeState,
+    SessionResumeCapabilities,
+    SetSessionModeResponse,
+)
+
+from m3agent import __version__
+from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.session import ClientSession
+from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
+from m3agent.agent.errors import M3AgentError, UsageError
+from m3agent.agent.settings import state_dir
+from m3agent.sandbox.errors import SandboxError
+from m3agent.serving.errors import ModelServerError
+
+if TYPE_CHECKING:
+    from acp.interfaces import Client
+
+    from m3agent.agent.acp.blocks import Block
+
+T = TypeVar("T")
+
+MODES = (
+    (Mode.ASK, "Ask", "Shows each patch, and writes it once you allow it"),
+    (Mode.AUTO, "Auto", "Writes each patch that passed its checks"),
+    (Mode.READ_ONLY, "Read-only", "Shows each patch, and writes nothing"),
+)
+PAGE = 50
+"""Sessions that are listed at a time."""
+AUTH = "environment"
+
+
+class Agent:
+    """What a connection calls; one for each."""
+
+    def __init__(self) -> None:
+        self._client: Client | None = None
+        self._sessions: dict[str, ClientSession] = {}
+
+    def on_connect(self, conn: Client) -> None:
+        """The connection is there."""
+        self._client = conn
+
+    async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
+        """Who we are and what we can do."""
+        return InitializeResponse(
+            protocol_version=min(protocol_version, PROTOCOL_VERSION),
+            agent_info=Implementation(name="m3agent", title="m3agent", version=__version__),
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=PromptCapabilities(image=True, embedded_context=True),
+                session_capabilities=SessionCapabilities(
+                    list=SessionListCapabilities(),
+                    resume=SessionResumeCapabilities(),
+                    close=SessionCloseCapabilities(),
+                ),
+            ),
+            auth_methods=[
+                AuthMethodAgent(
+                    id=AUTH,
+                    name="Settings of m3agent",
+                    description="A model server is named by M3AGENT_ENDPOINT and M3AGENT_API_KEY or m3agent's settings "
+                    "file, or started by `m3agent serve`; without one the embedded engine works.",
+                )
+            ],
+        )
+
+    async def authenticate(self, method_id: str, **_: Any) -> AuthenticateResponse:
+        """There is nothing to log in to."""
+        if method_id != AUTH:
+            raise _refused(f"there is no way {method_id[:80]!r} to authenticate")
+        return AuthenticateResponse()
+
+    async def new_session(self, cwd: str, **_: Any) -> NewSessionResponse:
+        """Begin one in a folder."""
+        folder = _folder(cwd)
+        kept = await _told(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
+        return NewSessionResponse(session_id=self._open(kept).id, modes=_modes(kept))
+
+    async def load_session(self, cwd: str, session_id: str, **_: Any) -> LoadSessionResponse:
+        """Open one that there is, and tell all that has happened in it."""
+        session = await self._reopen(cwd, session_id)
+        await session.replay()
+        return LoadSessionResponse(modes=_modes(session.kept))
+
+    async def resume_session(self, cwd: str, session_id: str, **_: Any) -> ResumeSessionResponse:
+        """Open one that there is."""
+        return ResumeSessionResponse(modes=_modes((await self._reopen(cwd, session_id)).kept))
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> ListSessionsResponse:
+        """Those of a folder, or all, the last ones first."""
+        wanted = None if cwd is None else str(_folder(cwd))
+        records = await asyncio.to_thread(lambda: list(all_sessions(state_dir(os.environ))))
+        found = [r for r in records if wanted in (None, r.cwd) and (cursor is None or r.id < cursor)]
+        page = found[:PAGE]
+        return ListSessionsResponse(
+            sessions=[
+                SessionInfo(session_id=r.id, cwd=r.cwd, title=r.title or None, updated_at=r.updated)
+                for r in page
+            ],
+            next_cursor=page[-1].id if len(found) > PAGE else None,
+        )
+
+    async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
+        """Stop what it does and let others have it; it stays on the disk."""
+        await self._close(self._session(session_id))
+        return CloseSessionResponse()
+
+    async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> SetSessionModeResponse:
+        """Choose what happens with patches from now on."""
+        session = self._session(session_id)
+        if mode_id not in tuple(Mode):
+            raise _refused(f"there is no mode {mode_id[:80]!r}: there are {', '.join(Mode)}")
+        session.kept.write("mode", mode=mode_id)
+        assert self._client is not None
+        await self._client.session_update(session_id=session_id, update=update_current_mode(mode_id))
+        return SetSessionModeResponse()
+
+    async def prompt(self, prompt: Sequence[Block], session_id: str, **_: Any) -> PromptResponse:
+        """Work on a prompt to its end."""
+        session = self._session(session_id)
+        if session.task is not None:
+            raise _refused("this session works on another prompt: wait for its end, or cancel it")
+        session.task = asyncio.ensure_future(_told(_prompt(session, prompt)))
+        try:
+            return await asyncio.shield(session.task)
+        except asyncio.CancelledError:
+            if not session.task.cancelled():  # not the prompt was cancelled: the connection is closed
+                session.task.cancel()
+                await asyncio.wait([session.task])
+                raise
+            return PromptResponse(stop_reason="cancelled")
+        finally:
+            session.task = None
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        """Stop what a session does."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.task is not None:
+            session.task.cancel()
+
+    async def close(self) -> None:
+        """The client is gone: all sessions stop, and stay on the disk."""
+        for session in list(self._sessions.values()):
+            await self._close(session)
+
+    def _open(self, kept: OpenSession) -> ClientSession:
+        assert self._client is not None
+        session = ClientSession(self._client, kept, state_dir(os.environ))
+        self._sessions[session.id] = session
+        return session
+
+    async def _reopen(self, cwd: str, session_id: str) -> ClientSession:
+        folder = str(_folder(cwd))
+        session = self._sessions.get(session_id)
+        if session is None:
+            kept = await _told(asyncio.to_thread(open_session, state_dir(os.environ), session_id))
+            session = self._open(kept)
+        if session.kept.record.cwd != folder:
+            where = session.kept.record.cwd
+            if session.task is None:
+                await self._close(session)
+            raise _refused(f"session {session_id} is one of {where}, not of {folder}")
+        return session
+
+    def _session(self, session_id: str) -> ClientSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise _refused(f"no session {session_id[:80]!r} is open here: load it, or begin a new one")
+        return session
+
+    async def _close(self, session: ClientSession) -> None:
+        if session.task is not None:
+            session.task.cancel()
+            await asyncio.wait([session.task])
+        self._sessions.pop(session.id, None)
+        session.kept.close()
+
+
+async def _prompt(session: ClientSession, blocks: Sequence[Block]) -> PromptResponse:
+    return await session.prompt(read_prompt(blocks))
+
+
+def _modes(kept: OpenSession) -> SessionModeState:
+    return SessionModeState(
+        current_mode_id=str(kept.record.mode),
+        available_modes=[
+            SessionMode(id=str(mode), name=name, description=words) for mode, name, words in MODES
+        ],
+    )
+
+
+def _folder(cwd: str) -> Path:
+    path = Path(cwd)
+    if "\0" in cwd or not path.is_absolute() or not path.is_dir():
+        raise _refused(f"cwd has to be the absolute path of a folder, not {cwd[:200]!r}")
+    return path
+
+
+def _refused(sentence: str) -> RequestError:
+    return RequestError(-32602, sentence)
+
+
+async def _told(work: Awaitable[T]) -> T:
+    """What the work gives; its expected failures as errors of the protocol, in one sentence each."""
+    try:
+        return await work
+    except UsageError as error:
+        raise _refused(str(error)) from None
+    except (M3AgentError, SandboxError, ModelServerError) as error:
+        raise RequestError(-32603, str(error)) from None
+    except ConnectionError:
+        with contextlib.suppress(asyncio.CancelledError):
+            raise RequestError(-32603, "the client is gone") from None
+        raise

@@ -1,0 +1,97 @@
+"""A prompt's blocks as the issue that they are: text, files that the client sends along, images."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, IssueImage, image_of
+from m3agent.agent.issue import MAX_BYTES, TITLE_LENGTH, Issue
+
+if TYPE_CHECKING:
+    from acp.schema import (
+        AudioContentBlock,
+        EmbeddedResourceContentBlock,
+        ImageContentBlock,
+        ResourceContentBlock,
+        TextContentBlock,
+    )
+
+    Block = (
+        TextContentBlock
+        | ImageContentBlock
+        | AudioContentBlock
+        | ResourceContentBlock
+        | EmbeddedResourceContentBlock
+    )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What was asked. typed: by the person, without what the client sent along; text: all of it."""
+
+    typed: str
+    text: str
+    images: tuple[IssueImage, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its first line, shortened."""
+        line = next((line.strip() for line in self.typed.splitlines() if line.strip()), "")
+        return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
+
+    def issue(self) -> Issue:
+        """The prompt as an issue of its own."""
+        text = f"{self.text.strip()}\n"
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        return Issue(self.title, text, "acp", digest, self.images)
+
+
+def read_prompt(blocks: Sequence[Block]) -> Prompt:
+    """The prompt that these blocks are.
+
+    Raises:
+        UsageError: there is nothing in it, too much, or an image that is none.
+    """
+    typed: list[str] = []
+    parts: list[str] = []
+    images: list[IssueImage] = []
+    for block in blocks:
+        match block.type:
+            case "text":
+                typed.append(block.text)
+                parts.append(block.text)
+            case "image":
+                images.append(_image(block.data, len(images) + 1))
+            case "resource_link":
+                parts.append(f"({block.name}: {block.uri})")
+            case "resource":
+                text = getattr(block.resource, "text", None)
+                if text is not None:
+                    parts.append(f'<file uri="{block.resource.uri}">\n{text}\n</file>')
+            case _:
+                raise UsageError(f"m3agent takes text, files and images, no {block.type}: leave it out.")
+    text = "\n\n".join(part.strip("\n") for part in parts if part.strip())
+    if not text:
+        raise UsageError("The prompt is empty: say what is to be fixed.")
+    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise UsageError(f"The prompt is larger than {MAX_BYTES >> 20} MiB: send less along.")
+    return Prompt("\n".join(typed).strip() or text, text, tuple(images))
+
+
+def _image(data: str, number: int) -> IssueImage:
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise UsageError(f"Image {number} of the prompt is no base64: send it again.") from None
+    if len(raw) > MAX_IMAGE_BYTES:
+        raise UsageError(f"Image {number} of the prompt is larger than {MAX_IMAGE_BYTES >> 20} MiB.")
+    image = image_of(f"image {number}", raw)
+    if image is None:
+        raise UsageError(f"Image {number} of the prompt is no {KINDS}.")
+    return image

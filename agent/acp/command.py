@@ -1,0 +1,46 @@
+"""`m3agent acp`: speaks the Agent Client Protocol over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, cast
+
+from m3agent.agent.console import faults, run
+
+
+def acp() -> None:
+    """Serve an editor that speaks the Agent Client Protocol, over standard input and output.
+
+    Editors start this; there is nothing to see in a terminal. Exit codes: 0 the editor has gone; 2 a package is missing.
+    """
+    with faults():
+        from m3agent.agent.errors import UsageError
+
+        try:
+            import acp as sdk  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
+            ) from None
+        run(_serve())
+
+
+async def _serve() -> None:
+    from acp import AgentSideConnection
+
+    from m3agent.agent.acp.agent import Agent
+    from m3agent.agent.acp.pipe import Pipe
+
+    logging.getLogger().addHandler(
+        logging.NullHandler()
+    )  # or a client that goes amid a message is a traceback
+    agent = Agent()
+    connection = AgentSideConnection(
+        cast(Any, agent), await Pipe.standard(), listening=False, use_unstable_protocol=True
+    )
+    try:
+        await connection.listen()
+    finally:
+        await agent.close()
+        await asyncio.shield(connection.close())

@@ -1,0 +1,257 @@
+"""One session of a client's: its prompts, each a fix or a fix that goes on, and what becomes of their patches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from acp.helpers import update_agent_message_text, update_user_message_text
+from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCallUpdate, Usage
+
+from m3agent.agent.acp.blocks import Prompt
+from m3agent.agent.acp.store import Mode, OpenSession
+from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
+from m3agent.agent.context.text import harmless
+from m3agent.agent.ending import FixResult
+from m3agent.agent.errors import M3AgentError, Status, UsageError
+from m3agent.agent.fix import fix
+from m3agent.agent.fork import fork
+from m3agent.agent.handover import apply_to_work_tree
+from m3agent.agent.images import fitting
+from m3agent.agent.printable import shown
+from m3agent.agent.repository import Repository, open_repository
+from m3agent.agent.request import FixRequest
+from m3agent.agent.resume import rebased, resume_point
+from m3agent.agent.session import Session
+from m3agent.agent.session_log import LOG, Line, read_log
+from m3agent.agent.settings import load_settings
+from m3agent.agent.workspaces import workspace_of
+
+if TYPE_CHECKING:
+    from acp.interfaces import Client
+
+StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
+FIT = (Status.VERIFIED, Status.UNVERIFIED)
+"""What a patch has to be for somebody to be asked whether to take it."""
+ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
+
+
+@dataclass
+class ClientSession:
+    """client: the other end; state: this program's folder."""
+
+    client: Client
+    kept: OpenSession
+    state: Path
+    task: asyncio.Task[PromptResponse] | None = None
+
+    @property
+    def id(self) -> str:
+        """What the client calls it."""
+        return self.kept.record.id
+
+    async def prompt(self, asked: Prompt) -> PromptResponse:
+        """Work on a prompt to its end. Cancelled, it leaves nothing running, and what was done stays on the disk.
+
+        Raises:
+            M3AgentError and its like: why nothing came of it, in one sentence.
+        """
+        self.kept.write("prompt", text=asked.text, title=asked.title, images=len(asked.images))
+        sender = _Sender(self.client, self.id)
+        try:
+            result, stop = await self._work(asked, sender)
+            said = _summary(result)
+            if result.status in FIT and result.change is not None:
+                said += await self._hand_over(result, sender)
+            sender.tell(plan(len(STEPS)))
+            sender.tell(update_agent_message_text(f"\n\n{said}"))
+            self.kept.write("ended", status=str(result.status), said=said)
+            return PromptResponse(stop_reason=stop, usage=sender.usage())
+        except asyncio.CancelledError:
+            with contextlib.suppress(M3AgentError):
+                self.kept.write("ended", status=str(Status.INTERRUPTED), said="cancelled")
+            raise
+        finally:
+            await sender.flush()
+
+    async def _work(self, asked: Prompt, sender: _Sender) -> tuple[FixResult, StopReason]:
+        cwd = Path(self.kept.record.cwd)
+        repository = await asyncio.to_thread(open_repository, cwd)
+        settings = load_settings(cwd, {"attempts": 1, "yes": True}, os.environ).settings
+        earlier = self.kept.record.last_fix
+        point = None
+        if earlier is not None and _has_answered(self.state / "sessions" / earlier):
+            folder = await asyncio.to_thread(fork, self.state, self.state / "sessions" / earlier, None)
+            session, lines = Session.open(folder, [])
+            now = (await asyncio.to_thread(workspace_of, repository, folder)).base
+            point = rebased(resume_point(lines), now, harmless(asked.text.strip()))
+            if asked.images:
+                sender.note("images are taken with the first prompt only: these are left out")
+        else:
+            session = Session.create(self.state, [])
+        with contextlib.closing(session):
+            self.kept.write("fix", session=session.id)
+            updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
+            session.listen(updates.see)
+            session.listen(sender.count)
+            images = fitting(asked.images, updates.note)
+            issue = dataclasses.replace(asked.issue(), images=images)
+            request = FixRequest(issue, repository, settings, resume=point)
+            result = await fix(
+                request, [session], self.state, say=updates.note, listener=lambda _: updates.hear
+            )
+        if result.status is Status.ERROR:
+            raise UsageError(result.reason)
+        return result, "max_turn_requests" if result.status is Status.LIMIT else "end_turn"
+
+    async def _hand_over(self, result: FixResult, sender: _Sender) -> str:
+        """Apply the patch if that is wanted; says what was done."""
+        assert result.change is not None
+        mode, patch = self.kept.record.mode, result.change.patch
+        where = f"the patch is {result.session / 'patch.diff'}"
+        if mode is Mode.READ_ONLY:
+            return f"\n\nNothing was written, for the mode is read-only; {where}."
+        repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
+        if mode is Mode.ASK or patch.runs_later:
+            answer = await self._ask(repository, result, sender)
+            if answer == ALWAYS:
+                self.kept.write("mode", mode=str(Mode.AUTO))
+            elif answer != ALLOW:
+                self.kept.write("declined")
+                return f"\n\nNothing was written; {where}."
+        try:
+            await asyncio.to_thread(
+                apply_to_work_tree, repository, result.change.workspace, patch, over_uncommitted=True
+            )
+        except M3AgentError as error:
+            self.kept.write("declined")
+            return f"\n\nThe patch could not be applied: {error}."
+        self.kept.write("applied", paths=list(patch.paths))
+        return f"\n\nWritten to the work tree: {', '.join(patch.paths)}."
+
+    async def _ask(self, repository: Repository, result: FixResult, sender: _Sender) -> str:
+        """What the person says to the patch; as good as no where there is no answer."""
+        assert result.change is not None
+        patch, workspace = result.change.patch, result.change.workspace
+        root = repository.root or repository.git_dir
+        shown_diffs = await asyncio.to_thread(
+            diffs, workspace.store, root, patch.base, patch.tree, list(patch.paths)
+        )
+        title = f"Write the {result.status} patch to {len(patch.paths)} files" + (
+            f" ({', '.join(patch.runs_later)} will run by itself later)" if patch.runs_later else ""
+        )
+        options = [
+            PermissionOption(option_id=ALLOW, name="Write it", kind="allow_once"),
+            PermissionOption(
+                option_id=ALWAYS, name="Write it, and do not ask again here", kind="allow_always"
+            ),
+            PermissionOption(option_id=REJECT, name="Leave my files alone", kind="reject_once"),
+        ]
+        await sender.flush()
+        call = ToolCallUpdate(
+            tool_call_id=f"{result.session.name}-patch",
+            title=shown(title, 200),
+            kind="edit",
+            status="pending",
+            content=shown_diffs,
+        )
+        answer = await self.client.request_permission(session_id=self.id, tool_call=call, options=options)
+        return answer.outcome.option_id if isinstance(answer.outcome, AllowedOutcome) else REJECT
+
+    async def replay(self) -> None:
+        """Tell the client all that has happened."""
+        sender = _Sender(self.client, self.id)
+        root = Path(self.kept.record.cwd)
+        for entry in self.kept.record.entries:
+            match entry["kind"]:
+                case "prompt":
+                    sender.tell(update_user_message_text(entry["text"]))
+                case "fix":
+                    folder = self.state / "sessions" / entry["session"]
+                    updates = Updates(root, folder, sender.tell, replay=True)
+                    for line in _own_lines(folder):
+                        updates.see(line)
+                case "ended":
+                    sender.tell(update_agent_message_text(f"\n\n{entry['said']}"))
+                case _:
+                    pass
+        await sender.flush()
+
+
+class _Sender:
+    """Sends updates in their order, and counts what a prompt has used."""
+
+    def __init__(self, client: Client, session_id: str) -> None:
+        self._client = client
+        self._session_id = session_id
+        self._waiting: asyncio.Queue[Update] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._used: dict[str, int] = {}
+
+    def tell(self, update: Update) -> None:
+        """Send it, some time soon."""
+        self._waiting.put_nowait(update)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send())
+
+    def note(self, text: str) -> None:
+        """Tell the person something."""
+        self.tell(update_agent_message_text(f"\n\n{shown(text, 500)}\n\n"))
+
+    def count(self, line: Line) -> None:
+        """A line of the log, which may tell of tokens."""
+        if line["type"] == "turn.finished":
+            for name in ("prompt", "completion", "reasoning", "cached"):
+                self._used[name] = self._used.get(name, 0) + (line[f"{name}_tokens"] or 0)
+
+    def usage(self) -> Usage | None:
+        """What was used; None where nothing was asked of a model."""
+        if not self._used:
+            return None
+        used = self._used
+        return Usage(
+            total_tokens=used["prompt"] + used["completion"],
+            input_tokens=used["prompt"],
+            output_tokens=used["completion"],
+            thought_tokens=used["reasoning"],
+            cached_read_tokens=used["cached"],
+        )
+
+    async def flush(self) -> None:
+        """Wait until all that was told is sent, or the client is gone."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _send(self) -> None:
+        while not self._waiting.empty():
+            update = self._waiting.get_nowait()
+            with contextlib.suppress(ConnectionError):  # the client is gone: the fix is ended by that, too
+                await self._client.session_update(session_id=self._session_id, update=update)
+
+
+def _has_answered(folder: Path) -> bool:
+    """Whether a fix's conversation has come so far that there is something to go on from."""
+    try:
+        return any(line.get("type") == "message" for line in read_log(folder / LOG).events)
+    except UsageError:
+        return False
+
+
+def _own_lines(folder: Path) -> list[Line]:
+    """A fix's lines, without those of the one that it goes on from."""
+    try:
+        lines = list(read_log(folder / LOG).events)
+    except UsageError:
+        return []
+    own = max((n for n, line in enumerate(lines) if line.get("type") == "session.forked"), default=-1)
+    return lines[own + 1 :]
+
+
+def _summary(result: FixResult) -> str:
+    status = str(result.status).capitalize()
+    return f"**{status}**: {result.reason}"

@@ -1,0 +1,238 @@
+"""A fix's log and its streamed answers as the updates that a client shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from acp.helpers import (
+    plan_entry,
+    start_tool_call,
+    text_block,
+    tool_content,
+    tool_diff_content,
+    update_agent_message_text,
+    update_agent_thought_text,
+    update_plan,
+    update_tool_call,
+)
+from acp.schema import (
+    ContentToolCallContent,
+    Cost,
+    FileEditToolCallContent,
+    TerminalToolCallContent,
+    ToolCallLocation,
+    UsageUpdate,
+)
+
+from m3agent.agent.printable import shown, telling_line
+from m3agent.agent.session_log import Line
+from m3agent.agent.workspaces import TREES
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.git import TreeStore
+from m3agent.serving.chat import Delta
+
+Update = Any
+"""One of the SDK's models of updates."""
+ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
+Kind = Literal["read", "edit", "execute", "other"]
+KINDS: Mapping[str, Kind] = {
+    "code_exec": "execute",
+    "test_runner": "execute",
+    "file_write": "edit",
+    "file_edit": "edit",
+    "file_read": "read",
+}
+STEPS = ("Read the repository", "Find and make the change", "Verify it in fresh sandboxes", "Hand it over")
+MOST_FILES = 50
+MOST_DIFF = 1 << 20
+"""Bytes of one file that a diff is shown of."""
+MOST_OUTPUT = 20_000
+"""Characters of a call's result that are shown; all of it is in the session's folder."""
+
+
+class Updates:
+    """The updates of one fix. root: the work tree's folder; folder: of the fix's session.
+
+    replay: for a fix that is over, whose answers are told whole, since nobody streams them.
+    """
+
+    def __init__(
+        self, root: Path, folder: Path, tell: Callable[[Update], None], *, replay: bool = False
+    ) -> None:
+        self._root = root
+        self._folder = folder
+        self._tell = tell
+        self._replay = replay
+        self._streamed = False
+        self._window: int | None = None
+        self._step = -1
+        self._trees: dict[int, str] = {}  # the work tree before each call
+
+    def hear(self, delta: Delta) -> None:
+        """A piece of an answer."""
+        match delta.kind:
+            case "reasoning":
+                self._streamed = True
+                self._tell(update_agent_thought_text(delta.text))
+            case "text":
+                self._streamed = True
+                self._tell(update_agent_message_text(delta.text))
+            case "reset":
+                self._tell(
+                    update_agent_thought_text("\n\n(the answer broke off, and is asked for again)\n\n")
+                )
+            case _:
+                pass
+
+    def note(self, text: str) -> None:
+        """A note for the person."""
+        self._tell(update_agent_thought_text(f"\n\n{shown(text, 500)}\n\n"))
+
+    def see(self, line: Line) -> None:
+        """A line of the log."""
+        handler = getattr(self, "_on_" + line["type"].replace(".", "_"), None)
+        if handler is not None:
+            handler(line)
+
+    def _on_session_started(self, line: Line) -> None:
+        self._reach(0)
+        self.note(f"engine {line['endpoint']['description']}; sandbox {line['sandbox']['backend']}")
+
+    def _on_context_packed(self, line: Line) -> None:
+        self._reach(1)
+        approx = "" if line["exact"] else "about "
+        redacted = f"; secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
+        self.note(f"{line['files']:,} files, {approx}{line['tokens']:,} tokens{redacted}")
+
+    def _on_session_resumed(self, _: Line) -> None:
+        self._reach(1)
+
+    def _on_endpoint_probed(self, line: Line) -> None:
+        self._window = line["max_model_len"]
+
+    def _on_turn_started(self, _: Line) -> None:
+        self._streamed = False
+
+    def _on_message(self, line: Line) -> None:
+        if not self._streamed:
+            if line["reasoning"]:
+                self._tell(update_agent_thought_text(line["reasoning"]))
+            if line["text"]:
+                self._tell(update_agent_message_text(line["text"]))
+
+    def _on_turn_finished(self, line: Line) -> None:
+        if self._replay or self._window is None or line["prompt_tokens"] is None:
+            return
+        used = line["prompt_tokens"] + (line["completion_tokens"] or 0)
+        cost = None if line["price"] is None else Cost(amount=line["price"], currency="USD")
+        self._tell(UsageUpdate(session_update="usage_update", used=used, size=self._window, cost=cost))
+
+    def _on_call_started(self, line: Line) -> None:
+        self._trees[line["call"]] = line["tree"]
+        arguments = line["arguments"] or {}
+        path = arguments.get("path") or arguments.get("test_file")
+        places = None
+        if isinstance(path, str) and "\0" not in path:
+            places = [ToolCallLocation(path=str(self._root / path))]
+        self._tell(
+            start_tool_call(
+                self._call(line),
+                shown(f"{line['name']} {telling_line(arguments)}".strip(), 120),
+                kind=KINDS.get(line["name"], "other"),
+                status="in_progress",
+                locations=places,
+                raw_input=line["arguments"],
+            )
+        )
+
+    def _on_call_finished(self, line: Line) -> None:
+        content = line["content"]
+        if len(content) > MOST_OUTPUT:
+            content = f"{content[:MOST_OUTPUT]}\n(and {len(content) - MOST_OUTPUT:,} characters more)"
+        failed = line["status"] != "done" or line["is_error"]
+        self._tell(
+            update_tool_call(
+                self._call(line),
+                status="failed" if failed else "completed",
+                content=[tool_content(text_block(content))] if content else None,
+            )
+        )
+
+    def _on_file_changed(self, line: Line) -> None:
+        before = self._trees.get(line["call"])
+        if before is None:
+            return
+        paths = [path for _, path in line["changes"]]
+        found = diffs(TreeStore(self._folder / TREES), self._root, before, line["tree"], paths)
+        if found:
+            self._tell(update_tool_call(self._call(line), content=found))
+
+    def _on_stall(self, line: Line) -> None:
+        self.note(f"no progress ({line['rule']}): {line['text']}")
+
+    def _on_retry(self, line: Line) -> None:
+        self.note(f"asked again in {line['wait']:.0f} s: {line['reason']}")
+
+    def _on_test_finished(self, line: Line) -> None:
+        if line["where"] != "session":
+            self._reach(2)
+
+    def _on_verify(self, line: Line) -> None:
+        self._reach(3)
+        self.note(f"{line['verdict']}: {line['reason']}")
+
+    def _call(self, line: Line) -> str:
+        return f"{self._folder.name}-{line['call']}"
+
+    def _reach(self, step: int) -> None:
+        """A step has begun, those before it are over."""
+        if step <= self._step:
+            return
+        self._step = step
+        self._tell(plan(step))
+
+
+def plan(step: int) -> Update:
+    """The plan when `step` has begun; `len(STEPS)`: all are over."""
+
+    def status(number: int) -> Literal["pending", "in_progress", "completed"]:
+        if number < step:
+            return "completed"
+        return "in_progress" if number == step else "pending"
+
+    return update_plan(
+        plan_entry(text, status=status(number), priority="medium") for number, text in enumerate(STEPS)
+    )
+
+
+def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence[str]) -> list[ToolContent]:
+    """What changed in these files from one tree to the other, as far as it is text that can be shown."""
+    return [
+        tool_diff_content(str(root / path), new or "", old)
+        for path in paths[:MOST_FILES]
+        for old, new in _texts(store, before, after, path)
+    ]
+
+
+def _texts(store: TreeStore, before: str, after: str, path: str) -> Iterator[tuple[str | None, str | None]]:
+    old, new = (_content(store, tree, path) for tree in (before, after))
+    for content in (old, new):
+        if content is not None and (len(content) > MOST_DIFF or b"\0" in content):
+            return
+    try:
+        yield (
+            None if old is None else old.decode("utf-8"),
+            None if new is None else new.decode("utf-8"),
+        )
+    except UnicodeDecodeError:
+        return
+
+
+def _content(store: TreeStore, tree: str, path: str) -> bytes | None:
+    """A file's content; None where the tree has none."""
+    try:
+        return store.git("cat-file", "blob", f"{tree}:{path}")
+    except SandboxError:
+        return None

@@ -1,0 +1,78 @@
+"""A client of the Agent Client Protocol by the protocol's own SDK: hears everything, and says what it is told to say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from acp import spawn_agent_process
+from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+
+COMMAND = [sys.executable, "-m", "m3agent.agent.start", "acp"]
+
+
+class Client:
+    """updates: as they came, replayed ones included; asked: tool calls that it was asked to permit; wire: all messages."""
+
+    def __init__(self, answer: str | None = "allow") -> None:
+        self.answer = answer
+        self.updates: list[Any] = []
+        self.asked: list[Any] = []
+        self.wire: list[tuple[str, dict[str, Any]]] = []
+        self.agent: Any = None
+        self.process: Any = None
+
+    async def request_permission(
+        self, session_id: str, tool_call: Any, options: list[Any], **_: Any
+    ) -> RequestPermissionResponse:
+        self.asked.append(tool_call)
+        if self.answer is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        assert self.answer in [option.option_id for option in options]
+        return RequestPermissionResponse(outcome=AllowedOutcome(option_id=self.answer, outcome="selected"))
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append(update)
+
+    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        return None
+
+    def on_connect(self, conn: Any) -> None:
+        return None
+
+    def texts(self, kind: str) -> str:
+        """What was said in updates of a kind."""
+        return "".join(u.content.text for u in self.updates if u.session_update == kind)
+
+    def of(self, kind: str) -> list[Any]:
+        """Updates of a kind."""
+        return [update for update in self.updates if update.session_update == kind]
+
+
+@contextlib.asynccontextmanager
+async def connected(state: Path, answer: str | None = "allow", **env: str) -> AsyncIterator[Client]:
+    """A client with an agent of its own, which has been introduced."""
+    client = Client(answer)
+
+    def note(event: Any) -> None:
+        client.wire.append((str(event.direction.value), event.message))
+
+    environment = {**os.environ, "M3AGENT_STATE": str(state), **env}
+    async with spawn_agent_process(
+        client,  # type: ignore[arg-type]
+        *COMMAND,
+        env=environment,
+        use_unstable_protocol=True,
+        observers=[note],
+        transport_kwargs={"limit": 64 << 20},
+    ) as (agent, process):
+        client.agent, client.process = agent, process
+        await agent.initialize(protocol_version=1)
+        yield client

@@ -1,0 +1,368 @@
+"""`m3agent acp` driven by a real client over real pipes: prompts, permissions, cancelling, killing, nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acp import RequestError, text_block
+from acp.helpers import image_block, resource_link_block
+
+from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
+from m3agent.agent.errors import UsageError
+from tests.agent.acp_client import COMMAND, Client, connected
+from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
+from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
+
+FIXED = BUGGY["calc.py"].replace("a - b", "a + b")
+PNG = base64.b64encode(
+    base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+).decode()
+
+
+async def begun(client: Client, repo: Path) -> str:
+    return str((await client.agent.new_session(cwd=str(repo), mcp_servers=[])).session_id)
+
+
+async def asked(client: Client, session: str, text: str = ISSUE) -> Any:
+    return await client.agent.prompt(session_id=session, prompt=[text_block(text)])
+
+
+def endpoint(model: MisbehavingServer, backend: str) -> dict[str, str]:
+    return {"M3AGENT_ENDPOINT": model.url, "M3AGENT_SANDBOX": backend}
+
+
+async def test_initialize_needs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"HOME": str(tmp_path / "home"), "PATH": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
+    out, err = await process.communicate(json.dumps(message).encode() + b"\n")
+    assert (process.returncode, err) == (0, b"")
+    (line,) = out.splitlines()
+    found = json.loads(line)["result"]
+    assert found["protocolVersion"] == 1
+    assert found["agentInfo"]["name"] == "m3agent"
+    assert found["agentCapabilities"]["loadSession"] is True
+    assert found["agentCapabilities"]["promptCapabilities"] == {"image": True, "embeddedContext": True}
+    assert set(found["agentCapabilities"]["sessionCapabilities"]) == {"list", "resume", "close"}
+    assert found["authMethods"][0]["id"]
+    assert list((tmp_path / "home").iterdir()) == [], "nothing was written"
+
+
+async def test_a_fix_is_told_piece_by_piece_and_written_when_allowed(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    async with connected(tmp_path / "state", **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo)
+        done = await asked(client, session)
+        assert done.stop_reason == "end_turn"
+        assert (done.usage.input_tokens, done.usage.output_tokens) == (300, 30)
+        assert (repo / "calc.py").read_text() == FIXED
+        (question,) = client.asked
+        (diff,) = question.content
+        assert (diff.path, diff.old_text, diff.new_text) == (str(repo / "calc.py"), BUGGY["calc.py"], FIXED)
+        assert "hm" in client.texts("agent_thought_chunk")
+        said = client.texts("agent_message_chunk")
+        assert "add() subtracted; it adds now." in said
+        assert "**Verified**" in said and "Written to the work tree: calc.py" in said
+        edit, test = client.of("tool_call")
+        assert (edit.kind, edit.status, edit.locations[0].path) == (
+            "edit",
+            "in_progress",
+            str(repo / "calc.py"),
+        )
+        assert test.kind == "execute"
+        states = [u.status for u in client.of("tool_call_update") if u.tool_call_id == edit.tool_call_id]
+        assert "completed" in states
+        shown = [u.content for u in client.of("tool_call_update") if u.tool_call_id == edit.tool_call_id]
+        assert any(part.type == "diff" for content in shown for part in content or [])
+        assert {entry.status for entry in client.of("plan")[-1].entries} == {"completed"}
+        assert client.of("usage_update")[-1].used == 110
+        (listed,) = (await client.agent.list_sessions(cwd=str(repo))).sessions
+        assert (listed.session_id, listed.title) == (session, ISSUE)
+        assert (await client.agent.list_sessions(cwd=str(tmp_path))).sessions == []
+    incoming = [message for direction, message in client.wire if direction == "incoming"]
+    assert all(message["jsonrpc"] == "2.0" for message in incoming)
+
+
+@pytest.mark.parametrize(("mode", "answer"), [("ask", "reject"), ("ask", None), ("read-only", "allow")])
+async def test_nothing_is_written_without_a_yes(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    tmp_path: Path,
+    best_backend: str,
+    mode: str,
+    answer: str | None,
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    async with connected(tmp_path / "state", answer, **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo)
+        await client.agent.set_session_mode(session_id=session, mode_id=mode)
+        assert client.of("current_mode_update")[0].current_mode_id == mode
+        await asked(client, session)
+        assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
+        assert len(client.asked) == (mode == "ask")
+        assert "Nothing was written" in client.texts("agent_message_chunk")
+
+
+async def test_a_second_prompt_goes_on_from_the_work_tree_as_it_is(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    async with connected(tmp_path / "state", "always", **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo)
+        await asked(client, session)
+        (repo / "notes.txt").write_text("mine\n")
+        new = "def test_zero():\n    assert add(0, 0) == 0\n"
+        model.answers = [
+            calls("file_edit", path="test_calc.py", old="def test_double", new=f"{new}\n\ndef test_double"),
+            TEST,
+            says("There is a test for zero now."),
+        ]
+        done = await asked(client, session, "Add a test for zero.")
+        assert done.stop_reason == "end_turn"
+        assert len(client.asked) == 1, "it was told not to ask again"
+        assert history_faults([request.body for request in model.chats]) == []
+        last = model.chats[-1].json["messages"]
+        told = [
+            m["content"] for m in last if m["role"] == "user" and "Add a test for zero." in str(m["content"])
+        ]
+        assert told and "no longer as you left it" in told[0]
+        said = client.texts("agent_message_chunk")
+        assert (
+            "test_calc.py" in said.rpartition("Written to the work tree")[2] or "Nothing was written" in said
+        )
+        assert (repo / "calc.py").read_text() == FIXED
+        assert (repo / "notes.txt").read_text() == "mine\n"
+
+
+async def test_cancelled_at_any_moment_and_gone_on_with(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    async with connected(tmp_path / "state", **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo)
+        model.answers = [FIX, Silence()]
+        work = asyncio.ensure_future(asked(client, session))
+        await asyncio.to_thread(model.wait_for_chats, 2)
+        with pytest.raises(RequestError, match="works on another prompt"):
+            await asked(client, session)
+        await client.agent.cancel(session_id=session)
+        assert (await work).stop_reason == "cancelled"
+        model.answers = [FIX, TEST, DONE]
+        done = await asked(client, session, "Go on.")
+        assert done.stop_reason == "end_turn"
+        assert (repo / "calc.py").read_text() == FIXED
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5])
+async def test_cancelled_before_there_is_anything(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str, seconds: float
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [Silence()]
+    async with connected(tmp_path / "state", **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo)
+        work = asyncio.ensure_future(asked(client, session))
+        await asyncio.sleep(seconds)
+        await client.agent.cancel(session_id=session)
+        assert (await work).stop_reason == "cancelled"
+        model.answers = [FIX, TEST, DONE]
+        assert (await asked(client, session)).stop_reason == "end_turn"
+        assert (repo / "calc.py").read_text() == FIXED
+
+
+async def test_killed_and_loaded_by_another_process(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+) -> None:
+    repo, state = make_repo(BUGGY), tmp_path / "state"
+    model.answers = [FIX, Silence()]
+    async with connected(state, **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo)
+        work = asyncio.ensure_future(asked(client, session))
+        await asyncio.to_thread(model.wait_for_chats, 2)
+        async with connected(state) as other:
+            with pytest.raises(RequestError, match="being worked on by another process"):
+                await other.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
+        client.process.kill()
+        await client.process.wait()
+        await asyncio.to_thread(wait_until_gone, client.process.pid)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    async with connected(state, **endpoint(model, best_backend)) as client:
+        with pytest.raises(RequestError, match="is one of"):
+            await client.agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+        loaded = await client.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
+        assert loaded.modes.current_mode_id == "ask"
+        assert client.texts("user_message_chunk") == ISSUE
+        assert [call.kind for call in client.of("tool_call")] == ["edit"], (
+            "it was told before the answer came"
+        )
+        model.answers = [FIX, TEST, DONE]
+        assert (await asked(client, session, "Go on.")).stop_reason == "end_turn"
+        assert (repo / "calc.py").read_text() == FIXED
+        await client.agent.close_session(session_id=session)
+        with pytest.raises(RequestError, match="no session"):
+            await asked(client, session)
+        resumed = await client.agent.resume_session(cwd=str(repo), session_id=session, mcp_servers=[])
+        assert resumed.modes.current_mode_id == "ask"
+
+
+async def test_a_client_that_disappears_leaves_nothing_running(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [calls("code_exec", code="import time\ntime.sleep(600)", timeout=600)]
+    process = subprocess.Popen(  # noqa: ASYNC220  # its pipes are read by hand
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, best_backend)},
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+
+    def send(**message: Any) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        process.stdin.flush()
+
+    send(id=0, method="initialize", params={"protocolVersion": 1})
+    send(id=1, method="session/new", params={"cwd": str(repo), "mcpServers": []})
+    process.stdout.readline()
+    session = json.loads(process.stdout.readline())["result"]["sessionId"]
+    prompt = [{"type": "text", "text": ISSUE}]
+    send(id=2, method="session/prompt", params={"sessionId": session, "prompt": prompt})
+    while b'"tool_call"' not in process.stdout.readline():
+        pass
+    process.stdin.close()
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+    await asyncio.to_thread(wait_until_gone, process.pid)
+    (record,) = all_sessions(tmp_path / "state")
+    assert record.entries[-1]["status"] == "interrupted"
+
+
+async def test_nonsense_is_answered_and_nothing_else_stands_on_standard_output(tmp_path: Path) -> None:
+    lines: list[bytes] = [
+        b"garbage\n",
+        b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}\n',
+        b"[1, 2, 3]\n",
+        b'"text"\n',
+        b"\xff\xfe\n",
+        b"\n",
+        b'{"jsonrpc": "2.0", "id": 2, "method": "session/fly", "params": {}}\n',
+        b'{"jsonrpc": "2.0", "id": 3, "method": "session/new", "params": {"cwd": 7}}\n',
+        b'{"jsonrpc": "2.0", "id": 4, "method": "session/new", "params": {"cwd": "here", "mcpServers": []}}\n',
+        b'{"jsonrpc": "2.0", "id": 5, "method": "session/prompt", "params": {"sessionId": "../x", "prompt": []}}\n',
+        b'{"jsonrpc": "2.0", "id": 6, "method": "session/load", "params": {"sessionId": "../../x", "cwd": "/", "mcpServers": []}}\n',
+        b'{"jsonrpc": "2.0", "id": 99, "result": {}}\n',
+        b'{"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "none"}}\n',
+        b'{"jsonrpc": "2.0", "id": 7, "method": "authenticate", "params": {"methodId": "environment"}}\n',
+        b'{"jsonrpc": "2.0", "id": 8, "method": "initi',
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state")},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"".join(lines))
+    said: list[dict[str, Any]] = []
+    while not {1, 2, 3, 4, 5, 6, 7} <= {message["id"] for message in said}:
+        said.append(json.loads(await asyncio.wait_for(process.stdout.readline(), 60)))
+    process.stdin.close()
+    out, err = await process.communicate()
+    said += map(json.loads, out.splitlines())
+    assert (process.returncode, err) == (0, b"")
+    faults = [message["error"]["code"] for message in said if message["id"] is None]
+    assert faults == [-32700, -32600, -32600, -32700, -32700]
+    answers = {message["id"]: message for message in said}
+    assert answers[1]["result"]["protocolVersion"] == 1
+    assert answers[2]["error"]["code"] == -32601
+    assert answers[3]["error"]["code"] == -32602
+    assert "absolute path" in answers[4]["error"]["message"]
+    assert "no session" in answers[5]["error"]["message"]
+    assert "there is no session" in answers[6]["error"]["message"]
+    assert "error" not in answers[7]
+
+
+async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    async with connected(tmp_path / "state", M3AGENT_ENDPOINT="http://127.0.0.1:1/v1") as client:
+        session = await begun(client, tmp_path / "plain")
+        with pytest.raises(RequestError, match="not in a git repository"):
+            await asked(client, session)
+        with pytest.raises(RequestError, match="The prompt is empty"):
+            await asked(client, session, "  \n ")
+        with pytest.raises(RequestError, match="no mode 'wild'"):
+            await client.agent.set_session_mode(session_id=session, mode_id="wild")
+        session = await begun(client, make_repo(BUGGY))
+        with pytest.raises(RequestError, match=r"127\.0\.0\.1:1"):
+            await asked(client, session)
+        client.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(client.process.wait(), 30) == 0
+
+
+def test_prompts_of_all_kinds_of_blocks() -> None:
+    found = read_prompt(
+        [
+            text_block("Fix the clock.\nIt is slow."),
+            resource_link_block("clock.py", "file:///repo/clock.py"),
+            image_block(PNG, "image/png"),
+        ]
+    )
+    assert found.title == "Fix the clock."
+    assert "(clock.py: file:///repo/clock.py)" in found.text
+    assert [image.media_type for image in found.images] == ["image/png"]
+    assert found.issue().images == found.images
+    for data, why in ((PNG[:-3] + "!!!", "no base64"), (base64.b64encode(b"words").decode(), "no PNG")):
+        with pytest.raises(UsageError, match=why):
+            read_prompt([text_block("x"), image_block(data, "image/png")])
+
+
+def test_records_outlive_a_kill_and_are_had_by_one_at_a_time(tmp_path: Path) -> None:
+    kept = new_session(tmp_path, "/repo")
+    kept.write("prompt", text="a\nb", title="a", images=0)
+    kept.write("mode", mode="auto")
+    kept.write("fix", session="s1")
+    with pytest.raises(UsageError, match="another process"):
+        open_session(tmp_path, kept.record.id)
+    kept.close()
+    path = tmp_path / "acp" / kept.record.id / "session.jsonl"
+    with path.open("ab") as file:
+        file.write(b'{"ts": "torn')
+    (listed,) = all_sessions(tmp_path)
+    assert (listed.title, listed.mode, listed.last_fix) == ("a", Mode.AUTO, "s1")
+    again = open_session(tmp_path, kept.record.id)
+    again.write("ended", status="verified", said="done")
+    again.close()
+    assert path.read_bytes().count(b"\n") == 5
+    path.write_bytes(b"nonsense\n")
+    assert list(all_sessions(tmp_path)) == []
+    with pytest.raises(UsageError, match="cannot be read"):
+        open_session(tmp_path, kept.record.id)
