@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any, cast
+
+import typer
 
 from m3agent.agent.console import faults, run
 
@@ -23,6 +26,8 @@ def acp() -> None:
             raise UsageError(
                 "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
             ) from None
+        if sys.stdin is not None and sys.stdin.isatty():
+            typer.echo("m3agent: this waits for an editor's messages (docs/ide.md); Ctrl-D ends it", err=True)
         run(_serve())
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 import sys
 from typing import Any
+
+from m3agent.agent.errors import UsageError
 
 MOST = 64 << 20
 """Bytes of one message: images come in it."""
@@ -25,11 +28,18 @@ class Pipe:
     @classmethod
     async def standard(cls) -> Pipe:
         """Over this process's own streams. Whatever else is printed goes to standard error from now on: nothing but
-        messages may stand on standard output."""
+        messages may stand on standard output.
+
+        Raises UsageError where one of them is no pipe.
+        """
         loop = asyncio.get_running_loop()
-        out = os.fdopen(os.dup(1), "wb", buffering=0)
-        os.dup2(2, 1)
         reader = asyncio.StreamReader(limit=MOST)
+        if not (_is_pipe(0) and _is_pipe(1)):
+            raise UsageError(
+                "m3agent acp is started by an editor, with a pipe as standard input and one as standard output."
+            )
+        out = os.fdopen(os.dup(1), "wb", buffering=0)
+        os.dup2(_standard_error(), 1)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         transport, protocol = await loop.connect_write_pipe(lambda: _Flow(loop=loop), out)
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
@@ -88,6 +98,24 @@ class Pipe:
 
     async def _refuse(self, code: int, sentence: str) -> None:
         await self.send({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": sentence}})
+
+
+def _is_pipe(descriptor: int) -> bool:
+    """Whether it can be waited for: a pipe, a socket or a terminal."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+def _standard_error() -> int:
+    """Its descriptor, or one that takes everything where it is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+    return 2
 
 
 class _Flow(asyncio.streams.FlowControlMixin):

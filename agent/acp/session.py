@@ -18,8 +18,8 @@ from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.text import harmless
 from m3agent.agent.ending import FixResult
-from m3agent.agent.errors import M3AgentError, Status, UsageError
-from m3agent.agent.fix import fix
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, Status, UsageError
+from m3agent.agent.fix import FAILURES, fix
 from m3agent.agent.fork import fork
 from m3agent.agent.handover import apply_to_work_tree
 from m3agent.agent.images import fitting
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 FIT = (Status.VERIFIED, Status.UNVERIFIED)
 """What a patch has to be for somebody to be asked whether to take it."""
+FLUSH_SECONDS = 10.0
+"""A client that has stopped reading is not waited for any longer."""
 ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
 
 
@@ -73,16 +75,23 @@ class ClientSession:
             self.kept.write("ended", status=str(result.status), said=said)
             return PromptResponse(stop_reason=stop, usage=sender.usage())
         except asyncio.CancelledError:
-            with contextlib.suppress(M3AgentError):
-                self.kept.write("ended", status=str(Status.INTERRUPTED), said="cancelled")
+            self._ended(Status.INTERRUPTED, "(cancelled)")
+            raise
+        except FAILURES as error:
+            self._ended(Status.ERROR, str(error))
             raise
         finally:
-            await sender.flush()
+            await sender.flush(FLUSH_SECONDS)
+
+    def _ended(self, status: Status, said: str) -> None:
+        """Keep how a prompt ended before its time, if that can be written: there is an error already."""
+        with contextlib.suppress(M3AgentError):
+            self.kept.write("ended", status=str(status), said=said)
 
     async def _work(self, asked: Prompt, sender: _Sender) -> tuple[FixResult, StopReason]:
         cwd = Path(self.kept.record.cwd)
         repository = await asyncio.to_thread(open_repository, cwd)
-        settings = load_settings(cwd, {"attempts": 1, "yes": True}, os.environ).settings
+        settings = load_settings(cwd, {"attempts": 1}, os.environ).settings
         earlier = self.kept.record.last_fix
         point = None
         if earlier is not None and _has_answered(self.state / "sessions" / earlier):
@@ -106,7 +115,8 @@ class ClientSession:
                 request, [session], self.state, say=updates.note, listener=lambda _: updates.hear
             )
         if result.status is Status.ERROR:
-            raise UsageError(result.reason)
+            kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
+            raise kind(result.reason)
         return result, "max_turn_requests" if result.status is Status.LIMIT else "end_turn"
 
     async def _hand_over(self, result: FixResult, sender: _Sender) -> str:
@@ -222,10 +232,10 @@ class _Sender:
             cached_read_tokens=used["cached"],
         )
 
-    async def flush(self) -> None:
-        """Wait until all that was told is sent, or the client is gone."""
+    async def flush(self, seconds: float | None = None) -> None:
+        """Wait, so long at most, until all that was told is sent, or the client is gone."""
         if self._task is not None:
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=seconds)
 
     async def _send(self) -> None:
         while not self._waiting.empty():

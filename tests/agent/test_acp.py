@@ -328,6 +328,55 @@ async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path
         assert await asyncio.wait_for(client.process.wait(), 30) == 0
 
 
+@pytest.mark.parametrize("streams", ["{} </dev/null", "true | {} >out", "{} <in", "{} <&-"])
+def test_streams_that_are_no_pipes(tmp_path: Path, streams: str) -> None:
+    (tmp_path / "in").touch()
+    line = streams.format(" ".join(COMMAND))
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"m3agent: m3agent acp is started by an editor")
+    assert done.stdout == b""
+
+
+def test_without_standard_error(tmp_path: Path) -> None:
+    line = f"true | {' '.join(COMMAND)} 2>&-"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+async def test_a_client_that_stops_reading_is_not_waited_for(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [says("so " * 200_000), says("so " * 200_000)]
+    process = subprocess.Popen(  # noqa: ASYNC220  # its pipes are used by hand
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, best_backend)},
+    )
+    assert process.stdin is not None and process.stdout is not None
+
+    def send(number: int, method: str, **params: Any) -> None:
+        assert process.stdin is not None
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+
+    send(0, "initialize", protocolVersion=1)
+    send(1, "session/new", cwd=str(repo), mcpServers=[])
+    process.stdout.readline()
+    session = json.loads(process.stdout.readline())["result"]["sessionId"]
+    send(2, "session/prompt", sessionId=session, prompt=[{"type": "text", "text": ISSUE}])
+    await asyncio.to_thread(model.wait_for_chats, 1)
+    await asyncio.sleep(1)
+    process.stdin.close()  # and its output stays full
+    assert await asyncio.to_thread(process.wait, 60) == 0
+    process.stdout.close()
+    await asyncio.to_thread(wait_until_gone, process.pid)
+
+
 def test_prompts_of_all_kinds_of_blocks() -> None:
     found = read_prompt(
         [
