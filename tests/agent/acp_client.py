@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,29 @@ async def connected(state: Path, answer: str | None = "allow", **env: str) -> As
         client.agent, client.process = agent, process
         await agent.initialize(protocol_version=1)
         yield client
+
+
+class BarePipes:
+    """A client that is nothing but two pipes, and has asked for a fix of a repository."""
+
+    def __init__(self, state: Path, repo: Path, issue: str, env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "M3AGENT_STATE": str(state), **env},
+        )
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.stderr = self.process.stderr
+        self._send(0, "initialize", protocolVersion=1)
+        self._send(1, "session/new", cwd=str(repo), mcpServers=[])
+        self.stdout.readline()
+        session = json.loads(self.stdout.readline())["result"]["sessionId"]
+        self._send(2, "session/prompt", sessionId=session, prompt=[{"type": "text", "text": issue}])
+
+    def _send(self, number: int, method: str, **params: Any) -> None:
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        self.stdin.write(json.dumps(message).encode() + b"\n")
+        self.stdin.flush()

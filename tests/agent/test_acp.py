@@ -18,7 +18,7 @@ from acp.helpers import image_block, resource_link_block
 from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
-from tests.agent.acp_client import COMMAND, Client, connected
+from tests.agent.acp_client import COMMAND, BarePipes, Client, connected
 from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
@@ -234,33 +234,14 @@ async def test_a_client_that_disappears_leaves_nothing_running(
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [calls("code_exec", code="import time\ntime.sleep(600)", timeout=600)]
-    process = subprocess.Popen(  # noqa: ASYNC220  # its pipes are read by hand
-        COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, best_backend)},
-    )
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-
-    def send(**message: Any) -> None:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-        process.stdin.flush()
-
-    send(id=0, method="initialize", params={"protocolVersion": 1})
-    send(id=1, method="session/new", params={"cwd": str(repo), "mcpServers": []})
-    process.stdout.readline()
-    session = json.loads(process.stdout.readline())["result"]["sessionId"]
-    prompt = [{"type": "text", "text": ISSUE}]
-    send(id=2, method="session/prompt", params={"sessionId": session, "prompt": prompt})
-    while b'"tool_call"' not in process.stdout.readline():
+    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, best_backend))
+    while b'"tool_call"' not in client.stdout.readline():
         pass
-    process.stdin.close()
-    process.stdout.close()
-    assert process.wait(60) == 0
-    assert process.stderr.read() == b""
-    await asyncio.to_thread(wait_until_gone, process.pid)
+    client.stdin.close()
+    client.stdout.close()
+    assert client.process.wait(60) == 0
+    assert client.stderr.read() == b""
+    await asyncio.to_thread(wait_until_gone, client.process.pid)
     (record,) = all_sessions(tmp_path / "state")
     assert record.entries[-1]["status"] == "interrupted"
 
@@ -349,32 +330,12 @@ async def test_a_client_that_stops_reading_is_not_waited_for(
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [says("so " * 200_000), says("so " * 200_000)]
-    process = subprocess.Popen(  # noqa: ASYNC220  # its pipes are used by hand
-        COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, best_backend)},
-    )
-    assert process.stdin is not None and process.stdout is not None
-
-    def send(number: int, method: str, **params: Any) -> None:
-        assert process.stdin is not None
-        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        process.stdin.flush()
-
-    send(0, "initialize", protocolVersion=1)
-    send(1, "session/new", cwd=str(repo), mcpServers=[])
-    process.stdout.readline()
-    session = json.loads(process.stdout.readline())["result"]["sessionId"]
-    send(2, "session/prompt", sessionId=session, prompt=[{"type": "text", "text": ISSUE}])
+    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, best_backend))
     await asyncio.to_thread(model.wait_for_chats, 1)
     await asyncio.sleep(1)
-    process.stdin.close()  # and its output stays full
-    assert await asyncio.to_thread(process.wait, 60) == 0
-    process.stdout.close()
-    await asyncio.to_thread(wait_until_gone, process.pid)
+    client.stdin.close()  # and its output stays full
+    assert await asyncio.to_thread(client.process.wait, 60) == 0
+    await asyncio.to_thread(wait_until_gone, client.process.pid)
 
 
 def test_prompts_of_all_kinds_of_blocks() -> None:
