@@ -93,6 +93,7 @@ def _knock(address: str) -> None:
 
 def _ready(ray: Any) -> int:
     """The number of nodes. Raises EnvironmentFault, naming each, where one cannot make attempts."""
+    from ray.exceptions import LocalRayletDiedError, NodeDiedError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -103,17 +104,22 @@ def _ready(ray: Any) -> int:
         return asked.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(__version__)
 
     answers = [ask(node) for node in nodes]
-    faults = []
+    faults, gone = [], 0
     for node, answer in zip(nodes, answers, strict=True):
         try:
             said = ray.get(answer, timeout=READY_SECONDS)
+        except (TaskUnschedulableError, NodeDiedError, LocalRayletDiedError):
+            gone += 1  # the cluster has not noticed yet
+            continue
         except Exception as error:  # noqa: BLE001  # what the node's own Python raises, or Ray
             said = _why(error)
         if said:
             faults.append(f"node {node['NodeManagerAddress']}: {said}")
     if faults:
         raise EnvironmentFault(f"the cluster cannot make attempts: {'; '.join(faults)}.")
-    return len(nodes)
+    if gone == len(nodes):
+        raise EnvironmentFault("the cluster has no node that is alive.")
+    return len(nodes) - gone
 
 
 class RayCluster:

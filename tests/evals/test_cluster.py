@@ -167,6 +167,7 @@ def test_results_are_those_of_one_machine(cluster: Cluster, programs: Path, tmp_
 
 @slow
 @here
+@pytest.mark.timeout(420)
 def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Path, tmp_path: Path) -> None:
     (tmp_path / "agent.sh").write_text(
         f"echo $$ >> {tmp_path}/pids; until [ -f {tmp_path}/go ]; do sleep 0.1; done; "
@@ -195,7 +196,12 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
     (tmp_path / "pids").touch()
     _, err = ended(process, 3)
     assert "its node failed" in err and "no score, since" in err
-    out, _ = ended(m3agent(tmp_path / "state", *arguments))
+    for _ in range(5):  # for a while the cluster may send attempts to the node that is gone
+        process = m3agent(tmp_path / "state", *arguments)
+        out, err = process.communicate(timeout=100)
+        if process.returncode == 0:
+            break
+        assert "no score, since" in err, err
     assert out.startswith("resolved 2 of 2")
 
 
