@@ -6,7 +6,6 @@ Nothing is started before the first prompt: an editor asks what we are with no c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
@@ -41,10 +40,9 @@ from m3agent import __version__
 from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
-from m3agent.agent.errors import M3AgentError, UsageError
+from m3agent.agent.errors import UsageError
+from m3agent.agent.fix import FAILURES
 from m3agent.agent.settings import state_dir
-from m3agent.sandbox.errors import SandboxError
-from m3agent.serving.errors import ModelServerError
 
 if TYPE_CHECKING:
     from acp.interfaces import Client
@@ -158,12 +156,8 @@ class Agent:
             raise _refused("this session works on another prompt: wait for its end, or cancel it")
         session.task = asyncio.ensure_future(_told(_prompt(session, prompt)))
         try:
-            return await asyncio.shield(session.task)
+            return await session.task
         except asyncio.CancelledError:
-            if not session.task.cancelled():  # not the prompt was cancelled: the connection is closed
-                session.task.cancel()
-                await asyncio.wait([session.task])
-                raise
             return PromptResponse(stop_reason="cancelled")
         finally:
             session.task = None
@@ -188,15 +182,15 @@ class Agent:
     async def _reopen(self, cwd: str, session_id: str) -> ClientSession:
         folder = str(_folder(cwd))
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is not None:
+            kept = session.kept
+        else:
             kept = await _told(asyncio.to_thread(open_session, state_dir(os.environ), session_id))
-            session = self._open(kept)
-        if session.kept.record.cwd != folder:
-            where = session.kept.record.cwd
-            if session.task is None:
-                await self._close(session)
-            raise _refused(f"session {session_id} is one of {where}, not of {folder}")
-        return session
+        if kept.record.cwd != folder:
+            if session is None:
+                kept.close()
+            raise _refused(f"session {session_id} is one of {kept.record.cwd}, not of {folder}")
+        return session or self._open(kept)
 
     def _session(self, session_id: str) -> ClientSession:
         session = self._sessions.get(session_id)
@@ -242,9 +236,7 @@ async def _told(work: Awaitable[T]) -> T:
         return await work
     except UsageError as error:
         raise _refused(str(error)) from None
-    except (M3AgentError, SandboxError, ModelServerError) as error:
+    except FAILURES as error:
         raise RequestError(-32603, str(error)) from None
     except ConnectionError:
-        with contextlib.suppress(asyncio.CancelledError):
-            raise RequestError(-32603, "the client is gone") from None
-        raise
+        raise RequestError(-32603, "the client is gone") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import sys
 from typing import Any, cast
 
@@ -32,14 +30,16 @@ def acp() -> None:
 
 
 async def _serve() -> None:
+    import asyncio
+    import logging
+
     from acp import AgentSideConnection
 
     from m3agent.agent.acp.agent import Agent
     from m3agent.agent.acp.pipe import Pipe
 
-    logging.getLogger().addHandler(
-        logging.NullHandler()
-    )  # or a client that goes amid a message is a traceback
+    # or a client that goes amid a message is a traceback
+    logging.getLogger().addHandler(logging.NullHandler())
     agent = Agent()
     connection = AgentSideConnection(
         cast(Any, agent), await Pipe.standard(), listening=False, use_unstable_protocol=True

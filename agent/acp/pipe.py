@@ -41,7 +41,9 @@ class Pipe:
         out = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(_standard_error(), 1)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        transport, protocol = await loop.connect_write_pipe(lambda: _Flow(loop=loop), out)
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.streams.FlowControlMixin(loop=loop), out
+        )
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
     async def receive(self) -> dict[str, Any] | None:
@@ -116,12 +118,3 @@ def _standard_error() -> int:
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
     return 2
-
-
-class _Flow(asyncio.streams.FlowControlMixin):
-    """What a stream writer needs of a pipe's protocol."""
-
-    def _get_close_waiter(self, _: Any) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
