@@ -35,16 +35,19 @@ class Change:
 
 @dataclass(frozen=True)
 class FixResult:
-    """How it ended. patch: as `git apply` takes it, empty when there is none; evidence: None when nothing was checked;
-    change: None when nothing was changed."""
+    """How it ended. evidence: None when nothing was checked; change: None when nothing was changed."""
 
     status: Status
     exit_code: int
     reason: str
-    patch: bytes
     session: Path
     evidence: Verification | None
-    change: Change | None = None
+    change: Change | None
+
+    @property
+    def patch(self) -> bytes:
+        """What was changed, as `git apply` takes it; empty when there is nothing."""
+        return b"" if self.change is None else self.change.patch.text
 
 
 async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
@@ -99,7 +102,7 @@ def end_early(
     try:
         return _write(attempt, status, reason, exit_code, patch, [])
     except M3AgentError:  # the state folder cannot be written: that is the reason already
-        return FixResult(status, exit_code, reason, b"", attempt.session.folder, None)
+        return FixResult(status, exit_code, reason, attempt.session.folder, None, None)
 
 
 def _failed(attempt: Attempt, error: Exception) -> FixResult:
@@ -188,7 +191,7 @@ def _write(
     change = None
     if text and patch is not None and attempt.workspace is not None:
         change = Change(attempt.workspace, patch)
-    return FixResult(status, exit_code, reason, text, session.folder, attempt.evidence, change)
+    return FixResult(status, exit_code, reason, session.folder, attempt.evidence, change)
 
 
 def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:

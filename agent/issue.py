@@ -140,7 +140,7 @@ def _issue(data: bytes, source: str, what: str) -> Issue:
     text = _decode(data, what)
     if not text.strip():
         raise UsageError(f"{what} is empty: write down what goes wrong and what should happen instead.")
-    return Issue(_title(text), text, source, hashlib.sha256(text.encode()).hexdigest())
+    return Issue(title_of(text), text, source, hashlib.sha256(text.encode()).hexdigest())
 
 
 def _decode(data: bytes, what: str) -> str:
@@ -162,7 +162,7 @@ def _decode(data: bytes, what: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _title(text: str) -> str:
+def title_of(text: str) -> str:
     """The first Markdown heading outside code, else the first line that is not empty; cut to `TITLE_LENGTH`."""
     lines = [line.strip() for line in text.splitlines()]
     title = next((line for line in lines if line), "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, IssueImage, image_of
-from m3agent.agent.issue import MAX_BYTES, TITLE_LENGTH, Issue
+from m3agent.agent.issue import MAX_BYTES, Issue, title_of
 
 if TYPE_CHECKING:
     from acp.schema import (
@@ -41,9 +41,8 @@ class Prompt:
 
     @property
     def title(self) -> str:
-        """Its first line, shortened."""
-        line = next((line.strip() for line in self.typed.splitlines() if line.strip()), "")
-        return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
+        """What an issue of these words is called."""
+        return title_of(self.typed)
 
     def issue(self) -> Issue:
         """The prompt as an issue of its own."""

@@ -17,7 +17,7 @@ from m3agent.agent.acp.blocks import Prompt
 from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.text import harmless
-from m3agent.agent.ending import FixResult
+from m3agent.agent.ending import Change, FixResult
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, Status, UsageError
 from m3agent.agent.fix import FAILURES, fix
 from m3agent.agent.fork import fork
@@ -66,13 +66,15 @@ class ClientSession:
         self.kept.write("prompt", text=asked.text, title=asked.title, images=len(asked.images))
         sender = _Sender(self.client, self.id)
         try:
-            result, stop = await self._work(asked, sender)
+            repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
+            result = await self._work(repository, asked, sender)
             said = _summary(result)
             if result.status in FIT and result.change is not None:
-                said += await self._hand_over(result, sender)
+                said += await self._hand_over(repository, result, result.change, sender)
             sender.tell(plan(len(STEPS)))
             sender.tell(update_agent_message_text(f"\n\n{said}"))
             self.kept.write("ended", status=str(result.status), said=said)
+            stop: StopReason = "max_turn_requests" if result.status is Status.LIMIT else "end_turn"
             return PromptResponse(stop_reason=stop, usage=sender.usage())
         except asyncio.CancelledError:
             self._ended(Status.INTERRUPTED, "(cancelled)")
@@ -88,10 +90,8 @@ class ClientSession:
         with contextlib.suppress(M3AgentError):
             self.kept.write("ended", status=str(status), said=said)
 
-    async def _work(self, asked: Prompt, sender: _Sender) -> tuple[FixResult, StopReason]:
-        cwd = Path(self.kept.record.cwd)
-        repository = await asyncio.to_thread(open_repository, cwd)
-        settings = load_settings(cwd, {"attempts": 1}, os.environ).settings
+    async def _work(self, repository: Repository, asked: Prompt, sender: _Sender) -> FixResult:
+        settings = load_settings(Path(self.kept.record.cwd), {"attempts": 1}, os.environ).settings
         earlier = self.kept.record.last_fix
         point = None
         if earlier is not None and _has_answered(self.state / "sessions" / earlier):
@@ -99,13 +99,13 @@ class ClientSession:
             session, lines = Session.open(folder, [])
             now = (await asyncio.to_thread(workspace_of, repository, folder)).base
             point = rebased(resume_point(lines), now, harmless(asked.text.strip()))
-            if asked.images:
-                sender.note("images are taken with the first prompt only: these are left out")
         else:
             session = Session.create(self.state, [])
         with contextlib.closing(session):
             self.kept.write("fix", session=session.id)
             updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
+            if point is not None and asked.images:
+                updates.note("images are taken with the first prompt only: these are left out")
             session.listen(updates.see)
             session.listen(sender.count)
             images = fitting(asked.images, updates.note)
@@ -117,18 +117,18 @@ class ClientSession:
         if result.status is Status.ERROR:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
-        return result, "max_turn_requests" if result.status is Status.LIMIT else "end_turn"
+        return result
 
-    async def _hand_over(self, result: FixResult, sender: _Sender) -> str:
+    async def _hand_over(
+        self, repository: Repository, result: FixResult, change: Change, sender: _Sender
+    ) -> str:
         """Apply the patch if that is wanted; says what was done."""
-        assert result.change is not None
-        mode, patch = self.kept.record.mode, result.change.patch
+        mode, patch = self.kept.record.mode, change.patch
         where = f"the patch is {result.session / 'patch.diff'}"
         if mode is Mode.READ_ONLY:
             return f"\n\nNothing was written, for the mode is read-only; {where}."
-        repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
         if mode is Mode.ASK or patch.runs_later:
-            answer = await self._ask(repository, result, sender)
+            answer = await self._ask(repository, result, change, sender)
             if answer == ALWAYS:
                 self.kept.write("mode", mode=str(Mode.AUTO))
             elif answer != ALLOW:
@@ -136,7 +136,7 @@ class ClientSession:
                 return f"\n\nNothing was written; {where}."
         try:
             await asyncio.to_thread(
-                apply_to_work_tree, repository, result.change.workspace, patch, over_uncommitted=True
+                apply_to_work_tree, repository, change.workspace, patch, over_uncommitted=True
             )
         except M3AgentError as error:
             self.kept.write("declined")
@@ -144,10 +144,9 @@ class ClientSession:
         self.kept.write("applied", paths=list(patch.paths))
         return f"\n\nWritten to the work tree: {', '.join(patch.paths)}."
 
-    async def _ask(self, repository: Repository, result: FixResult, sender: _Sender) -> str:
+    async def _ask(self, repository: Repository, result: FixResult, change: Change, sender: _Sender) -> str:
         """What the person says to the patch; as good as no where there is no answer."""
-        assert result.change is not None
-        patch, workspace = result.change.patch, result.change.workspace
+        patch, workspace = change.patch, change.workspace
         root = repository.root or repository.git_dir
         shown_diffs = await asyncio.to_thread(
             diffs, workspace.store, root, patch.base, patch.tree, list(patch.paths)
@@ -208,10 +207,6 @@ class _Sender:
         self._waiting.put_nowait(update)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send())
-
-    def note(self, text: str) -> None:
-        """Tell the person something."""
-        self.tell(update_agent_message_text(f"\n\n{shown(text, 500)}\n\n"))
 
     def count(self, line: Line) -> None:
         """A line of the log, which may tell of tokens."""

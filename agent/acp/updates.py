@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,12 +164,19 @@ class Updates:
 
     def _on_file_changed(self, line: Line) -> None:
         before = self._trees.get(line["call"])
-        if before is None:
+        if before is None or self._store is None:
             return
         paths = [path for _, path in line["changes"]]
-        found = diffs(TreeStore(self._folder / TREES), self._root, before, line["tree"], paths)
-        if found:
-            self._tell(update_tool_call(self._call(line), content=found))
+        with contextlib.suppress(SandboxError):  # a diff is for convenience
+            found = diffs(self._store, self._root, before, line["tree"], paths)
+            if found:
+                self._tell(update_tool_call(self._call(line), content=found))
+
+    @cached_property
+    def _store(self) -> TreeStore | None:
+        """The fix's trees; None where they are gone, for to open a store would make one."""
+        folder = self._folder / TREES
+        return TreeStore(folder) if folder.is_dir() else None
 
     def _on_stall(self, line: Line) -> None:
         self.note(f"no progress ({line['rule']}): {line['text']}")
@@ -209,30 +218,21 @@ def plan(step: int) -> Update:
 
 def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence[str]) -> list[ToolContent]:
     """What changed in these files from one tree to the other, as far as it is text that can be shown."""
+    old, new = (_texts(store, tree, paths[:MOST_FILES]) for tree in (before, after))
     return [
-        tool_diff_content(str(root / path), new or "", old)
+        tool_diff_content(str(root / path), new[path] or "", old[path])
         for path in paths[:MOST_FILES]
-        for old, new in _texts(store, before, after, path)
+        if path in old and path in new
     ]
 
 
-def _texts(store: TreeStore, before: str, after: str, path: str) -> Iterator[tuple[str | None, str | None]]:
-    old, new = (_content(store, tree, path) for tree in (before, after))
-    for content in (old, new):
-        if content is not None and (len(content) > MOST_DIFF or b"\0" in content):
-            return
-    try:
-        yield (
-            None if old is None else old.decode("utf-8"),
-            None if new is None else new.decode("utf-8"),
-        )
-    except UnicodeDecodeError:
-        return
-
-
-def _content(store: TreeStore, tree: str, path: str) -> bytes | None:
-    """A file's content; None where the tree has none."""
-    try:
-        return store.git("cat-file", "blob", f"{tree}:{path}")
-    except SandboxError:
-        return None
+def _texts(store: TreeStore, tree: str, paths: Sequence[str]) -> dict[str, str | None]:
+    """The files' texts, None for those that the tree does not have; without those that are no text, or too much."""
+    entries = {entry.path: entry for entry in store.list_tree(tree)}
+    there = [path for path in paths if path in entries]
+    found: dict[str, str | None] = {path: None for path in paths if path not in entries}
+    for path, content in zip(there, store.get_blobs([entries[path].sha for path in there]), strict=True):
+        if len(content) <= MOST_DIFF and b"\0" not in content:
+            with contextlib.suppress(UnicodeDecodeError):
+                found[path] = content.decode()
+    return found
