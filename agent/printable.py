@@ -33,3 +33,8 @@ def shown(text: object, limit: int = 160) -> str:
     """Anything as one printable line of at most `limit` characters."""
     line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def last_line(text: str) -> str:
+    """The last line that says something; empty where there is none."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

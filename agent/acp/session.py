@@ -93,15 +93,15 @@ class ClientSession:
     async def _work(self, repository: Repository, asked: Prompt, sender: _Sender) -> FixResult:
         settings = load_settings(Path(self.kept.record.cwd), {"attempts": 1}, os.environ).settings
         earlier = self.kept.record.last_fix
-        point = None
+        now, lines = "", list[Line]()
         if earlier is not None and _has_answered(self.state / "sessions" / earlier):
             folder = await asyncio.to_thread(fork, self.state, self.state / "sessions" / earlier, None)
-            session, lines = Session.open(folder, [])
             now = (await asyncio.to_thread(workspace_of, repository, folder)).base
-            point = rebased(resume_point(lines), now, harmless(asked.text.strip()))
+            session, lines = Session.open(folder, [])
         else:
             session = Session.create(self.state, [])
         with contextlib.closing(session):
+            point = rebased(resume_point(lines), now, harmless(asked.text.strip())) if lines else None
             self.kept.write("fix", session=session.id)
             updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
             if point is not None and asked.images:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import last_line, shown
 from m3agent.agent.settings import state_dir
 from m3agent.evals.cluster.node import Made, News, Order, Worker, fault, unpack
 from m3agent.evals.cluster.sources import is_local, parcel
@@ -153,9 +153,8 @@ class RayCluster:
 
     async def _made(self, instance: Instance, number: int, told: Listener) -> Made:
         sent = None
-        if is_local(
-            instance.task
-        ):  # not kept for the next: hundreds of repositories would fill the cluster's memory
+        # not kept for the next: hundreds of repositories would fill the cluster's memory
+        if is_local(instance.task):
             sent = await asyncio.to_thread(parcel, instance.task, self._state)
         order = Order(instance, number, self._parts_of)
         worker = self._actor.options(
@@ -199,5 +198,4 @@ async def _follow(worker: Any, told: Listener) -> None:
 
 def _why(error: BaseException) -> str:
     """The last line that says something: Ray puts the other machine's traceback before it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shown(lines[-1] if lines else type(error).__name__, 300)
+    return shown(last_line(str(error)) or type(error).__name__, 300)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +12,9 @@ from m3agent.evals.archive import TAKEN
 from m3agent.evals.codebase import codebase
 from m3agent.evals.data.instance import Source, Task
 from m3agent.evals.leak_proof import BRANCH
+from m3agent.sandbox.env_build import files_as_tar
 
+ROOT = "code.git"
 RECEIVED = Path("evals", "received")
 """In the state folder: code that came from another machine, by its hash."""
 
@@ -39,16 +39,10 @@ def is_local(task: Task) -> bool:
 def parcel(task: Task, state: Path) -> Parcel:
     """The code of a task. Blocking. Raises as `codebase`."""
     git = codebase(task, state).path / ".git"
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name in TAKEN:
-            for path in sorted([git / name, *(git / name).rglob("*")]):
-                if path.exists():
-                    info = archive.gettarinfo(str(path), f"code.git/{path.relative_to(git)}")
-                    info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
-                    with path.open("rb") if path.is_file() else io.BytesIO() as content:
-                        archive.addfile(info, content)
-    return Parcel(buffer.getvalue())
+    paths = sorted(path for name in TAKEN for path in [git / name, *(git / name).rglob("*")])
+    files = {str(path.relative_to(git)): path.read_bytes() for path in paths if path.is_file()}
+    # folders that a bare repository is known by, with or without files
+    return Parcel(files_as_tar(files, ROOT, folders=[f"{ROOT}/{name}" for name in TAKEN[:2]]))
 
 
 def arrived(task: Task, sent: Parcel, state: Path) -> Task:

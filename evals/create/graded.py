@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from m3agent.agent.printable import last_line
 from m3agent.evals.create.build import Validated
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
-from m3agent.evals.grade.strict import TestRun, last_line
+from m3agent.evals.grade.strict import MOST_LINE, TestRun
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.env_build import EnvironmentFailed
 
@@ -65,4 +66,4 @@ def _green(run: TestRun) -> set[str]:
 
 def _why(run: TestRun) -> str:
     """The last line that the runner said, or the error of what it could not run."""
-    return last_line(next(iter(run.errors.values()), "") or run.output) or "none ran"
+    return last_line(next(iter(run.errors.values()), "") or run.output)[:MOST_LINE] or "none ran"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from m3agent.agent.printable import last_line
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.grade import guard
 from m3agent.evals.grade.command import Command, parse_command
@@ -31,7 +32,7 @@ from m3agent.tools import run_tests
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 """Of the whole time limit: what one test may take before it counts as hanging; and its bounds in seconds. Each that does
 leaves the next ones a third of it (`tools.run_tests`), so many may hang; a slow one must not on a busy machine."""
-MOST_TEXT = 500
+MOST_TEXT, MOST_LINE = 500, 200  # characters
 ESCAPED = re.compile(rb"[\x20-\x7e]*")
 
 
@@ -197,11 +198,11 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     elif run.timed_out:
         verdict, reason = Verdict.TIMEOUT, f"the tests took longer than {answer.timeout:g} s"
     elif not run.outcomes:
-        reason = f"no tests ran: {last_line(run.output) or 'nothing was said'}"
+        reason = f"no tests ran: {last_line(run.output)[:MOST_LINE] or 'nothing was said'}"
     elif not_fixed or lost:
         both = [*not_fixed, *lost]
         reason = f"{len(not_fixed)} to fix and {len(lost)} to keep did not pass, such as {both[0]}"
-        reason += f": {last_line(run.errors[both[0]])}" if both[0] in run.errors else ""
+        reason += f": {last_line(run.errors[both[0]])[:MOST_LINE]}" if both[0] in run.errors else ""
     elif not run.complete:
         reason = "the test run did not come to its end"
     else:
@@ -216,8 +217,3 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
         seconds=round(seconds, 3),
         test_seconds=round(run.test_seconds, 3),
     )
-
-
-def last_line(text: str) -> str:
-    """The last line that says something, of at most 200 characters; empty where there is none."""
-    return next((line.strip()[:200] for line in reversed(text.splitlines()) if line.strip()), "")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from m3agent.agent.printable import last_line
 from m3agent.serving.launch.kept import start_kept
 
 OUTPUT, ERRORS = "agent.out", "agent.err"
@@ -72,7 +73,6 @@ def last_words(folder: Path) -> str:
     try:
         with (folder / ERRORS).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - MOST_SAID))
-            lines = file.read().decode(errors="replace").split("\n")
+            return last_line(file.read().decode(errors="replace"))
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

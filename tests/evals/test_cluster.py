@@ -196,6 +196,7 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
     (tmp_path / "pids").touch()
     _, err = ended(process, 3)
     assert "its node failed" in err and "no score, since" in err
+    out = ""
     for _ in range(5):  # for a while the cluster may send attempts to the node that is gone
         process = m3agent(tmp_path / "state", *arguments)
         out, err = process.communicate(timeout=100)
