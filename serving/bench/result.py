@@ -24,9 +24,10 @@ COLD_SHARE = 0.01
 COLD_TOKENS = 256
 """Of a cold prompt less than this share, or these two blocks of the cache, may have been cached: before the first message
 M3's chat template has a beginning that all prompts share (128 tokens were found on vLLM 0.24)."""
-TELLING, LEAST_EVENTS = 32, 0.25
+TELLING, LEAST_EVENTS = 32, 0.75
 """Of an answer of so many tokens or more such a share of events at least. Tokens mostly come one by one; where vLLM looks
-through a long prompt after the first token (its reasoning parser does), those that come meanwhile are held back."""
+through a long prompt after the first token (its reasoning parser does), those that come meanwhile are held back: with the
+whole model and a million tokens some 30 of them."""
 CACHED_SHARE = 0.9
 """Of the tokens that an earlier request left in the cache at least this share is to be found again."""
 
@@ -66,6 +67,17 @@ class Request:
         ):
             return None
         return (self.e2e - self.ttft) / (self.completion_tokens - 1)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether many tokens came together, so that `tpot` says less than the time that the engine took for each."""
+        tokens = self.completion_tokens or 0
+        return tokens >= TELLING and self.events < LEAST_EVENTS * tokens
+
+    @property
+    def events(self) -> int:
+        """With tokens."""
+        return len(self.itl) + 1
 
     @property
     def cached_share(self) -> float | None:
@@ -193,11 +205,10 @@ class Row:
             if request.cached_tokens < CACHED_SHARE * request.reusable:
                 yield f"not cached: {share}"
         for request in self.requests:
-            tokens = request.completion_tokens or 0
-            if tokens >= TELLING and len(request.itl) + 1 < LEAST_EVENTS * tokens:
+            if request.held_back:
                 yield (
-                    f"{tokens} tokens came in {len(request.itl) + 1} events, held back by the server: "
-                    "TPOT is not the engine's pace"
+                    f"{request.completion_tokens} tokens came in {request.events} events, held back by the server "
+                    "or made several at a time: see ITL for the engine's pace"
                 )
                 break
         if self.output_tokens is not None:

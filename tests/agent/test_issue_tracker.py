@@ -321,7 +321,7 @@ class TestConnection:
         tracker.pages[self.PATH] = getattr(tracker, way)
         started = time.monotonic()
         assert "did not answer in time" in refused(tracker, EnvironmentFault)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert len(tracker.visits) == 1
 
 

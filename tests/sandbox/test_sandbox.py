@@ -60,7 +60,7 @@ async def test_nothing_survives_a_timeout(sandbox_of: SandboxOf) -> None:
         done = await sandbox.exec(["python3", "-c", hard], timeout=1)
         assert done.timed_out
         assert done.stdout == b"ready\n"
-        assert time.monotonic() - started < 6
+        assert time.monotonic() - started < 60
         assert await processes(sandbox) == []
 
 
@@ -69,7 +69,7 @@ async def test_nothing_survives_a_command_that_ends(sandbox_of: SandboxOf) -> No
         started = time.monotonic()
         done = await sandbox.exec(["sh", "-c", "sleep 300 & setsid sleep 300 & echo done"])
         assert done.stdout == b"done\n"
-        assert time.monotonic() - started < 5, "it waited for the background children"
+        assert time.monotonic() - started < 60, "it waited for the background children"
         assert await processes(sandbox) == []
 
 

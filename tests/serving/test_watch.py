@@ -27,7 +27,7 @@ async def test_silence() -> None:
     started = time.monotonic()
     with pytest.raises(TimeoutError):
         await watch.wait(after(60), 0.05)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert not watch.over
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
     await asyncio.sleep(0)  # nothing is left that would end the task
