@@ -17,6 +17,7 @@ from m3agent.agent.ground import Ground
 from m3agent.agent.limits import Limits
 from m3agent.agent.loop import Loop, Outcome
 from m3agent.agent.model import Model
+from m3agent.agent.other_tools import OtherTools
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import Outstanding, ResumePoint
 from m3agent.agent.session import CALLS, Session
@@ -56,6 +57,8 @@ class Attempt:
     outstanding: list[Outstanding] = field(default_factory=list)
     """Calls of an earlier process of this session that the model has no results of."""
     sandbox: Sandbox | None = None
+    other_tools: OtherTools = field(default_factory=OtherTools)
+    """What the model may call besides our own tools."""
     loop: Loop | None = None
     outcome: Outcome | None = None
     patch: Patch | None = None
@@ -175,17 +178,20 @@ class Attempt:
     ) -> Loop:
         point = self.request.resume
         stall = point.stall if point is not None else StallDetector()
+        others = self.other_tools
+        tools = Toolset(sandbox, self.session.folder / CALLS, others.schemas, others)
         model = Model(
             client,
             self.session,
             self.limits,
             messages,
             stall,
+            tools.schemas,
             prices=ground.prices,
             thinking=self.request.settings.thinking,
             sampling=self.variation.sampling,
             on_delta=on_delta,
         )
-        calls = Calls(sandbox, Toolset(sandbox, self.session.folder / CALLS), self.session)
+        calls = Calls(sandbox, tools, self.session)
         window = Window(ground.endpoint.max_model_len)
         return Loop(model, calls, sandbox, self.session, self.limits, messages, stall, window)

@@ -57,7 +57,8 @@ class Calls:
                 result = refusal(problem)
             else:
                 result = await self.tools.call(call.name, call.arguments, number, call.error)
-            after = before if call.name in READ_ONLY else await self.sandbox.checkpoint()
+            untouched = call.name in READ_ONLY or call.name in self.tools.other_names
+            after = before if untouched else await self.sandbox.checkpoint()
         except asyncio.CancelledError:
             finish(ToolResult("interrupted", is_error=True), "interrupted", before)
             raise

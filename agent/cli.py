@@ -44,6 +44,7 @@ from m3agent.agent.console import (
 )
 from m3agent.agent.eval_app import eval_app
 from m3agent.agent.export_command import export
+from m3agent.agent.mcp_command import mcp_app
 from m3agent.agent.plan_command import plan
 from m3agent.agent.report_commands import report, sessions_app
 from m3agent.agent.resume_command import fork, resume
@@ -78,6 +79,7 @@ app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
 app.add_typer(eval_app, name="eval")
 app.command("acp")(acp)
+app.add_typer(mcp_app, name="mcp")
 
 
 class Prefix(StrEnum):
@@ -155,6 +157,9 @@ def fix(
             help="Point the model to the repository's own instructions for agents (AGENTS.md and its kin)."
         ),
     ] = None,
+    mcp: Annotated[
+        bool | None, typer.Option(help="Offer the tools of the MCP servers that are configured.")
+    ] = None,
     attempts: Annotated[
         int | None,
         typer.Option(
@@ -214,6 +219,7 @@ def fix(
         "tokenizer": tokenizer,
         "prefix": prefix and prefix.value,
         "instructions": instructions,
+        "mcp": mcp,
         "attempts": attempts,
         "max_turns": max_turns,
         "max_minutes": max_minutes,
@@ -251,6 +257,7 @@ async def _fix(
     from m3agent.agent import fix as flow
     from m3agent.agent.attachments import load_attachments
     from m3agent.agent.images import fitting
+    from m3agent.agent.mcp_config import configured
     from m3agent.agent.repository import open_repository
     from m3agent.agent.request import FixRequest
     from m3agent.agent.screen import Screen
@@ -275,7 +282,8 @@ async def _fix(
             stack.enter_context(contextlib.closing(session))
             for session in Session.create_attempts(state, sinks(screen, as_json=as_json), settings.attempts)
         ]
-        request = FixRequest(loaded, repository, settings, hand_over=hand_over)
+        mcp = configured(repository, settings, state, os.environ, screen.say)
+        request = FixRequest(loaded, repository, settings, hand_over=hand_over, mcp=mcp)
         result = await flow.fix(request, sessions, state, say=screen.say, listener=screen.listener)
     return result.exit_code, result.patch
 

@@ -71,6 +71,15 @@ class EnvironmentReady(Event):
 
 
 @dataclass(frozen=True)
+class ToolsOffered(Event):
+    """What every request of this session offers the model besides our own tools. tools: the entries of a request's `tools`, in
+    their order; MCP servers outside the sandbox carry their calls out. Without such tools there is no such line."""
+
+    type = "tools.offered"
+    tools: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class ContextPacked(Event):
     """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count; redacted
     names the files in which secrets were replaced."""

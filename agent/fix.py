@@ -22,8 +22,9 @@ from m3agent.agent.ground import Ground, find_endpoint, prepare
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.limits import Limits
 from m3agent.agent.offer import destination
+from m3agent.agent.other_tools import start_servers
 from m3agent.agent.request import FixRequest
-from m3agent.agent.session import Session
+from m3agent.agent.session import CALLS, Session
 from m3agent.agent.together import all_of
 from m3agent.agent.variation import variations
 from m3agent.agent.verify import Verification
@@ -146,6 +147,15 @@ async def _make(
         for attempt in attempts:
             attempt.session.write(event)
 
+    async def offer_tools() -> None:
+        earlier = None if request.resume is None else request.resume.tools
+        logs = attempts[0].session.folder / CALLS
+        offered = await start_servers(request.mcp, earlier, request.may_call, logs, stack, say)
+        for attempt in attempts:
+            attempt.other_tools = offered
+        if earlier is None and offered.schemas:
+            log(events.ToolsOffered(tools=offered.schemas))
+
     async def start_sandboxes() -> SandboxSpec:
         started = time.monotonic()
         assert attempts[0].workspace is not None
@@ -156,7 +166,7 @@ async def _make(
         await all_of(*(attempt.start_sandbox(ready, backend) for attempt in attempts))
         return ready
 
-    ground, spec = await all_of(prepare(request, url, state, log, say), start_sandboxes())
+    ground, spec, _ = await all_of(prepare(request, url, state, log, say), start_sandboxes(), offer_tools())
     await _work(attempts, ground, dirty, backend, spec)
     if lost := await asyncio.to_thread(trim, state):
         say(f"{len(lost)} old sessions lost their trees and messages, for sessions took too much of the disk")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from m3agent.agent import events, turn_events
 from m3agent.agent.conversation import Conversation
@@ -17,7 +17,6 @@ from m3agent.serving.client import Client
 from m3agent.serving.parameters import Sampling
 from m3agent.serving.prices import Prices
 from m3agent.serving.wire import ThinkingMode
-from m3agent.tools.registry import Toolset
 
 SAID = frozenset({"reasoning", "text"})
 
@@ -39,6 +38,8 @@ class Model:
     limits: Limits
     messages: Conversation
     stall: StallDetector
+    tools: Sequence[dict[str, Any]]
+    """The `tools` list of every request."""
     prices: Prices | None = None
     thinking: ThinkingMode = "adaptive"
     sampling: Sampling = Sampling()  # noqa: RUF009  # it is frozen
@@ -63,7 +64,7 @@ class Model:
         answer = None
         stream = self.client.complete(
             self.messages,
-            Toolset.schemas(),
+            self.tools,
             tool_choice=tool_choice,
             max_tokens=max_tokens,
             thinking=self.thinking,

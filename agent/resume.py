@@ -45,6 +45,8 @@ class ResumePoint:
     used: Totals = field(default_factory=Totals)
     tests: dict[str, Any] | None = None
     variation: Variation = Variation()  # noqa: RUF009  # it is frozen
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """What is offered besides our own tools."""
     stall: StallDetector = field(default_factory=StallDetector)
     """Fed with the answers and the calls that ended."""
     _answers: dict[int, list[ToolCall]] = field(default_factory=dict)
@@ -110,6 +112,8 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     said: Line = {}
     for line, after in zip(lines, [*lines[1:], None], strict=True):
         match line["type"]:
+            case "tools.offered":
+                point.tools = line["tools"]
             case "turn.started":
                 point.turn = max(point.turn, line["turn"])
             case "message":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,7 +131,7 @@ async def _resume(
         session, lines = Session.open(folder, sinks(screen, as_json=as_json))
         try:
             point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
-            request = _request(point, limits, hand_over)
+            request = _request(point, limits, hand_over, state, screen.say)
             screen.read(lines)
             result = await flow.fix(request, [session], state, say=screen.say, listener=screen.listener)
         finally:
@@ -139,9 +139,16 @@ async def _resume(
     return result.exit_code, result.patch
 
 
-def _request(point: ResumePoint, limits: Mapping[str, object], hand_over: HandOver) -> FixRequest:
+def _request(
+    point: ResumePoint,
+    limits: Mapping[str, object],
+    hand_over: HandOver,
+    state: Path,
+    say: Callable[[str], None],
+) -> FixRequest:
     """The fix as it was asked for. Raises UsageError where the repository is not there any more."""
     from m3agent.agent.issue import Issue
+    from m3agent.agent.mcp_config import configured
     from m3agent.agent.repository import open_repository
     from m3agent.agent.request import FixRequest
 
@@ -149,7 +156,8 @@ def _request(point: ResumePoint, limits: Mapping[str, object], hand_over: HandOv
     repository = open_repository(Path(where["root"] or where["git_dir"]))
     settings = _settings(point, limits, repository.root or repository.git_dir)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
-    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point)
+    mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
+    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
 
 
 def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) -> Settings:

@@ -129,6 +129,7 @@ class Settings(BaseModel):
     tokenizer: Text | None = None
     prefix: Literal["plain", "frozen"] = "plain"
     instructions: bool = True
+    mcp: bool = True
 
     @property
     def key(self) -> str | None:

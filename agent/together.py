@@ -8,10 +8,15 @@ from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
+C = TypeVar("C")
 
 
 @overload
 async def all_of(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B], /) -> tuple[A, B]: ...
+@overload
+async def all_of(
+    first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B], third: Coroutine[Any, Any, C], /
+) -> tuple[A, B, C]: ...
 @overload
 async def all_of(*work: Coroutine[Any, Any, A]) -> tuple[A, ...]: ...
 async def all_of(*work: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:

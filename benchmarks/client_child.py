@@ -113,10 +113,10 @@ class OurClient:
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
         from m3agent.serving.client import Client
-        from m3agent.tools.registry import Toolset
+        from m3agent.tools.registry import own_schemas
 
         self.client = Client(endpoint(url), api_key=None)
-        self.tools = Toolset.schemas()
+        self.tools = own_schemas()
         self.messages = first_messages(size)
 
     async def turn(self, clock: Clock) -> None:
@@ -162,8 +162,9 @@ class OurTurn:
         messages = Conversation.begin(session.folder, first_messages(size))
         # this model reads one file for ever: the detector does all its work, but the rules on that stay silent
         stall = StallDetector(Thresholds(in_a_row=0, in_window=0, rounds=0, nothing_new=0, rereads=0))
-        model = Model(self.client, session, limits, messages, stall)
-        calls = Calls(self.sandbox, Toolset(self.sandbox, session.folder / "calls"), session)
+        tools = Toolset(self.sandbox, session.folder / "calls")
+        model = Model(self.client, session, limits, messages, stall, tools.schemas)
+        calls = Calls(self.sandbox, tools, session)
         window = Window(1 << 40)
         self.loop = Loop(model, calls, self.sandbox, session, limits, messages, stall, window)
         self.started = False
@@ -191,14 +192,14 @@ class Socket:
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
         from m3agent.serving.body import RequestBody
-        from m3agent.tools.registry import Toolset
+        from m3agent.tools.registry import own_schemas
 
         address = urlsplit(url)
         assert address.hostname and address.port
         self.socket = socket.create_connection((address.hostname, address.port), timeout=10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.body = RequestBody()
-        self.parameters = {"model": MODEL, "stream": True, "tools": Toolset.schemas()}
+        self.parameters = {"model": MODEL, "stream": True, "tools": own_schemas()}
         self.messages = first_messages(size)
 
     async def turn(self, clock: Clock) -> None:

@@ -36,6 +36,13 @@ def bwrap_here() -> bool:
     return barred_by() is None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests may take longer before they count as hanging."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Sessions and settings of the machine's user stay out of the tests, and the tests' out of theirs."""

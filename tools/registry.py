@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
@@ -13,21 +14,43 @@ from m3agent.tools import code_exec, files, test_runner
 from m3agent.tools.base import CallContext, Tool, ToolResult, refusal
 
 TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.READ, test_runner.TOOL)
-"""In the order in which every request names them: it is part of the prompt's prefix."""
+"""In the order in which every request names them."""
+
+
+def own_schemas() -> list[dict[str, Any]]:
+    """The entries of a request's `tools` for our own: always the same."""
+    return [tool.schema() for tool in TOOLS]
+
+
+class Others(Protocol):
+    """Tools of other programs, which work outside the sandbox."""
+
+    async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
+        """Exactly one result, also where nobody can carry the call out. The whole answer may be kept in `log`."""
+        ...
 
 
 class Toolset:
-    """The tools over one sandbox. `folder` gets each call's whole output, in a file named by the call's number."""
+    """The tools over one sandbox. `folder` gets each call's whole output, in a file named by the call's number.
 
-    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+    other_schemas: the entries of a request's `tools` for others' tools; they stand after ours. others: who carries those
+    out, None where nobody does any more.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        folder: Path,
+        other_schemas: Sequence[dict[str, Any]] = (),
+        others: Others | None = None,
+    ) -> None:
         self._sandbox = sandbox
         self._folder = folder
         self._by_name = {tool.name: tool for tool in TOOLS}
-
-    @staticmethod
-    def schemas() -> list[dict[str, Any]]:
-        """The `tools` list of a request: always the same."""
-        return [tool.schema() for tool in TOOLS]
+        self._others = others
+        self.other_names = [schema["function"]["name"] for schema in other_schemas]
+        self.schemas = [*own_schemas(), *other_schemas]
+        """The `tools` list of a request: the same as long as the session lasts, for it is part of the prompt's prefix."""
 
     async def call(
         self, name: str, arguments: dict[str, Any] | None, number: int, problem: str | None = None
@@ -39,19 +62,25 @@ class Toolset:
         Raises:
             SandboxError: the sandbox is gone or full on the host's side: not something to show a model.
         """
-        tool = self._by_name.get(name)
-        if tool is None:
-            return refusal(f"there is no tool '{name}': the tools are {', '.join(self._by_name)}")
+        tool, is_other = self._by_name.get(name), name in self.other_names
+        if tool is None and not is_other:
+            names = ", ".join([*self._by_name, *self.other_names])
+            return refusal(f"there is no tool '{name}': the tools are {names}")
         if arguments is None:
             return refusal(
                 f"{name}: the arguments could not be read ({problem or 'not a JSON object'}): send them again, whole"
             )
+        log = self._folder / f"{number:04d}.log"
+        if tool is None:
+            if self._others is None:
+                return refusal(f"{name}: this tool is not there any more")
+            return await self._others.call(name, arguments, log)
         try:
             valid = tool.arguments.model_validate(arguments)
         except ValidationError as error:
             return refusal(f"{name}: {explain(error)}. Its arguments: {signature(tool)}")
         try:
-            return await tool.run(CallContext(self._sandbox, self._folder / f"{number:04d}.log"), valid)
+            return await tool.run(CallContext(self._sandbox, log), valid)
         except (FileProblem, PathEscapes) as error:
             return refusal(str(error))
         except DiskFull as error:

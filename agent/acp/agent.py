@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from acp import PROTOCOL_VERSION, RequestError
 from acp.helpers import update_current_mode
@@ -22,6 +22,7 @@ from acp.schema import (
     InitializeResponse,
     ListSessionsResponse,
     LoadSessionResponse,
+    McpCapabilities,
     NewSessionResponse,
     PromptCapabilities,
     PromptResponse,
@@ -42,6 +43,8 @@ from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import FAILURES
+from m3agent.agent.mcp_config import passed_on
+from m3agent.agent.other_tools import is_installed
 from m3agent.agent.settings import state_dir
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from m3agent.agent.acp.blocks import Block
 
 T = TypeVar("T")
+McpServers: TypeAlias = Sequence[Any]
+"""The SDK's models of the servers that a client passes on."""
 
 MODES = (
     (Mode.ASK, "Ask", "Shows each patch, and writes it once you allow it"),
@@ -79,6 +84,7 @@ class Agent:
             agent_info=Implementation(name="m3agent", title="m3agent", version=__version__),
             agent_capabilities=AgentCapabilities(
                 load_session=True,
+                mcp_capabilities=McpCapabilities(http=is_installed(), sse=is_installed()),
                 prompt_capabilities=PromptCapabilities(image=True, embedded_context=True),
                 session_capabilities=SessionCapabilities(
                     list=SessionListCapabilities(),
@@ -102,21 +108,27 @@ class Agent:
             raise _refused(f"there is no way {method_id[:80]!r} to authenticate")
         return AuthenticateResponse()
 
-    async def new_session(self, cwd: str, **_: Any) -> NewSessionResponse:
+    async def new_session(
+        self, cwd: str, mcp_servers: McpServers | None = None, **_: Any
+    ) -> NewSessionResponse:
         """Begin one in a folder."""
         folder = _folder(cwd)
         kept = await _told(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
-        return NewSessionResponse(session_id=self._open(kept).id, modes=_modes(kept))
+        return NewSessionResponse(session_id=self._open(kept, mcp_servers).id, modes=_modes(kept))
 
-    async def load_session(self, cwd: str, session_id: str, **_: Any) -> LoadSessionResponse:
+    async def load_session(
+        self, cwd: str, session_id: str, mcp_servers: McpServers | None = None, **_: Any
+    ) -> LoadSessionResponse:
         """Open one that there is, and tell all that has happened in it."""
-        session = await self._reopen(cwd, session_id)
+        session = await self._reopen(cwd, session_id, mcp_servers)
         await session.replay()
         return LoadSessionResponse(modes=_modes(session.kept))
 
-    async def resume_session(self, cwd: str, session_id: str, **_: Any) -> ResumeSessionResponse:
+    async def resume_session(
+        self, cwd: str, session_id: str, mcp_servers: McpServers | None = None, **_: Any
+    ) -> ResumeSessionResponse:
         """Open one that there is."""
-        return ResumeSessionResponse(modes=_modes((await self._reopen(cwd, session_id)).kept))
+        return ResumeSessionResponse(modes=_modes((await self._reopen(cwd, session_id, mcp_servers)).kept))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
@@ -173,13 +185,13 @@ class Agent:
         for session in list(self._sessions.values()):
             await self._close(session)
 
-    def _open(self, kept: OpenSession) -> ClientSession:
+    def _open(self, kept: OpenSession, mcp: McpServers | None) -> ClientSession:
         assert self._client is not None
-        session = ClientSession(self._client, kept, state_dir(os.environ))
+        session = ClientSession(self._client, kept, state_dir(os.environ), passed_on(mcp or ()))
         self._sessions[session.id] = session
         return session
 
-    async def _reopen(self, cwd: str, session_id: str) -> ClientSession:
+    async def _reopen(self, cwd: str, session_id: str, mcp: McpServers | None) -> ClientSession:
         folder = str(_folder(cwd))
         session = self._sessions.get(session_id)
         if session is not None:
@@ -190,7 +202,7 @@ class Agent:
             if session is None:
                 kept.close()
             raise _refused(f"session {session_id} is one of {kept.record.cwd}, not of {folder}")
-        return session or self._open(kept)
+        return session or self._open(kept, mcp)
 
     def _session(self, session_id: str) -> ClientSession:
         session = self._sessions.get(session_id)

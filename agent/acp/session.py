@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from acp.helpers import update_agent_message_text, update_user_message_text
 from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCallUpdate, Usage
@@ -23,14 +25,17 @@ from m3agent.agent.fix import FAILURES, fix
 from m3agent.agent.fork import fork
 from m3agent.agent.handover import apply_to_work_tree
 from m3agent.agent.images import fitting
+from m3agent.agent.mcp_config import configured
+from m3agent.agent.other_tools import is_installed
 from m3agent.agent.printable import shown
 from m3agent.agent.repository import Repository, open_repository
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import rebased, resume_point
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import LOG, Line, read_log
-from m3agent.agent.settings import load_settings
+from m3agent.agent.settings import Settings, load_settings
 from m3agent.agent.workspaces import workspace_of
+from m3agent.tools.mcp.server import McpServer
 
 if TYPE_CHECKING:
     from acp.interfaces import Client
@@ -45,12 +50,15 @@ ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
 
 @dataclass
 class ClientSession:
-    """client: the other end; state: this program's folder."""
+    """client: the other end; state: this program's folder; mcp: servers that the client passed on."""
 
     client: Client
     kept: OpenSession
     state: Path
+    mcp: Sequence[McpServer] = ()
     task: asyncio.Task[PromptResponse] | None = None
+    _allowed: set[str] = field(default_factory=set)
+    """Tools outside the sandbox that may be called without asking."""
 
     @property
     def id(self) -> str:
@@ -110,7 +118,15 @@ class ClientSession:
             session.listen(sender.count)
             images = fitting(asked.images, updates.note)
             issue = dataclasses.replace(asked.issue(), images=images)
-            request = FixRequest(issue, repository, settings, resume=point)
+            servers = configured(repository, settings, self.state, os.environ, updates.note)
+            request = FixRequest(
+                issue,
+                repository,
+                settings,
+                resume=point,
+                mcp=self._with_passed_on(servers, settings, updates.note),
+                may_call=functools.partial(self._may_call, sender),
+            )
             result = await fix(
                 request, [session], self.state, say=updates.note, listener=lambda _: updates.hear
             )
@@ -118,6 +134,19 @@ class ClientSession:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
         return result
+
+    def _with_passed_on(
+        self, servers: Sequence[McpServer], settings: Settings, say: Callable[[str], None]
+    ) -> tuple[McpServer, ...]:
+        """Those of files and those of the client, whose own come before others of the same name."""
+        if not self.mcp or not settings.mcp:
+            return tuple(servers)
+        if not is_installed():
+            say(
+                "the MCP servers that the editor passes on are left out: they need pip install 'm3agent[mcp]'"
+            )
+            return tuple(servers)
+        return tuple({server.name: server for server in (*servers, *self.mcp)}.values())
 
     async def _hand_over(
         self, repository: Repository, result: FixResult, change: Change, sender: _Sender
@@ -154,14 +183,6 @@ class ClientSession:
         title = f"Write the {result.status} patch to {len(patch.paths)} files" + (
             f" ({', '.join(patch.runs_later)} will run by itself later)" if patch.runs_later else ""
         )
-        options = [
-            PermissionOption(option_id=ALLOW, name="Write it", kind="allow_once"),
-            PermissionOption(
-                option_id=ALWAYS, name="Write it, and do not ask again here", kind="allow_always"
-            ),
-            PermissionOption(option_id=REJECT, name="Leave my files alone", kind="reject_once"),
-        ]
-        await sender.flush()
         call = ToolCallUpdate(
             tool_call_id=f"{result.session.name}-patch",
             title=shown(title, 200),
@@ -169,6 +190,34 @@ class ClientSession:
             status="pending",
             content=shown_diffs,
         )
+        words = ("Write it", "Write it, and do not ask again here", "Leave my files alone")
+        return await self._permission(call, words, sender)
+
+    async def _may_call(self, sender: _Sender, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a tool may be called that works outside the sandbox, where the mode does not say so."""
+        if self.kept.record.mode is Mode.AUTO or name in self._allowed:
+            return True
+        call = ToolCallUpdate(
+            tool_call_id=f"{self.id}-{name}",
+            title=f"Call {name}, outside the sandbox",
+            kind="other",
+            status="pending",
+            raw_input=dict(arguments),
+        )
+        answer = await self._permission(call, ("Call it", "Always call this tool", "Do not call it"), sender)
+        if answer == ALWAYS:
+            self._allowed.add(name)
+        return answer in (ALLOW, ALWAYS)
+
+    async def _permission(self, call: ToolCallUpdate, words: tuple[str, str, str], sender: _Sender) -> str:
+        """What the person says: ALLOW, ALWAYS or REJECT, in these words; as good as no where there is no answer."""
+        allow, always, reject = words
+        options = [
+            PermissionOption(option_id=ALLOW, name=allow, kind="allow_once"),
+            PermissionOption(option_id=ALWAYS, name=always, kind="allow_always"),
+            PermissionOption(option_id=REJECT, name=reject, kind="reject_once"),
+        ]
+        await sender.flush()
         answer = await self.client.request_permission(session_id=self.id, tool_call=call, options=options)
         return answer.outcome.option_id if isinstance(answer.outcome, AllowedOutcome) else REJECT
 

@@ -79,6 +79,8 @@ class Story:
 
     started: Line = field(default_factory=dict)
     environment: Line = field(default_factory=dict)
+    other_tools: list[Any] = field(default_factory=list)
+    """What was offered besides our own tools."""
     context: Line = field(default_factory=dict)
     endpoint: Line = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
@@ -129,6 +131,8 @@ class _Reader:
                 story.environment = line
             case "context.packed":
                 story.context = line
+            case "tools.offered":
+                story.other_tools = log.items(line, "tools")
             case "endpoint.probed":
                 story.endpoint = line
             case "turn.started":

@@ -23,8 +23,9 @@ STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 """In an attempt's folder: the agent's state folder, what it is told, and a folder with no settings file."""
 TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "OPENAI_API_KEY")
 """Not for the agent: with a token it might look the fix up, and the server's key is passed on by another name."""
-FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "api_key")
-"""Settings that the runner decides on: where it runs (the image says so), no network, one attempt at a time, no questions."""
+FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "api_key", "mcp")
+"""Settings that the runner decides on: where it runs (the image says so), no network and no
+tools of others, one attempt at a time, no questions."""
 MACHINE_EXITS = (EnvironmentFault.exit_code, MODEL_SERVER_EXIT)
 REFUSED_PATCH = "PathEscapes"
 """The error of the sandbox that is the agent's own doing: its patch leads out of the work tree, or into git's files."""
@@ -84,7 +85,7 @@ class OwnAgent:
             told["seed"] = str((self._settings.seed or 0) + given.number - 1)
         if self._settings.key is not None:
             told["api_key"] = self._settings.key
-        told |= {"yes": "true", "environment": "off"}
+        told |= {"yes": "true", "environment": "off", "mcp": "false"}
         return {
             **inherited,
             **{f"M3AGENT_{name.upper()}": value for name, value in told.items()},

@@ -8,18 +8,21 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from acp import RequestError, text_block
 from acp.helpers import image_block, resource_link_block
+from acp.schema import EnvVariable, McpServerStdio
 
 from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
 from tests.agent.acp_client import COMMAND, BarePipes, Client, connected
 from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
+from tests.servers import mcp_server
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
 FIXED = BUGGY["calc.py"].replace("a - b", "a + b")
@@ -30,8 +33,8 @@ PNG = base64.b64encode(
 ).decode()
 
 
-async def begun(client: Client, repo: Path) -> str:
-    return str((await client.agent.new_session(cwd=str(repo), mcp_servers=[])).session_id)
+async def begun(client: Client, repo: Path, *servers: McpServerStdio) -> str:
+    return str((await client.agent.new_session(cwd=str(repo), mcp_servers=list(servers))).session_id)
 
 
 async def asked(client: Client, session: str, text: str = ISSUE) -> Any:
@@ -376,3 +379,26 @@ def test_records_outlive_a_kill_and_are_had_by_one_at_a_time(tmp_path: Path) -> 
     assert list(all_sessions(tmp_path)) == []
     with pytest.raises(UsageError, match="cannot be read"):
         open_session(tmp_path, kept.record.id)
+
+
+@pytest.mark.parametrize("answer", ["allow", "always", "reject"])
+async def test_tools_of_servers_that_the_client_passes_on_are_asked_for(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str, answer: str
+) -> None:
+    repo = make_repo(BUGGY)
+    program = [sys.executable, mcp_server.__file__, "environment"]
+    passed_on = McpServerStdio(
+        name="odd", command=program[0], args=program[1:], env=[EnvVariable(name="OWN", value="1")]
+    )
+    model.answers = [calls("mcp__odd__echo", text="x"), calls("mcp__odd__echo", text="y"), FIX, TEST, DONE]
+    async with connected(tmp_path / "state", answer, **endpoint(model, best_backend)) as client:
+        session = await begun(client, repo, passed_on)
+        assert (await asked(client, session)).stop_reason == "end_turn"
+    about = [call for call in client.asked if "mcp__odd__echo" in call.title]
+    assert len(about) == (1 if answer == "always" else 2)
+    assert about[0].raw_input == {"text": "x"}
+    results = [m["content"] for m in model.chats[2].json["messages"] if m["role"] == "tool"]
+    if answer == "reject":
+        assert all("the user did not allow this call" in result for result in results)
+    else:
+        assert all('"OWN": "1"' in result for result in results)

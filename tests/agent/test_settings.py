@@ -130,6 +130,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "tokenizer",
         "prefix",
         "instructions",
+        "mcp",
         "server_price",
     }
 

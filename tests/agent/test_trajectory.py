@@ -18,7 +18,7 @@ from m3agent.agent.prompt import SYSTEM
 from m3agent.agent.trajectory.atif import to_atif
 from m3agent.agent.trajectory.clean import DEEPEST, clean
 from m3agent.agent.trajectory.sft import to_sft, write_jsonl
-from m3agent.tools.registry import Toolset
+from m3agent.tools.registry import own_schemas
 from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, calls, chunk, events, fix, of_type, run, says
 from tests.servers.misbehaving import MisbehavingServer, Stream
 
@@ -62,7 +62,7 @@ def test_a_real_fix_of_the_embedded_engine(make_repo: MakeRepo, own_state: Path)
     assert trajectory.schema_version == "ATIF-v1.8"
     assert trajectory.session_id == log[0]["session"]
     assert trajectory.agent.version == __version__
-    assert trajectory.agent.tool_definitions == Toolset.schemas()
+    assert trajectory.agent.tool_definitions == own_schemas()
     assert sources(trajectory)[:3] == ["system", "user", "agent"]
     agent = [step for step in trajectory.steps if step.source == "agent"]
     assert len(agent) == log[-1]["turns"]
@@ -373,5 +373,5 @@ def test_a_whole_log_gives_each_call_its_result(answers: list[Any], data: st.Dat
         for c in m.get("tool_calls", [])
     )
     assert [tool["function"]["name"] for tool in json.loads(row["tools"])] == [
-        t["function"]["name"] for t in Toolset.schemas()
+        t["function"]["name"] for t in own_schemas()
     ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from m3agent.sandbox.errors import DiskFull, SandboxDied
 from m3agent.tools.base import cut, readable
-from m3agent.tools.registry import Toolset
+from m3agent.tools.registry import Toolset, own_schemas
 from tests.tools.bench import Bench
 from tests.tools.small_disk import fill, small_disk
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_schemas() -> None:
-    schemas = Toolset.schemas()
-    assert json.dumps(Toolset.schemas()) == json.dumps(schemas), "they are part of the prompt's prefix"
+    schemas = own_schemas()
+    assert json.dumps(own_schemas()) == json.dumps(schemas), "they are part of the prompt's prefix"
     assert all(entry["type"] == "function" and set(entry) == {"type", "function"} for entry in schemas)
     functions = {entry["function"]["name"]: entry["function"] for entry in schemas}
     required = {name: function["parameters"]["required"] for name, function in functions.items()}

@@ -1,0 +1,146 @@
+"""`m3agent mcp`: which MCP servers a fix would use, and whether the repository's own are trusted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from m3agent.agent.console import AsJson, Repo, columns, faults, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from m3agent.agent.repository import Repository
+    from m3agent.tools.mcp.server import McpServer
+
+mcp_app = typer.Typer(help="Tools of other programs, by the Model Context Protocol.", no_args_is_help=True)
+
+
+@mcp_app.command("list")
+def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
+    """The servers that your file and the repository's name, and what each would start or reach. Nothing is started."""
+    with faults():
+        import json
+
+        from m3agent.agent.printable import shown
+
+        found = [
+            {"server": server.name, "file": str(path), "used": used, "starts": _starts(server)}
+            for path, used, server in _named(_repository(repo))
+        ]
+        if as_json:
+            typer.echo(json.dumps(found, indent=2))
+        elif found:
+            rows = [
+                (
+                    shown(one["server"], 40),
+                    "yes" if one["used"] else "not trusted",
+                    shown(one["starts"], 90),
+                    shown(one["file"]),
+                )
+                for one in found
+            ]
+            typer.echo(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), nl=False)
+        else:
+            typer.echo("no MCP server is named, neither in your file nor in the repository's", err=True)
+
+
+@mcp_app.command("check")
+def mcp_check(repo: Repo = Path()) -> None:
+    """Start the servers that a fix would use, and print their tools as the model would have them.
+
+    Exit codes: 0 all answer; 1 one does not, or a tool is left out; 2 wrong use.
+    """
+    with faults():
+        from m3agent.agent.mcp_config import configured
+        from m3agent.agent.settings import load_settings, state_dir
+
+        said: list[str] = []
+        settings = load_settings(repo, {"mcp": True}, os.environ).settings
+        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, said.append)
+        schemas = run(_offered(list(servers), said))
+        rows = [(one["name"], " ".join(one["description"].split())[:100]) for one in schemas]
+        typer.echo(columns([("TOOL", "DESCRIPTION"), *rows]) if rows else "", nl=False)
+        for sentence in said:
+            typer.echo(f"m3agent: {sentence}", err=True)
+        raise typer.Exit(1 if said else 0)
+
+
+@mcp_app.command("trust")
+def mcp_trust(repo: Repo = Path()) -> None:
+    """Let fixes use the servers that the repository's .mcp.json names now. Where it changes, it has to be trusted anew."""
+    with faults():
+        from m3agent.agent.mcp_config import read, trust
+        from m3agent.agent.printable import shown
+        from m3agent.agent.settings import state_dir
+
+        path = _project_file(repo)
+        servers = read(path, None)
+        trust(path, state_dir(os.environ))
+        typer.echo(f"trusted, as it is now: {path}", err=True)
+        for server in servers:
+            typer.echo(f"  {shown(server.name)}: {shown(_starts(server), 300)}", err=True)
+
+
+@mcp_app.command("distrust")
+def mcp_distrust(repo: Repo = Path()) -> None:
+    """Take that back."""
+    with faults():
+        from m3agent.agent.mcp_config import distrust
+        from m3agent.agent.settings import state_dir
+
+        path = _project_file(repo)
+        was = distrust(path, state_dir(os.environ))
+        typer.echo(f"{'no longer trusted' if was else 'was not trusted'}: {path}", err=True)
+
+
+def _repository(repo: Path) -> Repository:
+    from m3agent.agent.repository import open_repository
+
+    return open_repository(repo)
+
+
+def _project_file(repo: Path) -> Path:
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.mcp_config import PROJECT_FILE
+
+    repository = _repository(repo)
+    path = repository.root and repository.root / PROJECT_FILE
+    if path is None or not path.is_file():
+        raise UsageError(f"{repository.root or repository.git_dir} has no {PROJECT_FILE}.")
+    return path
+
+
+def _named(repository: Repository) -> Iterator[tuple[Path, bool, McpServer]]:
+    """Each server that a file names: the file, whether it is used, the server with its texts as they stand there."""
+    from m3agent.agent.mcp_config import PROJECT_FILE, is_trusted, read, user_file
+    from m3agent.agent.settings import state_dir
+
+    mine = user_file(os.environ)
+    own = repository.root and repository.root / PROJECT_FILE
+    if own is not None and own.is_file():
+        trusted = is_trusted(own, state_dir(os.environ))
+        yield from ((own, trusted, server) for server in read(own, None))
+    if mine is not None and mine.is_file():
+        yield from ((mine, True, server) for server in read(mine, None))
+
+
+def _starts(server: McpServer) -> str:
+    import shlex
+
+    return shlex.join(server.command) if server.command else server.url
+
+
+async def _offered(servers: list[McpServer], said: list[str]) -> list[dict[str, Any]]:
+    import contextlib
+    import tempfile
+
+    from m3agent.agent.other_tools import start_servers, yes
+
+    with tempfile.TemporaryDirectory() as logs:
+        async with contextlib.AsyncExitStack() as stack:
+            tools = await start_servers(servers, None, yes, Path(logs), stack, said.append)
+            return [schema["function"] for schema in tools.schemas]

@@ -1,0 +1,197 @@
+"""A connection to one MCP server: opened in a task of its own, since the SDK's scopes must end where they began."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp_types import (
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    ListToolsRequest,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+)
+from pydantic import ValidationError
+
+from m3agent import __version__
+from m3agent.tools.mcp.process import ServerProcess
+from m3agent.tools.mcp.server import McpFailed, McpServer
+
+START_SECONDS = 20.0
+"""From the start to the list of its tools; a server may be a package that is installed first."""
+PROBE_SECONDS = 5.0
+"""An older server that says nothing to a newer protocol's first question is asked by the older one after this."""
+END_SECONDS = 8.0
+MOST_PAGES = 20
+
+FAULTS = (MCPError, httpx2.HTTPError, OSError, ValidationError, RuntimeError, ValueError, ExceptionGroup)
+"""What the SDK raises for servers that are gone, refuse, or answer what is no answer."""
+
+
+# what is wrong with a server is told in our words; the SDK would print a traceback for each odd line
+_logger = logging.getLogger("mcp")
+_logger.addHandler(logging.NullHandler())
+_logger.propagate = False
+
+
+class Connection:
+    """One server, from its start to its end. tools: as it listed them at the start; later changes are not heeded."""
+
+    def __init__(self, server: McpServer, log: Path) -> None:
+        self.server = server
+        self.tools: tuple[Tool, ...] = ()
+        self._log = log
+        self._process: ServerProcess | None = None
+        self._client: Client | None = None
+        self._closing = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Start or reach it, and ask for its tools. Raises McpFailed."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.server.command:
+            try:
+                self._process = await ServerProcess.start(self.server, self._log)
+            except OSError as error:
+                raise McpFailed(why(error)) from None
+        self._task = asyncio.create_task(self._live(ready))
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.wait([ready, self._task], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            await self.close()
+            raise McpFailed(f"it did not say what tools it has within {START_SECONDS:g} s") from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if not ready.done():
+            try:
+                await self._task
+            except FAULTS as error:
+                raise McpFailed(why(error)) from None
+            raise McpFailed("it ended at once")
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+        """What it answers to a call. Raises McpFailed where it does not."""
+        if self._client is None or self._task is None or self._task.done():
+            raise McpFailed("it is gone")
+        # not by `call_tool`: that checks the answer by patterns of the server's, which can keep a program busy for years
+        asked = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        seconds = self.server.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._client.session.send_request(
+                    asked, CallToolResult, request_read_timeout_seconds=seconds + 1
+                )
+        except TimeoutError:
+            raise McpFailed(f"it did not answer within {seconds:g} s") from None
+        except FAULTS as error:
+            raise McpFailed(why(error)) from None
+
+    async def close(self) -> None:
+        """End it; nothing of it is left."""
+        await asyncio.shield(asyncio.ensure_future(self._close()))
+
+    async def _close(self) -> None:
+        self._closing.set()
+        if self._process is not None:
+            await self._process.end()
+        if self._task is None:
+            return
+        if self._client is None:  # it is still being opened, and waits for nothing of ours
+            self._task.cancel()
+        await asyncio.wait([self._task], timeout=END_SECONDS)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, *FAULTS):
+            await self._task
+
+    async def _live(self, ready: asyncio.Future[None]) -> None:
+        name = Implementation(name="m3agent", version=__version__)
+        async with Client(
+            self._transport(),
+            client_info=name,
+            cache=None,
+            read_timeout_seconds=PROBE_SECONDS,
+        ) as client:
+            self.tools = await _tools(client)
+            self._client = client
+            ready.set_result(None)
+            await self._closing.wait()
+
+    def _transport(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        if self._process is not None:
+            return self._process.transport()
+        if self.server.sse:
+            return sse_client(self.server.url, dict(self.server.headers))
+        return _http(self.server)
+
+
+@contextlib.asynccontextmanager
+async def _http(server: McpServer) -> AsyncGenerator[Any]:
+    async with (
+        create_mcp_http_client(dict(server.headers)) as http,
+        streamable_http_client(server.url, http_client=http) as streams,
+    ):
+        yield streams
+
+
+async def _tools(client: Client) -> tuple[Tool, ...]:
+    found: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        asked = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+        page = await client.session.send_request(
+            asked, ListToolsResult, request_read_timeout_seconds=START_SECONDS
+        )
+        found += page.tools
+        if not (cursor := page.next_cursor):
+            return tuple(found)
+    raise McpFailed(f"its list of tools has more than {MOST_PAGES} pages")
+
+
+def why(error: BaseException) -> str:
+    """One sentence for what the SDK raised."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ValidationError):
+        return "it sent what does not fit the protocol"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no program {error.filename!r}"
+    text = " ".join(str(error).split())
+    return text[:300] or type(error).__name__
+
+
+def as_text(result: CallToolResult) -> str:
+    """An answer as text; of what is none, what it is."""
+    parts = []
+    for block in result.content:
+        if isinstance(block, TextContent):
+            parts.append(block.text)
+            continue
+        resource = getattr(block, "resource", None)
+        if isinstance(text := getattr(resource, "text", None), str):
+            parts.append(text)
+        elif block.type == "resource_link":
+            parts.append(f"[{block.name}: {block.uri}]")
+        else:
+            data = getattr(block, "data", getattr(resource, "blob", ""))
+            kind = getattr(block, "mime_type", None) or getattr(resource, "mime_type", None) or block.type
+            parts.append(f"[{kind}, {len(data) * 3 // 4:,} bytes, left out]")
+    if not any(part.strip() for part in parts) and result.structured_content is not None:
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False, indent=1))
+    return "\n".join(parts)
