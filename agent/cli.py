@@ -52,12 +52,7 @@ from m3agent.agent.sandbox_commands import sandbox_app
 from m3agent.agent.serve_app import serve_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from m3agent.agent.handover import HandOver
-    from m3agent.agent.issue import Issue
-    from m3agent.agent.repository import Repository
-    from m3agent.agent.settings import Settings
 
 app = typer.Typer(
     name="m3agent",
@@ -250,41 +245,22 @@ async def _fix(
     hand_over: HandOver,
     as_json: bool,
 ) -> tuple[int, bytes]:
-    import asyncio
-    import contextlib
-    import dataclasses
-
-    from m3agent.agent import fix as flow
-    from m3agent.agent.attachments import load_attachments
-    from m3agent.agent.images import fitting
-    from m3agent.agent.mcp_config import configured
-    from m3agent.agent.repository import open_repository
-    from m3agent.agent.request import FixRequest
+    from m3agent.agent.new_fix import new_fix
     from m3agent.agent.screen import Screen
-    from m3agent.agent.session import Session
-    from m3agent.agent.settings import load_settings, state_dir
-    from m3agent.serving.background import in_background
 
-    repository = await asyncio.to_thread(open_repository, repo)
-    settings = load_settings(repo, flags, os.environ).settings
     screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # JSON lines would stand amid the rows
-
-    def read_issue() -> Issue:
-        attached = load_attachments(attach, say=screen.say)
-        issue = _issue(spec, repository, settings, screen.say)
-        return dataclasses.replace(issue, images=fitting((*attached, *issue.images), screen.say))
-
-    loaded = await in_background(read_issue)
-    state = state_dir(os.environ)
-
-    with screen, contextlib.ExitStack() as stack:
-        sessions = [
-            stack.enter_context(contextlib.closing(session))
-            for session in Session.create_attempts(state, sinks(screen, as_json=as_json), settings.attempts)
-        ]
-        mcp = configured(repository, settings, state, os.environ, screen.say)
-        request = FixRequest(loaded, repository, settings, hand_over=hand_over, mcp=mcp)
-        result = await flow.fix(request, sessions, state, say=screen.say, listener=screen.listener)
+    with screen:
+        result = await new_fix(
+            spec,
+            repo,
+            flags,
+            hand_over,
+            attach=attach,
+            stdin=sys.stdin,
+            say=screen.say,
+            sinks=sinks(screen, as_json=as_json),
+            listener=screen.listener,
+        )
     return result.exit_code, result.patch
 
 
@@ -335,13 +311,17 @@ def context(
 
         repository = open_repository(repo)
         settings = load_settings(repo, flags, os.environ).settings
-        say = partial(typer.echo, err=True)
+        say, about = partial(typer.echo, err=True), ""
+        if issue is not None:
+            from m3agent.agent.new_fix import read_issue
+
+            about = read_issue(issue, repository, settings, os.environ, say, sys.stdin).text
         request = command.Request(
             budget=settings.context_budget,
             frozen=settings.prefix == "frozen",
             include=tuple(include or ()),
             exclude=tuple(exclude or ()),
-            issue=_issue(issue, repository, settings, say).text if issue is not None else "",
+            issue=about,
             output=str(output) if output is not None else None,
             stats=stats,
             verify=verify,
@@ -353,21 +333,6 @@ def context(
             announce(settings.endpoint, state, say, "the repository's files go")
         counted_by = chosen_tokenizer(settings, str(state), settings.endpoint, settings.model)
         raise typer.Exit(command.run(request, repository.checkout, counted_by))
-
-
-def _issue(spec: str, repository: Repository, settings: Settings, say: Callable[[str], None]) -> Issue:
-    """The issue that an argument names, as the commands that take one read it."""
-    from m3agent.agent.issue import load_issue
-    from m3agent.agent.repository import origin_url
-
-    return load_issue(
-        spec,
-        stdin=sys.stdin,
-        origin=lambda: origin_url(repository),
-        github_api=settings.github_api,
-        env=os.environ,
-        say=say,
-    )
 
 
 @app.command()

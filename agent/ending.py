@@ -45,6 +45,11 @@ class FixResult:
     change: Change | None
 
     @property
+    def is_verified(self) -> bool:
+        """Whether tests that failed pass with the patch, and none that passed fails."""
+        return self.status is Status.VERIFIED
+
+    @property
     def patch(self) -> bytes:
         """What was changed, as `git apply` takes it; empty when there is nothing."""
         return b"" if self.change is None else self.change.patch.text

@@ -1,3 +1,47 @@
-"""m3agent: an agentic coding harness for MiniMax M3."""
+"""m3agent: an agentic coding harness for MiniMax M3.
+
+`m3agent.fix` and what goes with it are loaded when they are first asked for.
+"""
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` would take longer to load than a warm pack runs
+if TYPE_CHECKING:
+    from typing import Any
+
+    from m3agent.agent.api import EnvironmentFault as EnvironmentFault
+    from m3agent.agent.api import FixResult as FixResult
+    from m3agent.agent.api import FixSettings as FixSettings
+    from m3agent.agent.api import M3AgentError as M3AgentError
+    from m3agent.agent.api import PermissionRefused as PermissionRefused
+    from m3agent.agent.api import ServerFault as ServerFault
+    from m3agent.agent.api import Status as Status
+    from m3agent.agent.api import UsageError as UsageError
+    from m3agent.agent.api import fix as fix
+    from m3agent.agent.api import fix_async as fix_async
 
 __version__ = "0.1.0"
+
+_API = (
+    "EnvironmentFault",
+    "FixResult",
+    "FixSettings",
+    "M3AgentError",
+    "PermissionRefused",
+    "ServerFault",
+    "Status",
+    "UsageError",
+    "fix",
+    "fix_async",
+)
+__all__ = ["__version__", *_API]  # noqa: PLE0604  # names
+
+
+def __getattr__(name: str) -> "Any":
+    if name in _API:
+        from m3agent.agent import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'm3agent' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_API})

@@ -1,0 +1,84 @@
+"""A fix from what a caller names (an issue, a folder, settings) to its result: what the command line and the Python API do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from m3agent.agent.attachments import load_attachments
+from m3agent.agent.ending import FixResult
+from m3agent.agent.fix import fix
+from m3agent.agent.handover import HandOver
+from m3agent.agent.images import fitting
+from m3agent.agent.issue import Issue, load_issue
+from m3agent.agent.mcp_config import configured
+from m3agent.agent.repository import Repository, open_repository, origin_url
+from m3agent.agent.request import FixRequest
+from m3agent.agent.session import Session
+from m3agent.agent.session_log import Line
+from m3agent.agent.settings import Settings, load_settings, state_dir
+from m3agent.serving.background import in_background
+from m3agent.serving.chat import Delta
+
+
+def read_issue(
+    spec: str,
+    repository: Repository,
+    settings: Settings,
+    env: Mapping[str, str],
+    say: Callable[[str], None],
+    stdin: TextIO | None,
+) -> Issue:
+    """The issue that `spec` names. Blocking. Raises as `load_issue`."""
+    return load_issue(
+        spec,
+        stdin=stdin,
+        origin=lambda: origin_url(repository),
+        github_api=settings.github_api,
+        env=env,
+        say=say,
+    )
+
+
+async def new_fix(
+    spec: str,
+    repo: Path,
+    flags: Mapping[str, object],
+    hand_over: HandOver,
+    *,
+    attach: Sequence[Path] = (),
+    stdin: TextIO | None = None,
+    env: Mapping[str, str] = os.environ,
+    say: Callable[[str], None],
+    sinks: Sequence[Callable[[Line], None]],
+    listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
+) -> FixResult:
+    """Read what is named, and make the fix. flags: settings that come before all others. `say` gets notes for people, each
+    of the sinks every line of the log, the listener to a session the pieces of its answers.
+
+    Raises:
+        M3AgentError: what is named is not there, or not as it should be. What goes wrong later is a result.
+    """
+    repository = await asyncio.to_thread(open_repository, repo)
+    settings = load_settings(repo, flags, env).settings
+
+    def read() -> Issue:
+        attached = load_attachments(attach, say=say)
+        issue = read_issue(spec, repository, settings, env, say, stdin)
+        return dataclasses.replace(issue, images=fitting((*attached, *issue.images), say))
+
+    issue = await in_background(read)
+    state = state_dir(env)
+    mcp = configured(repository, settings, state, env, say)
+    with contextlib.ExitStack() as stack:
+        sessions = [
+            stack.enter_context(contextlib.closing(session))
+            for session in Session.create_attempts(state, list(sinks), settings.attempts)
+        ]
+        request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
+        return await fix(request, sessions, state, say=say, listener=listener)
