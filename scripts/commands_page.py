@@ -5,6 +5,7 @@ What is written does not depend on the terminal, so a test compares it with what
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,9 @@ def page() -> str:
 def _section(command: Any, name: str) -> Iterator[str]:
     """A command's part of the page, and after it those of its own; the type of commands is private to typer."""
     context = command.make_context(name, [], resilient_parsing=True)
-    usage = re.sub(r"[{}]", "", " ".join([name, *command.collect_usage_pieces(context)]))
+    usage = re.sub(r"[{}]", "", " ".join([name, *command.collect_usage_pieces(context)])).replace(
+        "......", "..."
+    )
     yield f"## {name}\n"
     yield f"`{usage}`\n"
     for paragraph in (command.help or "").split("\n\n"):
@@ -52,10 +55,15 @@ def _section(command: Any, name: str) -> Iterator[str]:
     if rows:
         yield "| argument, option | |\n|---|---|"
         for left, help_text in rows:
-            yield f"| `{left.replace('|', chr(92) + '|')}` | {escaped(' '.join(help_text.split()))} |"
+            yield f"| {_code(left)} | {escaped(' '.join(help_text.split()))} |"
         yield ""
     for below, one in own.items():
         yield from _section(one, f"{name} {below}")
+
+
+def _code(text: str) -> str:
+    """Code as a cell of a table: the code host and the site do not agree on how to escape a bar in backticks."""
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def escaped(text: str) -> str:

@@ -121,6 +121,12 @@ def test_the_readme_is_read_in_the_site_as_on_the_code_host(site: Site) -> None:
     assert "live.svg" in page.fetched
 
 
+def test_no_bar_is_shown_with_its_escape(site: Site) -> None:
+    """In code in a table the code host wants one and the site shows it: `<code>a&#124;b</code>` is right for both."""
+    for path in site.pages:
+        assert r"\|" not in path.read_text(), path.name
+
+
 @pytest.mark.parametrize(
     ("page", "link", "right"),
     [
