@@ -4,7 +4,8 @@ A new command in the docs needs nothing here as long as its words mean what they
 
 - a word that stands for something of the reader's (`ROWS`, `SESSION`) gets a rule in `RULES` of tests/documented/world.py,
 - an end other than exit code 0, or one that has to be waited for, is declared in `ENDS` below, with the reason,
-- what takes more than about ten seconds is named in `SLOW`.
+- what takes more than about ten seconds is named in `SLOW`,
+- a line that calls m3agent where no test can is named in `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import typer.main
 
 from m3agent.agent.cli import app
 from tests.conftest import docker_here
-from tests.documented.commands import ROOT, Command, mentioned, to_run
+from tests.documented.commands import ROOT, Command, mentioned, overlooked, to_run
 from tests.documented.world import NotArranged, World
 from tests.servers.dockerd import OwnEngine
 
@@ -72,6 +73,8 @@ SLOW = [
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench(?!.*--rounds 1)",
 ]
+ELSEWHERE: list[str] = []
+"""Beginnings of lines that call m3agent where it cannot be run by a test: on other machines, in containers."""
 NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create)|sandbox build)|.*--sandbox docker"
 TO_RUN = to_run()
 
@@ -127,6 +130,14 @@ def test_a_command_of_the_docs_does_what_they_say(command: Command, world: World
         )
     elif 0 not in end.codes and end.until is None:
         assert done.said.splitlines()[-1].startswith("m3agent: "), "a refusal is one sentence"
+
+
+def test_no_command_in_a_block_is_overlooked() -> None:
+    left = [line for line in overlooked() if not line.text.startswith(tuple(ELSEWHERE))]
+    assert not left, (
+        f"{left[0].where}: begin the line with m3agent, or name its beginning in ELSEWHERE of {Path(__file__).name}: "
+        f"{left[0].text}"
+    )
 
 
 def test_what_is_declared_is_about_commands_that_are_there() -> None:

@@ -15,6 +15,7 @@ PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - {GENER
 _VARIABLES = r"(?:[A-Z][A-Z0-9_]*=\S+ )*"
 _BEGINNING = rf"{_VARIABLES}(?:m3agent|make) \S"
 _COMMAND = re.compile(_BEGINNING)
+_OVERLOOKED = re.compile(r"(?<![\w/.\"'-])(?:m3agent|make) [a-z]")
 _CODE = re.compile(rf"`({_BEGINNING}[^`]*)`")
 _OPTIONAL = re.compile(r"\s+\[([^\[\]]*)\]")
 
@@ -45,6 +46,18 @@ def to_run() -> list[Command]:
     return [Command(text, where) for text, where in found.items()]
 
 
+def overlooked() -> list[Command]:
+    """Return lines of blocks that call m3agent or make in a way that `to_run` does not see, as after `cd x &&`."""
+    return [
+        Command(text, f"{page.relative_to(ROOT)}:{number}")
+        for page in PAGES
+        for number, line, code in _lines(page)
+        if code
+        and _OVERLOOKED.search(text := _without_comment(line))
+        and not any(text.rstrip("\\ ") in command for _, command in _in_blocks(page))
+    ]
+
+
 def mentioned() -> list[Command]:
     """Return what stands as code in sentences, each once."""
     found: dict[str, str] = {}
@@ -60,10 +73,15 @@ def _lines(page: Path) -> Iterator[tuple[int, str, bool]]:
     """Lines with their numbers, and whether they are in a block of code."""
     fenced = False
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        if line.startswith("```"):
+        if line.lstrip().startswith("```"):
             fenced = not fenced
             continue
         yield number, line, fenced or line.startswith("    ")
+
+
+def _without_comment(line: str) -> str:
+    """A line of a block without its comment, and without a prompt."""
+    return re.split(r"(?:^|\s+)#\s", line.strip().removeprefix("$ "))[0]
 
 
 def _prose(page: Path) -> Iterator[tuple[int, str]]:
@@ -81,7 +99,7 @@ def _in_blocks(page: Path) -> Iterator[tuple[int, str]]:
     for code, lines in groupby(_lines(page), key=lambda line: line[2]):
         open_command: tuple[int, str] | None = None
         for number, line, _ in lines if code else ():
-            text = re.split(r"\s+#\s", line.strip())[0]
+            text = _without_comment(line)
             if open_command and (open_command[1].endswith("\\") or text.startswith("[")):
                 open_command = open_command[0], f"{open_command[1].rstrip(chr(92)).rstrip()} {text}"
                 continue
