@@ -40,8 +40,8 @@ docs: python ## build the site of the documentation into site/
 	@echo "The site is in site/index.html."
 
 docs-pages: python ## write the pages made from the code and the lock: docs/commands.md, docs/licences.md
-	@$(in_venv) python scripts/commands_page.py
-	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/licences_page.py
+	@$(in_venv) python scripts/docs/commands_page.py
+	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/docs/licences_page.py
 
 lint: python ## check style and types
 	@$(in_venv) ruff check

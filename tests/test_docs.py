@@ -13,7 +13,7 @@ import pytest
 from m3agent.agent import events
 from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.settings import REPOSITORY_MAY_SET, Settings
-from scripts import commands_page, licences_page
+from scripts.docs import commands_page, licences_page
 
 ROOT = Path(__file__).parent.parent
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -75,7 +75,7 @@ def test_commands_of_the_readme_are_targets() -> None:
 
 def test_the_reference_of_commands_is_current() -> None:
     """Made twice, by terminals that have nothing in common."""
-    program = "from scripts.commands_page import page; print(page(), end='')"
+    program = "from scripts.docs.commands_page import page; print(page(), end='')"
     for terminal in ({"COLUMNS": "40", "FORCE_COLOR": "1"}, {"COLUMNS": "300", "NO_COLOR": "1"}):
         done = subprocess.run(
             [sys.executable, "-c", program],

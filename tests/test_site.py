@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from mkdocs.exceptions import PluginError
 
-from scripts.site_hooks import FROM_ROOT, in_site
+from scripts.docs.site_hooks import FROM_ROOT, in_site
 
 ROOT = Path(__file__).parent.parent
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}

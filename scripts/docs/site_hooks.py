@@ -15,7 +15,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FROM_ROOT = {
     "README.md": "readme.md",
     "SECURITY.md": "security-policy.md",

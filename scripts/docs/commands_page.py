@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from m3agent.agent.cli import app
 
-PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 HEAD = """\
 # Commands
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.markers import Marker
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "licences.md"
 HEAD = """\
 # Dependencies and their licences
