@@ -53,7 +53,7 @@ ENDS = [
     End(
         r"m3agent serve check",
         (0, 4),
-        says=r"(?s)\A(?!.*\nfailed +(?!tokenizer|key)).*\nok +tool call",
+        says=r"(?s)\A(?!.*\nfailed +(?! |tokenizer|key)).*\nok +tool call",
         why="how fast the server makes tokens is checked as well, and whether this machine's own address is open",
     ),
     End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
