@@ -83,6 +83,7 @@ RULES: list[tuple[str, Callable[[World], str]]] = [
     (r"\bm3agent serve(?= --|$)(?! --dry-run)", lambda _: "m3agent serve --port 0"),
 ]
 _OUTPUT = re.compile(r"(?: -o| --plot| --junit| --official| --predictions|\s>) ([\w./-]+)")
+_KEPT = r"(?i)(LANG|TZ|(DOCKER|SSL|PIP|UV)_\w+|(HTTPS?|NO|ALL)_PROXY)$"
 _PLACEHOLDER = re.compile(r"(?<![\w./-])[A-Z]{2,}(?![\w=-])|\.\.\.")
 
 
@@ -348,12 +349,8 @@ class World:
         return state
 
     def _env(self, state: Path, text: str = "") -> dict[str, str]:
-        """The environment of the reader's shell: nothing of this machine's user but PATH."""
-        kept = {
-            name: os.environ[name]
-            for name in ("LANG", "TZ", "DOCKER_HOST", "SSL_CERT_FILE")
-            if name in os.environ
-        }
+        """The environment of the reader's shell: of this machine's only how to reach engines and package indexes."""
+        kept = {name: value for name, value in os.environ.items() if re.match(_KEPT, name)}
         path = [self.bin, Path(sys.executable).parent, ROOT / ".setup" / "uv" / "bin"]
         env = {
             **kept,
@@ -371,7 +368,8 @@ class World:
             ),
             # set-up installs nothing on the machine that tests, and has its packages from where they were fetched before
             "SETUP": "no",
-            "UV_CACHE_DIR": str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "uv"),
+            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR")
+            or str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "uv"),
         }
         if bwrap_here() and "m3agent eval" not in text:
             env["M3AGENT_SANDBOX"] = "bwrap"  # the quicker one, where a command does not name the other
