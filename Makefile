@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries lint python clean
+.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries docs docs-pages lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
 in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -35,6 +35,14 @@ bench-forgeries: setup ## grade forged patches by our rules and the official one
 bench-chaos: setup ## hit fixes with random faults and see what is left (ARGS="--runs 20", "--kinds disk" and others)
 	@$(in_venv) python -m benchmarks.chaos $(ARGS)
 
+docs: python ## build the site of the documentation into site/
+	@$(in_venv) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@echo "The site is in site/index.html."
+
+docs-pages: python ## write the pages made from the code and the lock: docs/commands.md, docs/licences.md
+	@$(in_venv) python scripts/docs/commands_page.py
+	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/docs/licences_page.py
+
 lint: python ## check style and types
 	@$(in_venv) ruff check
 	@$(in_venv) ruff format --check
@@ -48,5 +56,5 @@ python:
 	@scripts/setup.sh python
 
 clean: ## remove everything that set-up and builds made in this checkout
-	rm -rf .venv .setup dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .setup dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find agent tools sandbox serving evals tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

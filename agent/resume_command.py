@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from m3agent.agent.resume import ResumePoint
     from m3agent.agent.settings import Settings
 
-Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.")]
+Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.", metavar="SESSION")]
 
 
 def resume(

@@ -1,7 +1,11 @@
 """The papers that are contracts name what the code has, no more and no less."""
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from m3agent.agent import events
 from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.settings import REPOSITORY_MAY_SET, Settings
+from scripts.docs import commands_page, licences_page
 
 ROOT = Path(__file__).parent.parent
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -66,3 +71,35 @@ def test_commands_of_the_readme_are_targets() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     papers = "".join(paper.read_text() for paper in PAPERS)
     assert set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)(?=`|$|\s{2,})", papers, re.MULTILINE)) <= targets
+
+
+def test_the_reference_of_commands_is_current() -> None:
+    """Made twice, by terminals that have nothing in common."""
+    program = "from scripts.docs.commands_page import page; print(page(), end='')"
+    for terminal in ({"COLUMNS": "40", "FORCE_COLOR": "1"}, {"COLUMNS": "300", "NO_COLOR": "1"}):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, **terminal},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == commands_page.PAGE.read_text(), "stale: write it again with `make docs-pages`"
+
+
+def test_the_page_of_licences_is_current() -> None:
+    """Packages of extras that are not installed here have to be named; their licences are taken as they stand there."""
+    text = licences_page.PAGE.read_text()
+    try:
+        current = licences_page.page(licences_page.written(text))
+    except PackageNotFoundError as missing:
+        pytest.fail(f"stale: {missing} is not on it; write it again with `make docs-pages`")
+    assert current == text, "stale: write it again with `make docs-pages`"
+
+
+def test_every_package_has_a_licence_and_those_of_the_base_are_looked_up() -> None:
+    base = licences_page.sections()[""]
+    assert {"openai", "pydantic", "typer", "pytest"} <= set(base)
+    assert len(licences_page.rows(base)) == len(base), "all are installed here"
+    assert licences_page.UNKNOWN not in licences_page.written(licences_page.PAGE.read_text()).values()

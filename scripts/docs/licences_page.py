@@ -1,0 +1,208 @@
+"""Write docs/licences.md: what an installation brings along, under which licences: `make docs-pages`.
+
+Which packages those are is read from uv.lock, their licences from the metadata that they are installed with. Versions are
+left out: they are in uv.lock, and a licence hardly ever changes with one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from packaging.markers import Marker
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "licences.md"
+HEAD = """\
+# Dependencies and their licences
+
+m3agent itself is under Apache-2.0. An installation brings the packages below along, for Linux and Python 3.11 to 3.14 as
+`uv.lock` has them, each under its own licence: an [SPDX](https://spdx.org/licenses/) expression from the package's metadata, or,
+where that has none or not a clear one, from the text of the licence that the package carries. Versions are in `uv.lock`.
+
+What only the development of m3agent needs is not here. This page is made by `make docs-pages`; what a licence asks of you is in
+its text, not here.
+"""
+PURPOSES = {
+    "agent-client-protocol": "the protocol between editors and agents",
+    "ahocorasick-rs": "many words looked for in a text at once",
+    "charset-normalizer": "files that are not in UTF-8",
+    "datasets": "data sets on the hub",
+    "docker": "the Docker engine's API",
+    "gitpython": "the state of a work tree",
+    "httpx2": "HTTP",
+    "jinja2": "pages of HTML",
+    "kitoken": "exact counts of tokens",
+    "openai": "what model servers are asked with",
+    "packaging": "versions and requirements",
+    "pyarrow": "Parquet files",
+    "pydantic": "settings and data, checked",
+    "pytest": "tests of the repository to be fixed, in the sandbox",
+    "ray": "runs of benchmarks on a cluster",
+    "redact-secret": "secrets in text",
+    "rich": "rows on a terminal",
+    "starlette": "the server of the embedded engine",
+    "swebench": "the official way of grading",
+    "tenacity": "tries made again",
+    "tokenizers": "Hugging Face's counts of tokens, to compare with ours",
+    "tree-sitter-language-pack": "outlines of files that are not Python",
+    "typer": "the command line",
+    "uvicorn": "the server of the embedded engine",
+}
+"""What the packages that we name ourselves are for; the others are there for those that need them."""
+EXTRAS = {
+    "": "The base installation",
+    "verify": "`m3agent[verify]`",
+    "outlines": "`m3agent[outlines]`",
+    "official": "`m3agent[official]`",
+    "data": "`m3agent[data]`",
+    "ray": "`m3agent[ray]`",
+    "acp": "`m3agent[acp]`",
+}
+UNKNOWN = "not stated"
+# As metadata had it before licence expressions: a classifier or a word of somebody's own for what SPDX names.
+SPDX = {
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Apache 2.0": "Apache-2.0",
+    "Apache License 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "ISC License": "ISC",
+    "ISC License (ISCL)": "ISC",
+    "MIT License": "MIT",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+}
+_EXPRESSION = re.compile(
+    r"(?:Apache-2\.0|BSD-[23]-Clause|ISC|MIT|MPL-2\.0|PSF-2\.0|Unlicense|0BSD)(?: (?:AND|OR) (?:[\w.-]+))*"
+)
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+
+
+def sections() -> dict[str, dict[str, str]]:
+    """Return for each extra ("" is the base) its packages, those of the base apart, and what each is for."""
+    packages: dict[str, dict[str, Any]] = {
+        package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    }
+    ours = packages["m3agent"]
+    base = _closure(packages, ours["dependencies"])
+    found = {"": base}
+    for extra, direct in ours["optional-dependencies"].items():
+        found[extra] = {name: why for name, why in _closure(packages, direct).items() if name not in base}
+    return found
+
+
+def _closure(packages: dict[str, dict[str, Any]], direct: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The packages that these bring along, each with what it is for."""
+    wanted_by: dict[str, set[str]] = {}
+    queue = [(dependency, "") for dependency in direct]
+    done: set[tuple[str, str]] = set()
+    while queue:
+        dependency, parent = queue.pop()
+        name = dependency["name"]
+        if not _on_linux(dependency.get("marker")):
+            continue
+        wanted_by.setdefault(name, set()).add(parent)
+        for extra in ("", *dependency.get("extra", [])):
+            if (name, extra) not in done:
+                done.add((name, extra))
+                package = packages[name]
+                below = (
+                    package.get("optional-dependencies", {}).get(extra, [])
+                    if extra
+                    else package.get("dependencies", [])
+                )
+                queue += [(one, name) for one in below]
+    return {
+        name: PURPOSES[name] if "" in parents else f"for {', '.join(sorted(parents))}"
+        for name, parents in sorted(wanted_by.items())
+    }
+
+
+def _on_linux(marker: str | None) -> bool:
+    """Whether a marker holds on Linux for some Python that we support."""
+    if marker is None:
+        return True
+    linux = {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+    }
+    return any(
+        Marker(marker).evaluate({**linux, "python_version": python, "python_full_version": f"{python}.0"})
+        for python in PYTHONS
+    )
+
+
+def licence(package: Distribution) -> str:
+    """Return a package's licence as an SPDX expression, as far as it tells."""
+    metadata = package.metadata
+    said = [*(metadata.get_all("License-Expression") or []), *(metadata.get_all("License") or [])]
+    said += [
+        text.rpartition(" :: ")[2]
+        for text in metadata.get_all("Classifier") or []
+        if text.startswith("License")
+    ]
+    for text in map(str, said):
+        expression = SPDX.get(text, text)
+        if _EXPRESSION.fullmatch(expression):
+            return expression
+    return _of_text(package)
+
+
+def _of_text(package: Distribution) -> str:
+    """A licence known by the words of the file that a package carries."""
+    for file in package.files or []:
+        if not re.match(r"(?i)(licen[cs]e|copying)", file.name) or not file.locate().is_file():  # type: ignore[attr-defined]
+            continue
+        text = " ".join(file.read_text().split())
+        if "Apache License Version 2.0" in text:
+            return "Apache-2.0"
+        if "Permission is hereby granted, free of charge, to any person obtaining a copy" in text:
+            return "MIT"
+        if "Redistribution and use in source and binary forms" in text:
+            return (
+                "BSD-3-Clause"
+                if re.search("(?i)neither the name|names? of .{0,80} may not", text)
+                else "BSD-2-Clause"
+            )
+    return UNKNOWN
+
+
+def rows(names: dict[str, str], known: dict[str, str] | None = None) -> list[str]:
+    """Return the rows of a section's table; what is not installed has the licence that is `known`.
+
+    Raises PackageNotFoundError for a package that is neither.
+    """
+    found: list[str] = []
+    for name, purpose in names.items():
+        try:
+            said = licence(distribution(name))
+        except PackageNotFoundError:
+            if known is None or name not in known:
+                raise
+            said = known[name]
+        found.append(f"| {name} | {said} | {purpose} |")
+    return found
+
+
+def written(text: str) -> dict[str, str]:
+    """Return the licence of each package that a page names."""
+    return dict(re.findall(r"^\| ([\w.-]+) \| (.+?) \| .+ \|$", text, re.MULTILINE))
+
+
+def page(known: dict[str, str] | None = None) -> str:
+    """Return the text of the page; raises as `rows` does."""
+    parts = [HEAD]
+    for extra, names in sections().items():
+        parts += [f"## {EXTRAS[extra]}\n", "| package | licence | what it is for |\n|---|---|---|"]
+        parts += [*rows(names, known), ""]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

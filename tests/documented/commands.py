@@ -1,0 +1,110 @@
+"""The commands that the documentation tells its readers to run, as they stand there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ROOT / "docs" / "commands.md"
+"""Names every command and option because it is made from them; nothing in it is written for readers to run."""
+PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - {GENERATED})]
+_VARIABLES = r"(?:[A-Z][A-Z0-9_]*=\S+ )*"
+_BEGINNING = rf"{_VARIABLES}(?:m3agent|make) \S"
+_COMMAND = re.compile(_BEGINNING)
+_OVERLOOKED = re.compile(r"(?<![\w/.\"'-])(?:m3agent|make) [a-z]")
+_CODE = re.compile(rf"`({_BEGINNING}[^`]*)`")
+_OPTIONAL = re.compile(r"\s+\[([^\[\]]*)\]")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line. where: the page and line that have it first."""
+
+    text: str
+    where: str
+
+    @property
+    def bare(self) -> str:
+        """It without the variables before it."""
+        return re.sub(f"^{_VARIABLES}", "", self.text)
+
+
+def to_run() -> list[Command]:
+    """Return what stands in blocks of code and in tables, each once.
+
+    A synopsis (`sessions list [--json]`) stands for two: without what is optional, and with all of it.
+    """
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for number, text in [*_in_blocks(page), *_in_tables(page)]:
+            for variant in (_OPTIONAL.sub("", text), _OPTIONAL.sub(r" \1", text)):
+                found.setdefault(variant, f"{page.relative_to(ROOT)}:{number}")
+    return [Command(text, where) for text, where in found.items()]
+
+
+def overlooked() -> list[Command]:
+    """Return lines of blocks that call m3agent or make in a way that `to_run` does not see, as after `cd x &&`."""
+    return [
+        Command(text, f"{page.relative_to(ROOT)}:{number}")
+        for page in PAGES
+        for number, line, code in _lines(page)
+        if code
+        and _OVERLOOKED.search(text := _without_comment(line))
+        and not any(text.rstrip("\\ ") in command for _, command in _in_blocks(page))
+    ]
+
+
+def mentioned() -> list[Command]:
+    """Return what stands as code in sentences, each once."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for number, line in _prose(page):
+            if not line.startswith("|"):
+                for text in _CODE.findall(line):
+                    found.setdefault(text, f"{page.relative_to(ROOT)}:{number}")
+    return [Command(text, where) for text, where in found.items()]
+
+
+def _lines(page: Path) -> Iterator[tuple[int, str, bool]]:
+    """Lines with their numbers, and whether they are in a block of code."""
+    fenced = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+            continue
+        yield number, line, fenced or line.startswith("    ")
+
+
+def _without_comment(line: str) -> str:
+    """A line of a block without its comment, and without a prompt."""
+    return re.split(r"(?:^|\s+)#\s", line.strip().removeprefix("$ "))[0]
+
+
+def _prose(page: Path) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line, code in _lines(page) if not code)
+
+
+def _in_tables(page: Path) -> Iterator[tuple[int, str]]:
+    for number, line in _prose(page):
+        if line.startswith("|"):
+            yield from ((number, text) for text in _CODE.findall(line))
+
+
+def _in_blocks(page: Path) -> Iterator[tuple[int, str]]:
+    """Commands in blocks; lines that a command goes on in (a backslash, more of a synopsis) belong to it."""
+    for code, lines in groupby(_lines(page), key=lambda line: line[2]):
+        open_command: tuple[int, str] | None = None
+        for number, line, _ in lines if code else ():
+            text = _without_comment(line)
+            if open_command and (open_command[1].endswith("\\") or text.startswith("[")):
+                open_command = open_command[0], f"{open_command[1].rstrip(chr(92)).rstrip()} {text}"
+                continue
+            if open_command:
+                yield open_command
+            open_command = (number, text) if _COMMAND.match(text) else None
+        if open_command:
+            yield open_command

@@ -1,0 +1,411 @@
+"""A machine as the reader of the documentation has it, for its commands to be run on.
+
+There are a repository with a fault and an issue, instances and runs of a benchmark, finished and killed sessions, four
+GPUs as far as `nvidia-smi` tells, a `vllm` that takes the words of the real one, model servers on loopback. Whatever takes
+time is made when the first command needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Self
+
+from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.image import find_image
+from m3agent.serving.launch.record import ServerRecord, live_servers, new_folder, write_record
+from tests.agent.small_tokenizer import write_tokenizer
+from tests.conftest import bwrap_here, git, write_files
+from tests.documented.commands import ROOT
+from tests.evals.create.history_of import FIRST, FIX, Repo
+from tests.evals.report.made import result, run_folder
+from tests.servers.dockerd import OwnEngine
+from tests.servers.forced import ForcedServer
+from tests.servers.paced import PacedServer
+from tests.serving.launch.test_checkpoint import CONFIG
+
+BUGGY: dict[str, str | bytes] = {
+    "adder.py": "def add(a, b):\n    return a - b\n",
+    "test_adder.py": "from adder import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
+    "issue.md": "add(2, 3) should be 5.\n",
+}
+FIXED = "def add(a, b):\n    return a + b\n"
+FIX_IT = "m3agent fix issue.md"
+CHECKPOINT = "MiniMaxAI/MiniMax-M3-MXFP8"
+"""What is planned for four H200."""
+SMI = """#!/bin/sh
+for number in 0 1 2 3; do
+  case ",${CUDA_VISIBLE_DEVICES:-$number}," in *",$number,"*) echo "$number, GPU-$number, NVIDIA H200, 143771, 4, Disabled" ;; esac
+done
+"""
+WAIT = 120.0  # seconds for a server or a killed fix to get as far as it should
+
+# A word of the documentation that stands for something of the reader's, and what it is here. First come, first served.
+RULES: list[tuple[str, Callable[[World], str]]] = [
+    (r"(?<=-o )RUN\b", lambda world: f"run-{next(world.numbers)}"),
+    (r"\bRUN\b", lambda world: str(world.runs / "one")),
+    (r"\bOTHER\b", lambda world: str(world.runs / "two")),
+    (r"\bROWS\b", lambda world: str(world.rows)),
+    (r"\bSESSION\b(\.\.\.)?", lambda _: "last"),
+    (r"\bISSUE\b", lambda _: "issue.md"),
+    (r"\bFILE\b", lambda world: f"file-{next(world.numbers)}"),
+    (r"'PROGRAM \.\.\.'", lambda world: f"'{world.agent} {{issue}}'"),
+    (r"\bCOMMAND\b(\.\.\.)?", lambda _: "python3 -c 'print(1)'"),
+    (r"\bHOST,\.\.\.", lambda _: "example.org"),
+    (r"\b(IMG|BASE)\b", lambda world: world.image),
+    (r"\bDATE\b", lambda _: "2026-01-31"),
+    (r"(?<=--timeout )S\b", lambda _: "20"),
+    (r"(?<=--keep-gb )N\b", lambda _: "1"),
+    (r"docker\|bwrap", lambda _: "docker"),
+    (r'"\.\.\."', lambda _: '"add(2, 3) should be 5"'),
+    (r"(?<=eval create )\S+", lambda world: str(world.history)),
+    (r"\b(your|path/of/a|path/to)/\w+", lambda _: "."),
+    (r"(?<=serve bench --endpoint )\S+", lambda world: world.paced.url),
+    (r"(?<=serve check --endpoint )\S+|(?<=serve scrape --endpoint )\S+", lambda world: world.forced.url),
+    (r"(?<=--endpoint )URL\b", lambda world: world.embedded_url),
+    # where no cluster is, whatever its name
+    (r"ray://head:10001", lambda _: "ray://127.0.0.1:9"),
+    # a port of its own for each server
+    (r"\bm3agent serve(?= --|$)(?! --dry-run)", lambda _: "m3agent serve --port 0"),
+]
+_OUTPUT = re.compile(r"(?: -o| --plot| --junit| --official| --predictions|\s>) ([\w./-]+)")
+_KEPT = r"(?i)(LANG|TZ|(DOCKER|SSL|PIP|UV)_\w+|(HTTPS?|NO|ALL)_PROXY)$"
+_PLACEHOLDER = re.compile(r"(?<![\w./-])[A-Z]{2,}(?![\w=-])|\.\.\.")
+
+
+class NotArranged(Exception):
+    """A command has a word that stands for something, and no rule says for what."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a command. said: standard output and error; missing: files that it should have written."""
+
+    code: int
+    said: str
+    missing: tuple[str, ...] = ()
+
+
+class World:
+    """The machine, while it is entered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.numbers: Iterator[int] = count(1)
+        self.home = folder / "home"
+        self.bin = folder / "bin"
+        self._fixed: Path | None = None
+        self._open = ExitStack()
+        write_files(folder / "template", BUGGY)
+        write_files(
+            self.home,
+            {
+                ".gitconfig": "[user]\n name = Reader\n email = reader@example.invalid\n[init]\n defaultBranch = main\n"
+            },
+        )
+        write_tokenizer(self.home / "models" / "MiniMax-M3" / "tokenizer.json")
+        self._checkpoint(self.home / f"hub/models--{CHECKPOINT.replace('/', '--')}/snapshots/1")
+        self._program("nvidia-smi", SMI)
+        vllm = ROOT / "tests" / "servers" / "vllm_program.py"
+        self._program("vllm", f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {vllm} "$@"\n')
+        (folder / "gpu").mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def run(self, text: str, until: str | None = None) -> Done:
+        """Run a command as a reader would who has what it names; `until` this is said, then Ctrl-C.
+
+        Raises NotArranged where it is not known what a word stands for.
+        """
+        cwd = self.checkout if re.search(r"(^| )make ", text) else self._repository(text)
+        state = self._state(text)
+        env = self._env(state, text)
+        told = self.told(text)
+        try:
+            done = self._run(told, cwd, env, until)
+            if told == FIX_IT and done.code == 0:
+                self._fixed = state
+            return replace(
+                done, missing=tuple(name for name in _OUTPUT.findall(told) if not (cwd / name).exists())
+            )
+        finally:
+            if state != self.embedded_state:
+                self._stop_servers(state)
+
+    def told(self, text: str) -> str:
+        """Return the command with what its words stand for here."""
+        bare = text
+        for pattern, _ in RULES:
+            bare = re.sub(pattern, "", bare)
+        if left := _PLACEHOLDER.findall(bare):
+            raise NotArranged(f"what does {left[0]} stand for? Say so in RULES of tests/documented/world.py.")
+        for pattern, value in RULES:
+            text = re.sub(pattern, lambda _, value=value: value(self), text)  # type: ignore[misc]
+        return text
+
+    # ---- What commands name ----
+
+    @cached_property
+    def rows(self) -> Path:
+        """A benchmark of one program."""
+        folder = self.folder / "rows"
+        program = {f"programs/adder/{name}": text for name, text in BUGGY.items() if name.endswith(".py")}
+        write_files(folder, {**program, "programs/adder/ISSUE.md": BUGGY["issue.md"], "gold/adder.py": FIXED})
+        return folder
+
+    @cached_property
+    def runs(self) -> Path:
+        """Two complete runs, `one` and `two`."""
+        folder = self.folder / "runs"
+        run_folder(folder / "one", [result("small__calc-1"), result("small__calc-2", "unresolved")])
+        run_folder(folder / "two", [result("small__calc-1", "empty"), result("small__calc-2")])
+        return folder
+
+    @cached_property
+    def history(self) -> Path:
+        """A repository whose history has a fix with its test."""
+        made = Repo(self.folder / "history")
+        made.commit(FIRST, "Begin")
+        made.commit(
+            FIX, "Sums are differences\n\nAdding one and two gives minus one, and I would expect three.\n"
+        )
+        return made.folder
+
+    @cached_property
+    def agent(self) -> Path:
+        """Another agent, which repairs the programs of `rows`."""
+        return self._program("agent", "#!/bin/sh\nsed -i 's/a - b/a + b/' *.py\n")
+
+    @cached_property
+    def image(self) -> str:
+        """An image that sandboxes can be made of."""
+        api = connect()
+        try:
+            return find_image(api, None, lambda _: None).name
+        finally:
+            api.close()
+
+    @cached_property
+    def paced(self) -> PacedServer:
+        """A model server to be measured."""
+        return self._open.enter_context(PacedServer(prefill=1e-7, decode=1e-5, window=20_000))
+
+    @cached_property
+    def forced(self) -> ForcedServer:
+        """A model server to be checked, with the window that the documentation's has."""
+        return self._open.enter_context(ForcedServer(in_reasoning=True, window=524_288))
+
+    @cached_property
+    def embedded_state(self) -> Path:
+        """The state folder of a machine where the embedded engine serves."""
+        state = self.folder / "state-embedded"
+        command = "m3agent serve --engine embedded --port 0 --detach"
+        done = self._run(command, self.folder, self._env(state))
+        assert done.code == 0, done.said
+        self._open.callback(self._stop_servers, state)
+        return state
+
+    @property
+    def embedded_url(self) -> str:
+        """Where it serves."""
+        [(_, record)] = live_servers(self.embedded_state)
+        return record.url
+
+    @property
+    def finished(self) -> Path:
+        """The state folder after a fix that went well, the documentation's own if that has been run."""
+        if self._fixed is None:
+            done = self.run(FIX_IT)
+            assert self._fixed is not None, done.said
+        return self._fixed
+
+    @cached_property
+    def killed(self) -> Path:
+        """The state folder after a fix that was killed in the middle."""
+        state = self.folder / "state-killed"
+        words = ["m3agent", "fix", "issue.md", "--json"]
+        with subprocess.Popen(
+            words,
+            cwd=self._repository(),
+            env=self._env(state),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert any('"type":"turn.finished"' in line.replace(" ", "") for line in process.stdout)
+            process.kill()
+        return state
+
+    @cached_property
+    def own_engine(self) -> str:
+        """The address of a Docker engine without anybody's images."""
+        return self._open.enter_context(OwnEngine()).address
+
+    @cached_property
+    def checkout(self) -> Path:
+        """A copy of this checkout with one quick test in place of all."""
+        folder = self.folder / "checkout"
+        listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
+        for name in map(os.fsdecode, files.split(b"\0")):
+            if name and not name.startswith("tests/") and (source := ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, folder / name, follow_symlinks=False)
+        for link in (ROOT / "src" / "m3agent").iterdir():
+            if link.is_symlink():
+                (folder / "src" / "m3agent" / link.name).symlink_to(link.readlink())
+        write_files(folder, {"tests/test_one.py": "def test_one() -> None:\n    assert True\n"})
+        return folder
+
+    def _shelf(self) -> Mapping[str, Callable[[Path], object]]:
+        """Files and folders that earlier commands of the documentation leave behind, by the names that it gives them."""
+
+        def predictions(path: Path) -> None:
+            patch = "--- a/adder.py\n+++ b/adder.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
+            path.write_text(
+                json.dumps({"adder": {"model_patch": f"diff --git a/adder.py b/adder.py\n{patch}"}})
+            )
+
+        return {
+            "validation.json": lambda path: shutil.copy(self._validation, path),
+            "bench.json": lambda path: shutil.copy(self._bench, path),
+            "preds.json": predictions,
+            "full-mxfp8": self._checkpoint,
+        }
+
+    @cached_property
+    def _validation(self) -> Path:
+        return self._made("m3agent eval validate ROWS -o validation.json")
+
+    @cached_property
+    def _bench(self) -> Path:
+        return self._made(
+            "m3agent serve bench --endpoint URL --lengths 8K -o bench.json".replace("URL", self.paced.url)
+        )
+
+    def _made(self, text: str) -> Path:
+        """The file that a command writes, which is its last word."""
+        folder = self.folder / f"made-{next(self.numbers)}"
+        folder.mkdir()
+        done = self._run(self.told(text), folder, self._env(folder / "state", text))
+        assert done.code == 0, done.said
+        return folder / text.split()[-1]
+
+    @staticmethod
+    def _checkpoint(folder: Path) -> None:
+        """M3 as a folder, without its 444 GB."""
+        config = {**CONFIG, "quantization_config": {"quant_method": "mxfp8"}}
+        write_files(folder, {"config.json": json.dumps(config), "model.safetensors": b""})
+
+    # ---- Where they run ----
+
+    def _repository(self, text: str = "") -> Path:
+        """The repository, with what the command reads besides."""
+        folder = self.folder / f"at-{next(self.numbers)}"
+        shutil.copytree(self.folder / "template", folder)
+        git(folder, "init", "-q")
+        git(folder, "add", "-A")
+        git(folder, "-c", "user.name=a", "-c", "user.email=a@example.invalid", "commit", "-qm", "first")
+        words = shlex.split(text)
+        for name, make in self._shelf().items():
+            if any(word == name and before != "-o" for before, word in pairwise(words)):
+                make(folder / name)
+        return folder
+
+    def _state(self, text: str) -> Path:
+        """The state folder, with the sessions or the server that the command is about."""
+        state = self.folder / f"state-{next(self.numbers)}"
+        if re.search(r"\bm3agent sessions resume", text):
+            shutil.copytree(self.killed, state, symlinks=True)
+        elif re.search(r"\bm3agent (sessions|report)\b", text):
+            shutil.copytree(self.finished, state, symlinks=True)
+        elif re.search(r"\bm3agent serve (status|logs)\b", text):
+            return self.embedded_state
+        elif (
+            found := re.search(r"\bm3agent serve (bench|check|scrape)\b", text)
+        ) and "--endpoint" not in text:
+            server = self.paced if found[1] == "bench" else self.forced
+            record = ServerRecord(url=server.url, engine="vllm", pid=os.getpid())
+            write_record(new_folder(state), record)
+        return state
+
+    def _env(self, state: Path, text: str = "") -> dict[str, str]:
+        """The environment of the reader's shell: of this machine's only how to reach engines and package indexes."""
+        kept = {name: value for name, value in os.environ.items() if re.match(_KEPT, name)}
+        path = [self.bin, Path(sys.executable).parent, ROOT / ".setup" / "uv" / "bin"]
+        env = {
+            **kept,
+            "PATH": ":".join([*map(str, path), os.environ["PATH"]]),
+            "HOME": str(self.home),
+            "M3AGENT_STATE": str(state),
+            "M3AGENT_RERUNS": "0",
+            "NO_COLOR": "1",
+            # the checkpoint is in the home, and no network is asked for it
+            "HF_HOME": str(self.home),
+            "HF_HUB_OFFLINE": "1",
+            "GPU": str(self.folder / "gpu"),
+            "PLAY": json.dumps(
+                {"log": str(ROOT / "tests" / "serving" / "launch" / "logs" / "vllm-good-run.log")}
+            ),
+            # set-up installs nothing on the machine that tests, and has its packages from where they were fetched before
+            "SETUP": "no",
+            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR")
+            or str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "uv"),
+        }
+        if bwrap_here() and "m3agent eval" not in text:
+            env["M3AGENT_SANDBOX"] = "bwrap"  # the quicker one, where a command does not name the other
+        if "OPENAI_API_KEY" in text:
+            env["OPENAI_API_KEY"] = "a-key"
+        if "sandbox prune" in text:
+            env["DOCKER_HOST"] = self.own_engine  # images of this machine's user are not ours to remove
+        return env
+
+    def _run(self, text: str, cwd: Path, env: dict[str, str], until: str | None = None) -> Done:
+        log = self.folder / f"log-{next(self.numbers)}"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-o", "pipefail", "-c", text],
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + WAIT
+        while until and process.poll() is None and not re.search(until, log.read_text()):
+            if time.monotonic() > deadline:
+                os.killpg(process.pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if until and process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        return Done(process.wait(), log.read_text(errors="replace"))
+
+    def _stop_servers(self, state: Path) -> None:
+        for _, record in live_servers(state):
+            if record.pid != os.getpid():
+                self._run(f"m3agent serve stop {record.url}", self.folder, self._env(state))
+
+    def _program(self, name: str, text: str) -> Path:
+        write_files(self.bin, {name: text})
+        (self.bin / name).chmod(0o755)
+        return self.bin / name

@@ -1,0 +1,172 @@
+"""Every command that the documentation tells its readers to run is run, in a world that has what it needs.
+
+A new command in the docs needs nothing here as long as its words mean what they mean elsewhere and it ends well. Otherwise
+
+- a word that stands for something of the reader's (`ROWS`, `SESSION`) gets a rule in `RULES` of tests/documented/world.py,
+- an end other than exit code 0, or one that has to be waited for, is declared in `ENDS` below, with the reason,
+- what takes more than about ten seconds is named in `SLOW`,
+- a line that calls m3agent where no test can is named in `ELSEWHERE`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from m3agent.agent.cli import app
+from tests.conftest import docker_here
+from tests.documented.commands import ROOT, Command, mentioned, overlooked, to_run
+from tests.documented.world import NotArranged, World
+from tests.servers.dockerd import OwnEngine
+
+
+@dataclass(frozen=True)
+class End:
+    """How commands that match `pattern` end, if not with 0 by themselves. until: what is said before Ctrl-C ends it.
+
+    instead: what is run in its place, where {} is the command without variables of make. why: what keeps it from ending
+    well here, or from being run as it stands.
+    """
+
+    pattern: str
+    codes: tuple[int, ...] = (0,)
+    says: str = ""
+    why: str = ""
+    until: str | None = None
+    instead: str | None = None
+
+
+ENDS = [
+    End(r"m3agent serve$", (130,), until=r"ready ", why="it serves until Ctrl-C"),
+    End(
+        r"m3agent serve bench --baseline",
+        (0, 1),
+        says=r"TTFT",
+        why="1 is worse than before, which the load of the machine that tests decides",
+    ),
+    End(
+        r"m3agent serve check",
+        (0, 4),
+        says=r"(?s)\A(?!.*\nfailed +(?! |tokenizer|key)).*\nok +tool call",
+        why="how fast the server makes tokens is checked as well, and whether this machine's own address is open",
+    ),
+    End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
+    End(
+        r"make bench-",
+        instead='{} ARGS="--help"',
+        why="they take minutes to hours and install the peers: the program starts, and knows the options",
+    ),
+    End(
+        r"m3agent acp$", instead="true | {} | cat", why="an editor starts it, with pipes, and goes away again"
+    ),
+]
+SLOW = [
+    r"make ",
+    r"m3agent eval (validate|run|grade|create)",
+    r"m3agent fix (?!issue\.md$)",  # that one is enough for every day
+    r"m3agent sessions (resume|fork)",
+    r"m3agent serve bench(?!.*--rounds 1)",
+]
+ELSEWHERE: list[str] = []
+"""Beginnings of lines that call m3agent where it cannot be run by a test: on other machines, in containers."""
+NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create)|sandbox build)|.*--sandbox docker"
+TO_RUN = to_run()
+
+
+def end_of(command: Command) -> End:
+    """How a command should end."""
+    return next((end for end in ENDS if matches([end.pattern], command)), End(""))
+
+
+def parameters() -> list[Any]:
+    """The commands, those that take long with the mark for it."""
+    long = [pytest.mark.slow, pytest.mark.timeout(1200)]
+    return [
+        pytest.param(command, id=command.text, marks=long if matches(SLOW, command) else [])
+        for command in TO_RUN
+    ]
+
+
+def matches(patterns: list[str], command: Command) -> bool:
+    return any(re.match(pattern, command.bare) for pattern in patterns)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World(tmp_path_factory.mktemp("world")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("command", parameters())
+def test_a_command_of_the_docs_does_what_they_say(command: Command, world: World) -> None:
+    if matches([NEEDS_DOCKER], command) and not docker_here():
+        pytest.skip("no Docker engine answers")
+    if "sandbox prune" in command.text and (barred := OwnEngine.barred_by()):
+        pytest.skip(f"a Docker engine of its own {barred}")
+    end = end_of(command)
+    text = command.text
+    if end.instead is not None:
+        text = end.instead.format(re.sub(r" [A-Z]+=.*", "", text))
+    try:
+        done = world.run(text, end.until)
+    except NotArranged as error:
+        pytest.fail(f"{command.where}: `{command.text}`: {error}")
+    assert done.code in end.codes, (
+        f"{command.where}: `{command.text}` ends with {done.code}; mend it, or declare in ENDS of {Path(__file__).name} "
+        f"why it does not end with 0:\n{done.said}"
+    )
+    assert "Traceback (most recent call last)" not in done.said
+    assert re.search(end.says, done.said), done.said
+    assert not done.missing or 0 not in end.codes, done.said
+    if "--help" in text:
+        assert set(re.findall(r"--[a-z][a-z-]*", command.text)) <= set(
+            re.findall(r"--[a-z][a-z-]*", done.said)
+        )
+    elif 0 not in end.codes and end.until is None:
+        assert done.said.splitlines()[-1].startswith("m3agent: "), "a refusal is one sentence"
+
+
+def test_no_command_in_a_block_is_overlooked() -> None:
+    left = [line for line in overlooked() if not line.text.startswith(tuple(ELSEWHERE))]
+    assert not left, (
+        f"{left[0].where}: begin the line with m3agent, or name its beginning in ELSEWHERE of {Path(__file__).name}: "
+        f"{left[0].text}"
+    )
+
+
+def test_what_is_declared_is_about_commands_that_are_there() -> None:
+    for pattern in [*(end.pattern for end in ENDS), *SLOW]:
+        assert any(matches([pattern], command) for command in TO_RUN), f"no page has a command like {pattern}"
+
+
+@pytest.mark.parametrize("command", mentioned(), ids=lambda command: command.text)
+def test_a_command_in_a_sentence_exists_with_its_options(command: Command) -> None:
+    words = command.bare.split()
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command.where
+        return
+    found: Any = typer.main.get_command(app)
+    for word in words[1:]:
+        if word in getattr(found, "commands", {}):
+            found = found.commands[word]
+        elif word.startswith("-"):
+            context = found.make_context("m3agent", [], resilient_parsing=True)
+            known = {option for parameter in found.get_params(context) for option in parameter.opts}
+            assert word.split("=")[0] in known, f"{command.where}: there is no {word} in `{command.text}`"
+        else:
+            assert not getattr(found, "commands", {}), (
+                f"{command.where}: there is no {word} in `{command.text}`"
+            )
+
+
+def test_a_word_that_nobody_arranged_for_is_no_command(world: World) -> None:
+    with pytest.raises(NotArranged, match="what does GADGET stand for"):
+        world.told("m3agent fix GADGET")
+    with pytest.raises(NotArranged, match=r"what does \.\.\. stand for"):
+        world.told("m3agent fix ...")
