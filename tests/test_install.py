@@ -243,22 +243,13 @@ def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     if trusted is not None:
         shutil.copy(trusted, context / "certificates.pem")
     tag = f"m3agent-of-a-test:{os.getpid()}"
-    recipe = ROOT / "packaging" / "Dockerfile"
-    build = [
-        "docker",
-        "build",
-        "--quiet",
-        "--file",
-        recipe,
-        "--build-arg",
-        f"BASE={base}",
-        "--tag",
-        tag,
-        context,
-    ]
+    recipe = str(ROOT / "packaging" / "Dockerfile")
+    build = ["docker", "build", "--file", recipe, "--build-arg", f"BASE={base}", "--tag", tag, str(context)]
     try:
         done = subprocess.run(build, capture_output=True, text=True, check=False)
-        if re.search("Could not (find|fetch)|Temporary failure", done.stdout + done.stderr):
+        if re.search(
+            "Failed to establish|Could not (fetch|resolve)|Temporary failure", done.stdout + done.stderr
+        ):
             pytest.skip("packages cannot be had inside a container here")
         assert done.returncode == 0, done.stdout + done.stderr
         yield tag
