@@ -17,6 +17,7 @@ from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
+from tests.installs import build
 from tests.servers.misbehaving import MisbehavingServer
 
 
@@ -131,6 +132,12 @@ def sandbox_of(
         return new_sandbox(backend, spec, workspace_of(files or {"a.txt": "a\n"}), lambda _: None)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

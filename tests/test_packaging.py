@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import m3agent
+from tests.installs import ROOT, build
 
-ROOT = Path(__file__).parent.parent
 PACKAGES = ["agent", "evals", "sandbox", "serving", "tools"]
 # What `m3agent --help` must not pay for; typer, click and the standard library are what it may.
 HEAVY = [
@@ -40,20 +40,6 @@ def sources() -> set[str]:
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
-
-
-def build(kind: str, folder: Path) -> Path:
-    """Build a wheel or an sdist as an installer would, but with the tools that are here."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(folder)]
-    result = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    (built,) = folder.iterdir()
-    return built
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:

@@ -109,9 +109,15 @@ def run(request: Request, checkout: Checkout, tokenizer: TokenizerSource | None)
 
         sys.stderr.write(f"counts are not exact with this tokenizer: {open_counter(tokenizer).note}\n")
     if request.stats:
+        from m3agent.agent.context.rules import OVER_BUDGET
+        from m3agent.agent.context.selection.outline import available
         from m3agent.agent.context.stats import table
 
         sys.stdout.write(table(context))
+        if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
+            sys.stderr.write(
+                "signatures of what is left out need m3agent's parsers: install m3agent[outlines].\n"
+            )
     if request.verify:
         from m3agent.agent.context.verify import verify
 

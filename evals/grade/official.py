@@ -55,7 +55,7 @@ def official_package() -> Any:
         return importlib.import_module(f"{name}.grading")
     except ImportError as error:
         raise NoOfficialGrade(
-            f"the package {PACKAGE} is not installed ({error}): add m3agent's extra `official`"
+            f"the package {PACKAGE} is not installed ({error}): install m3agent[official]"
         ) from None
 
 

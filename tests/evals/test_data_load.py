@@ -66,7 +66,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path, source: str, p
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("DataError")
-    assert f"pip install {package}" in done.stdout
+    assert f"needs the package {package}: install m3agent[data]." in done.stdout
 
 
 def test_only_what_is_asked_for_is_read_beyond_its_id(tmp_path: Path) -> None:

@@ -156,6 +156,11 @@ def outline(path: str, text: str) -> str | None:
     return "\n".join(lines) or None
 
 
+def available() -> bool:
+    """Whether the library is installed."""
+    return _grammars() is not None
+
+
 def _parse(language: str, data: bytes) -> Tree | None:
     parser = _parser(language)
     if parser is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from m3agent.agent.context.selection.outline import OUTLINE_VERSION, outline
+from m3agent.agent.context.selection.outline import OUTLINE_VERSION, available, outline
 from m3agent.agent.context.selection.terms import TERMS_VERSION, Terms, analyse
 
 FILE_NAME = "content.sqlite"
@@ -108,6 +108,8 @@ class TermStore:
         if known is not None:
             with contextlib.suppress(UnicodeDecodeError):
                 return known.decode() or None
+        if not available():  # and nothing is kept that would be wrong once it is installed
+            return None
         made = outline(content.path, content.text())
         self._put(self._outline, content.key, (made or "").encode("utf-8", "replace"))
         return made

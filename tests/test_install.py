@@ -1,0 +1,280 @@
+"""What a user gets who installs the wheel: beside packages named like our folders, as a tool, and in what size."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import threading
+import tomllib
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import m3agent
+from m3agent.evals.environments.base import base_image
+from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.indexes import find_indexes
+from tests.agent.test_fix import BUGGY, ISSUE, MakeRepo
+from tests.evals.bases import needs_base
+from tests.installs import ROOT, install, new_environment, uv, uv_env
+
+pytestmark = pytest.mark.slow
+
+TAKEN = ("agent", "evals", "tools")
+"""Top-level names that published packages install, too."""
+BASE_MB = 45
+"""What the base install took in November 2026: files of its site-packages without compiled ones."""
+
+
+def run(
+    command: Sequence[str | Path], cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**uv_env(), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=170,
+    )
+
+
+def their_wheel(folder: Path, name: str) -> Path:
+    """A wheel of a package that is named like one of our folders, with modules of the same names in it."""
+    files = {path.relative_to(ROOT).as_posix(): b"WHOSE = 'theirs'\n" for path in (ROOT / name).rglob("*.py")}
+    info = f"{name}-9.9.dist-info"
+    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n".encode()
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    rows = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+    wheel = folder / f"{name}-9.9-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, data in files.items():
+            archive.writestr(path, data)
+    return wheel
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+@pytest.fixture(scope="module")
+def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with m3agent and what it needs."""
+    python = new_environment(tmp_path_factory.mktemp("installed") / "environment")
+    install(python, str(wheel))
+    return python
+
+
+@pytest.fixture(scope="module")
+def crowded(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same beside packages named `agent`, `evals` and `tools`."""
+    folder = tmp_path_factory.mktemp("crowded")
+    python = new_environment(folder / "environment")
+    install(python, *(str(their_wheel(folder, name)) for name in TAKEN))
+    install(python, str(wheel))
+    return python
+
+
+@pytest.mark.parametrize("kind", ["empty", "crowded"])
+def test_the_wheel_fixes_a_bug(
+    kind: str, request: pytest.FixtureRequest, make_repo: MakeRepo, best_backend: str, own_state: Path
+) -> None:
+    """From a folder with packages of those names, on the path of Python besides."""
+    program = request.getfixturevalue(kind).with_name("m3agent")
+    bomb = "raise RuntimeError('this is the repository, not m3agent')\n"
+    repo = make_repo({**BUGGY, **{f"{name}/__init__.py": bomb for name in TAKEN}})
+    version = run([program, "--version"], repo, PYTHONPATH=".")
+    assert version.stdout == f"m3agent {m3agent.__version__}\n", version.stderr
+    doctor = run([program, "doctor"], repo, PYTHONPATH=".")
+    assert doctor.returncode == 0, doctor.stdout
+    assert str(repo) in doctor.stdout
+    fixed = run(
+        [program, "fix", ISSUE, "--engine", "embedded", "--sandbox", best_backend], repo, PYTHONPATH="."
+    )
+    assert fixed.returncode == 0, fixed.stderr
+    assert "-    return a - b\n+    return a + b" in fixed.stdout
+
+
+def test_theirs_and_ours_are_there_side_by_side(crowded: Path, tmp_path: Path) -> None:
+    names = ["agent", "agent.errors", "evals", "evals.results", "tools", "tools.registry"]
+    program = "import importlib, sys\nfor name in sys.argv[1:]: print(vars(importlib.import_module(name)).get('WHOSE'))"
+    done = run([crowded, "-c", program, *names, *(f"m3agent.{name}" for name in names)], tmp_path)
+    assert done.stdout.split() == ["theirs"] * len(names) + ["None"] * len(names), done.stderr
+
+
+def test_uninstalling_leaves_theirs_alone(
+    wheel: Path, crowded: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    site = Path(run([crowded, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).stdout.strip())
+    theirs = {path for name in TAKEN for path in (site / name).rglob("*.py")}
+    assert theirs and (site / "m3agent").is_dir()
+    assert run([uv(), "pip", "uninstall", "--python", crowded, "m3agent"]).returncode == 0
+    try:
+        assert not list((site / "m3agent").rglob("*.py")) and not crowded.with_name("m3agent").exists()
+        assert {path for name in TAKEN for path in (site / name).rglob("*.py")} == theirs
+        assert all(path.read_text() == "WHOSE = 'theirs'\n" for path in theirs)
+    finally:
+        install(crowded, "--no-deps", str(wheel))
+
+
+def test_the_base_install_stays_small(empty: Path) -> None:
+    site = Path(run([empty, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).stdout.strip())
+    files = [path for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    size = sum(path.stat().st_size for path in files) / 1e6
+    assert BASE_MB / 2 < size < BASE_MB * 1.5
+    said = (ROOT / "docs" / "install.md").read_text()
+    assert f"**{BASE_MB} MB**" in said
+
+
+EXTRAS = ["acp", "data", "official", "outlines", "ray", "serve", "verify"]
+SAYING = """
+import asyncio, contextlib, os, socket, sys, types
+from pathlib import Path
+
+def acp():
+    sys.argv[1:] = ["acp"]
+    with contextlib.redirect_stderr(sys.stdout):
+        from m3agent.agent.start import main
+        main()
+
+def verify():
+    from m3agent.agent.context.tokenizer.counter import oracle_count
+    oracle_count(types.SimpleNamespace(kind="file"), "a")
+
+def serve():
+    from m3agent.serving.check.token_ids import ids_check
+    print(asyncio.run(ids_check(None, api_key=None, tokenizer=Path("tokenizer.json"))).fix)
+
+def data():
+    from m3agent.evals.data.rows import read_hub
+    list(read_hub("a/b", "test"))
+
+def official():
+    from m3agent.evals.grade.official import official_package
+    official_package()
+
+def outlines():
+    sys.argv[1:] = ["context", "--stats", "--budget", "1000"]
+    os.dup2(1, 2)
+    from m3agent.agent.start import main
+    main()
+
+def ray():
+    from m3agent.evals.cluster.ray_cluster import connected
+    with socket.create_server(("127.0.0.1", 0)) as there, connected(
+        f"ray://127.0.0.1:{there.getsockname()[1]}", None, print, shares_prefix=False
+    ):
+        pass
+
+try:
+    globals()[sys.argv[1]]()
+except Exception as error:
+    print(error)
+"""
+"""Uses what an extra brings, in the way that a command does."""
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_what_an_extra_brings_is_asked_for_in_a_sentence(
+    empty: Path, make_repo: MakeRepo, extra: str
+) -> None:
+    repo = make_repo({f"{number}.py": f"def f{number}():\n    return {number}\n" * 99 for number in range(9)})
+    done = run([empty, "-c", SAYING, extra], repo)
+    said = [line for line in done.stdout.splitlines() if f"m3agent[{extra}]" in line]
+    assert len(said) == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_every_extra_is_tried_and_in_the_table() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = re.findall(r"^\| `\[(\w+)\]` \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    assert table == EXTRAS == sorted(extras)
+
+
+def test_uv_and_pipx_install_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
+    """And take it away again, with nothing left but what the document says."""
+    home = tmp_path / "home"
+    home.mkdir()
+    bin_folder = home / ".local" / "bin"
+    env = {"HOME": str(home), "PATH": f"{bin_folder}:{os.environ['PATH']}", "M3AGENT_STATE": ""}
+    pipx = new_environment(tmp_path / "pipx")
+    install(pipx, "pipx", "pip")
+    tools: dict[str, tuple[list[str | Path], list[str | Path]]] = {
+        "uv": ([uv(), "tool", "install", wheel], [uv(), "tool", "uninstall", "m3agent"]),
+        "pipx": ([pipx, "-m", "pipx", "install", wheel], [pipx, "-m", "pipx", "uninstall", "m3agent"]),
+    }
+    for name, (brings, takes) in tools.items():
+        done = run(brings, tmp_path, **env)
+        assert done.returncode == 0, (name, done.stderr)
+        program = bin_folder / "m3agent"
+        assert program.is_file()
+        assert run([program, "--version"], tmp_path, **env).stdout == f"m3agent {m3agent.__version__}\n"
+        assert "Python" in run([program, "doctor"], tmp_path, **env).stdout
+        assert run(takes, tmp_path, **env).returncode == 0
+        assert not program.exists()
+        assert (home / ".local" / "state" / "m3agent").is_dir(), "sessions stay"
+        assert not list((home / ".local").rglob("m3agent-*.dist-info"))
+        shutil.rmtree(home / ".local" / "state")
+
+
+@pytest.fixture(scope="module")
+def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The image of packaging/Dockerfile, on a base that was made here: no registry is asked."""
+    folder = tmp_path_factory.mktemp("image")
+    api = connect()
+    try:
+        base = base_image(api, "3.11", state=folder, say=print, stop=threading.Event()).image.name
+    finally:
+        api.close()
+    context = folder / "context"
+    context.mkdir()
+    shutil.copy(wheel, context)
+    trusted = find_indexes(os.environ, Path.home()).certificates
+    if trusted is not None:
+        shutil.copy(trusted, context / "certificates.pem")
+    tag = f"m3agent-of-a-test:{os.getpid()}"
+    recipe = str(ROOT / "packaging" / "Dockerfile")
+    build = ["docker", "build", "--file", recipe, "--build-arg", f"BASE={base}", "--tag", tag, str(context)]
+    try:
+        done = subprocess.run(build, capture_output=True, text=True, check=False)
+        if re.search(
+            "Failed to establish|Could not (fetch|resolve)|Temporary failure", done.stdout + done.stderr
+        ):
+            pytest.skip("packages cannot be had inside a container here")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield tag
+    finally:
+        subprocess.run(["docker", "rmi", "--force", tag], check=False, capture_output=True)
+
+
+@needs_base
+@pytest.mark.timeout(600)
+def test_the_image_fixes_a_bug_with_a_sandbox_of_its_own(image: str, make_repo: MakeRepo) -> None:
+    ran = ["docker", "run", "--rm"]
+    assert run([*ran, image, "--version"]).stdout == f"m3agent {m3agent.__version__}\n"
+    assert run([*ran, "--entrypoint", "id", image, "-u"]).stdout == "1000\n", "it is nobody's root"
+    options = re.findall(r"--security-opt \S+", (ROOT / "docs" / "install.md").read_text())
+    assert len(set(options)) == 2
+    allowed = [word for option in sorted(set(options)) for word in option.split()]
+    if run(
+        [*ran, *allowed, "--entrypoint", "bwrap", image, "--unshare-all", "--ro-bind", "/", "/", "true"]
+    ).returncode:
+        pytest.skip("this machine's kernel bars user namespaces for those who are not root")
+    repo = make_repo(BUGGY)
+    mounted = [*ran, *allowed, "--volume", f"{repo}:/work", image]
+    done = run([*mounted, "fix", ISSUE, "--engine", "embedded", "--sandbox", "bwrap"])
+    assert done.returncode == 0, done.stderr
+    assert "-    return a - b\n+    return a + b" in done.stdout
+    barred = run([*ran, "--volume", f"{repo}:/work", image, "doctor"])
+    assert barred.returncode == 3 and "missing  bubblewrap" in barred.stdout, "which is why they are needed"
