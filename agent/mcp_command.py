@@ -58,14 +58,17 @@ def mcp_check(repo: Repo = Path()) -> None:
         from m3agent.agent.mcp_config import configured
         from m3agent.agent.settings import load_settings, state_dir
 
+        def note(sentence: str) -> None:
+            typer.echo(f"m3agent: {sentence}", err=True)
+
         said: list[str] = []
         settings = load_settings(repo, {"mcp": True}, os.environ).settings
-        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, said.append)
+        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, note)
         schemas = run(_offered(list(servers), said))
         rows = [(one["name"], " ".join(one["description"].split())[:100]) for one in schemas]
         typer.echo(columns([("TOOL", "DESCRIPTION"), *rows]) if rows else "", nl=False)
         for sentence in said:
-            typer.echo(f"m3agent: {sentence}", err=True)
+            note(sentence)
         raise typer.Exit(1 if said else 0)
 
 

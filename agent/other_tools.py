@@ -81,5 +81,5 @@ def require_extra() -> None:
 
 
 def is_installed() -> bool:
-    """Whether the package for MCP is."""
-    return importlib.util.find_spec("mcp") is not None
+    """Whether the package for MCP is, in a version that we know: earlier ones had not this module."""
+    return importlib.util.find_spec("mcp_types") is not None

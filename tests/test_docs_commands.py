@@ -73,7 +73,7 @@ SLOW = [
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench(?!.*--rounds 1)",
 ]
-ELSEWHERE: list[str] = []
+ELSEWHERE = ["docker build ", "docker run ", "--volume "]
 """Beginnings of lines that call m3agent where it cannot be run by a test: on other machines, in containers."""
 NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create)|sandbox build)|.*--sandbox docker"
 TO_RUN = to_run()

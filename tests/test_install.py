@@ -137,7 +137,7 @@ def test_the_base_install_stays_small(empty: Path) -> None:
     assert f"**{BASE_MB} MB**" in said
 
 
-EXTRAS = ["acp", "data", "official", "outlines", "ray", "serve", "verify"]
+EXTRAS = ["acp", "data", "mcp", "official", "outlines", "ray", "serve", "verify"]
 SAYING = """
 import asyncio, contextlib, os, socket, sys, types
 from pathlib import Path
@@ -159,6 +159,10 @@ def serve():
 def data():
     from m3agent.evals.data.rows import read_hub
     list(read_hub("a/b", "test"))
+
+def mcp():
+    from m3agent.agent.other_tools import require_extra
+    require_extra()
 
 def official():
     from m3agent.evals.grade.official import official_package

@@ -37,6 +37,7 @@ PURPOSES = {
     "httpx2": "HTTP",
     "jinja2": "pages of HTML",
     "kitoken": "exact counts of tokens",
+    "mcp": "the protocol of other programs' tools",
     "openai": "what model servers are asked with",
     "packaging": "versions and requirements",
     "pyarrow": "Parquet files",
@@ -62,6 +63,8 @@ EXTRAS = {
     "data": "`m3agent[data]`",
     "ray": "`m3agent[ray]`",
     "acp": "`m3agent[acp]`",
+    "mcp": "`m3agent[mcp]`",
+    "serve": "`m3agent[serve]`",
 }
 UNKNOWN = "not stated"
 # As metadata had it before licence expressions: a classifier or a word of somebody's own for what SPDX names.

@@ -17,6 +17,8 @@ _BEGINNING = rf"{_VARIABLES}(?:m3agent|make) \S"
 _COMMAND = re.compile(_BEGINNING)
 _OVERLOOKED = re.compile(r"(?<![\w/.\"'-])(?:m3agent|make) [a-z]")
 _CODE = re.compile(rf"`({_BEGINNING}[^`]*)`")
+SHELLS = ("", "sh", "bash", "console")
+"""Languages of fenced blocks that commands are read from."""
 _OPTIONAL = re.compile(r"\s+\[([^\[\]]*)\]")
 
 
@@ -70,13 +72,15 @@ def mentioned() -> list[Command]:
 
 
 def _lines(page: Path) -> Iterator[tuple[int, str, bool]]:
-    """Lines with their numbers, and whether they are in a block of code."""
-    fenced = False
+    """Lines with their numbers, and whether they are in a block of a shell's code; other languages' are left out."""
+    fence: str | None = None
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if line.lstrip().startswith("```"):
-            fenced = not fenced
-            continue
-        yield number, line, fenced or line.startswith("    ")
+            fence = line.strip().strip("`") if fence is None else None
+        elif fence is None:
+            yield number, line, line.startswith("    ")
+        elif fence in SHELLS:
+            yield number, line, True
 
 
 def _without_comment(line: str) -> str:

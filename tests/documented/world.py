@@ -33,6 +33,7 @@ from tests.conftest import bwrap_here, git, write_files
 from tests.documented.commands import ROOT
 from tests.evals.create.history_of import FIRST, FIX, Repo
 from tests.evals.report.made import result, run_folder
+from tests.servers import mcp_server
 from tests.servers.dockerd import OwnEngine
 from tests.servers.forced import ForcedServer
 from tests.servers.paced import PacedServer
@@ -42,6 +43,9 @@ BUGGY: dict[str, str | bytes] = {
     "adder.py": "def add(a, b):\n    return a - b\n",
     "test_adder.py": "from adder import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
     "issue.md": "add(2, 3) should be 5.\n",
+    ".mcp.json": json.dumps(
+        {"mcpServers": {"odd": {"command": sys.executable, "args": [mcp_server.__file__, ""]}}}
+    ),
 }
 FIXED = "def add(a, b):\n    return a + b\n"
 FIX_IT = "m3agent fix issue.md"
