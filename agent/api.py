@@ -10,29 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from m3agent.agent.ending import FixResult
-from m3agent.agent.errors import (
-    EnvironmentFault,
-    M3AgentError,
-    PermissionRefused,
-    ServerFault,
-    Status,
-    UsageError,
-)
 from m3agent.agent.handover import HandOver
 from m3agent.agent.new_fix import new_fix
-
-__all__ = [
-    "EnvironmentFault",
-    "FixResult",
-    "FixSettings",
-    "M3AgentError",
-    "PermissionRefused",
-    "ServerFault",
-    "Status",
-    "UsageError",
-    "fix",
-    "fix_async",
-]
 
 
 class FixSettings(TypedDict, total=False):

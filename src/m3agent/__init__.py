@@ -7,39 +7,40 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take lon
 if TYPE_CHECKING:
     from typing import Any
 
-    from m3agent.agent.api import EnvironmentFault as EnvironmentFault
-    from m3agent.agent.api import FixResult as FixResult
+    from m3agent.agent.errors import EnvironmentFault as EnvironmentFault
+    from m3agent.agent.ending import FixResult as FixResult
     from m3agent.agent.api import FixSettings as FixSettings
-    from m3agent.agent.api import M3AgentError as M3AgentError
-    from m3agent.agent.api import PermissionRefused as PermissionRefused
-    from m3agent.agent.api import ServerFault as ServerFault
-    from m3agent.agent.api import Status as Status
-    from m3agent.agent.api import UsageError as UsageError
+    from m3agent.agent.errors import M3AgentError as M3AgentError
+    from m3agent.agent.errors import PermissionRefused as PermissionRefused
+    from m3agent.agent.errors import ServerFault as ServerFault
+    from m3agent.agent.errors import Status as Status
+    from m3agent.agent.errors import UsageError as UsageError
     from m3agent.agent.api import fix as fix
     from m3agent.agent.api import fix_async as fix_async
 
 __version__ = "0.1.0"
 
-_API = (
-    "EnvironmentFault",
-    "FixResult",
-    "FixSettings",
-    "M3AgentError",
-    "PermissionRefused",
-    "ServerFault",
-    "Status",
-    "UsageError",
-    "fix",
-    "fix_async",
-)
+_API = {
+    "EnvironmentFault": "errors",
+    "FixResult": "ending",
+    "FixSettings": "api",
+    "M3AgentError": "errors",
+    "PermissionRefused": "errors",
+    "ServerFault": "errors",
+    "Status": "errors",
+    "UsageError": "errors",
+    "fix": "api",
+    "fix_async": "api",
+}
+"""Names, and the module of `m3agent.agent` that has each."""
 __all__ = ["__version__", *_API]  # noqa: PLE0604  # names
 
 
 def __getattr__(name: str) -> "Any":
     if name in _API:
-        from m3agent.agent import api
+        from importlib import import_module
 
-        return getattr(api, name)
+        return getattr(import_module(f"m3agent.agent.{_API[name]}"), name)
     raise AttributeError(f"module 'm3agent' has no attribute {name!r}")
 
 
