@@ -222,17 +222,27 @@ async def test_nothing_is_left_of_an_opening_that_is_cancelled(tmp_path: Path) -
     assert not running(str(mark))
 
 
-async def test_a_server_gets_few_variables_and_its_own(
+async def test_a_server_gets_few_variables_and_starts_in_no_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("M3AGENT_API_KEY", "secret")
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
-    given = McpServer("odd", command=server("environment").command, env={"OWN": "1"}, folder=tmp_path)
-    async with opened(tmp_path, given) as (servers, _):
-        told = json.loads((await servers.call("mcp__odd__echo", {}, tmp_path / "log")).content)
-    assert told["env"]["OWN"] == "1"
-    assert "secret" not in told["env"].values()
-    assert told["cwd"] == str(tmp_path)
+    for name in ("repository", "logs", "chosen"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "repository")  # whose modules and programs must not be found first
+    command = server("environment").command
+    given = [
+        McpServer("a", command=command, env={"OWN": "1"}),
+        McpServer("b", command=command, folder=tmp_path / "chosen"),
+    ]
+    async with opened(tmp_path / "logs", *given) as (servers, _):
+        a, b = [
+            json.loads((await servers.call(f"mcp__{name}__echo", {}, tmp_path / "log")).content)
+            for name in ("a", "b")
+        ]
+    assert a["env"]["OWN"] == "1"
+    assert "secret" not in a["env"].values()
+    assert (a["cwd"], b["cwd"]) == (str(tmp_path / "logs"), str(tmp_path / "chosen"))
 
 
 @pytest.mark.parametrize(

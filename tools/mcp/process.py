@@ -55,7 +55,8 @@ class ServerProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=get_default_environment() | dict(server.env),
-            cwd=server.folder,
+            # never where we happen to be, which may be a stranger's repository: programs load code from where they start
+            cwd=server.folder or log.parent,
             start_new_session=True,
             limit=MOST_LINE,
         )

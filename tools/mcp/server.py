@@ -13,7 +13,7 @@ CALL_SECONDS = 60.0
 @dataclass(frozen=True)
 class McpServer:
     """command: the program and its arguments, for one that is started here; else url and headers. env: variables added to the
-    few that it gets; folder: where it starts. only: the names of the tools that are offered, None for all. seconds: for one call.
+    few that it gets; folder: where it starts, None for a folder of the session's. only: the names of the tools that are offered, None for all. seconds: for one call.
     """
 
     name: str
