@@ -56,12 +56,12 @@ async def start_servers(
     """Start the servers, until the stack is closed, and see what they offer.
 
     earlier: what a session that goes on was offered at its start; it is offered just that again, whatever the servers have
-    now. None for a new one.
+    now, and where that is nothing none is started. None for a new one.
 
     Raises:
         UsageError: there are servers, and the package for them is not installed.
     """
-    if not servers:
+    if not servers or earlier == []:
         return OtherTools(list(earlier or ()))
     require_extra()
     from m3agent.tools.mcp.servers import McpServers

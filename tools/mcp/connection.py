@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from m3agent import __version__
-from m3agent.tools.mcp.process import ServerProcess
+from m3agent.tools.mcp.process import MOST_LINE, ServerProcess
 from m3agent.tools.mcp.server import McpFailed, McpServer
 
 START_SECONDS = 20.0
@@ -57,6 +57,8 @@ class Connection:
         self.tools: tuple[Tool, ...] = ()
         self._log = log
         self._process: ServerProcess | None = None
+        self._status: int | None = None
+        """Of the last answer over HTTP."""
         self._client: Client | None = None
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +70,7 @@ class Connection:
             try:
                 self._process = await ServerProcess.start(self.server, self._log)
             except OSError as error:
-                raise McpFailed(why(error)) from None
+                raise self._failed(error) from None
         self._task = asyncio.create_task(self._live(ready))
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -83,7 +85,7 @@ class Connection:
             try:
                 await self._task
             except FAULTS as error:
-                raise McpFailed(why(error)) from None
+                raise self._failed(error) from None
             raise McpFailed("it ended at once")
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -101,7 +103,7 @@ class Connection:
         except TimeoutError:
             raise McpFailed(f"it did not answer within {seconds:g} s") from None
         except FAULTS as error:
-            raise McpFailed(why(error)) from None
+            raise self._failed(error) from None
 
     async def close(self) -> None:
         """End it; nothing of it is left."""
@@ -137,17 +139,63 @@ class Connection:
         if self._process is not None:
             return self._process.transport()
         if self.server.sse:
-            return sse_client(self.server.url, dict(self.server.headers))
-        return _http(self.server)
+            return sse_client(
+                self.server.url, dict(self.server.headers), httpx_client_factory=self._http_client
+            )
+        return self._http()
+
+    @contextlib.asynccontextmanager
+    async def _http(self) -> AsyncGenerator[Any]:
+        async with (
+            self._http_client(dict(self.server.headers)) as http,
+            streamable_http_client(
+                self.server.url, http_client=http, max_sse_event_size=MOST_LINE
+            ) as streams,
+        ):
+            yield streams
+
+    def _http_client(
+        self,
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        client = create_mcp_http_client(headers, timeout, auth)
+        client.event_hooks = {"response": [self._note_status, _limit]}
+        return client
+
+    async def _note_status(self, response: httpx2.Response) -> None:
+        """The SDK's errors do not say it."""
+        self._status = response.status_code
+
+    def _failed(self, error: BaseException) -> McpFailed:
+        if self._status in (401, 403):
+            return McpFailed(f"it refuses us (HTTP {self._status}): it may want a key in `headers`")
+        status = f" (HTTP {self._status})" if self._status is not None and self._status >= 300 else ""
+        return McpFailed(why(error) + status)
 
 
-@contextlib.asynccontextmanager
-async def _http(server: McpServer) -> AsyncGenerator[Any]:
-    async with (
-        create_mcp_http_client(dict(server.headers)) as http,
-        streamable_http_client(server.url, http_client=http) as streams,
-    ):
-        yield streams
+async def _limit(response: httpx2.Response) -> None:
+    """The SDK limits what comes as events; the rest is read whole, so that has to end."""
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Limited(response.stream)
+
+
+class _Limited(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > MOST_LINE:
+                raise httpx2.ReadError(f"it sent more than {MOST_LINE >> 20} MiB at a time")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 async def _tools(client: Client) -> tuple[Tool, ...]:

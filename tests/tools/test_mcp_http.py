@@ -1,0 +1,143 @@
+"""MCP servers over HTTP: the SDK's own, and some that answer what they like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from m3agent.agent.context.text import harmless
+from m3agent.tools.mcp import connection
+from m3agent.tools.mcp.server import McpServer
+from m3agent.tools.mcp.servers import McpServers
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+KEY = "Bearer sesame"
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield  # the test run keeps its own
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App) -> AsyncIterator[str]:
+    """The address of an app, on loopback."""
+    config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+    server = _Server(config)
+    task = asyncio.create_task(server.serve())
+    until = time.monotonic() + 60
+    while not server.started:
+        assert time.monotonic() < until
+        await asyncio.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+def the_sdks(way: str) -> App:
+    """The SDK's server with one tool, for those who have the key."""
+    made = MCPServer("demo")
+
+    @made.tool()
+    def say(text: str, times: int = 1) -> str:
+        """Says it so often."""
+        return text * times
+
+    inner = made.sse_app() if way == "sse" else made.streamable_http_app()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"authorization") != KEY.encode():
+            await Response(status_code=401)(scope, receive, send)
+        else:
+            await inner(scope, receive, send)
+
+    return app
+
+
+@contextlib.asynccontextmanager
+async def opened(tmp_path: Path, server: McpServer) -> AsyncIterator[tuple[McpServers, list[str]]]:
+    said: list[str] = []
+    async with McpServers([server], tmp_path, said.append, harmless) as servers:
+        yield servers, said
+
+
+@pytest.mark.parametrize("way", ["http", "sse"])
+async def test_a_tool_elsewhere(tmp_path: Path, way: str) -> None:
+    async with serving(the_sdks(way)) as address:
+        url = f"{address}/{'sse' if way == 'sse' else 'mcp'}"
+        server = McpServer("demo", url=url, headers={"Authorization": KEY}, sse=way == "sse", seconds=20)
+        async with opened(tmp_path, server) as (servers, said):
+            assert [schema["function"]["name"] for schema in servers.schemas] == ["mcp__demo__say"]
+            result = await servers.call("mcp__demo__say", {"text": "ha", "times": 3}, tmp_path / "log")
+            assert (result.content, result.is_error) == ("hahaha", False)
+            wrong = await servers.call("mcp__demo__say", {"times": "often"}, tmp_path / "log")
+            assert wrong.is_error
+        assert not said
+        without = McpServer("demo", url=url, sse=way == "sse", seconds=20)
+        async with opened(tmp_path, without) as (servers, said):
+            assert not servers.schemas
+        assert said == [
+            "MCP server demo is left out: it refuses us (HTTP 401): it may want a key in `headers`"
+        ]
+
+
+def answering(way: str) -> App:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def without_end() -> AsyncIterator[bytes]:
+            while True:
+                yield b" " * (1 << 18)
+                await asyncio.sleep(0)  # the client lives in this loop, too
+
+        answers: dict[str, Callable[[], Response]] = {
+            "a page": lambda: Response("<html>Hello</html>", media_type="text/html"),
+            "no json": lambda: Response("{", media_type="application/json"),
+            "an error": lambda: Response("Traceback (most recent call last)", status_code=500),
+            "a flood": lambda: StreamingResponse(without_end(), media_type="application/json"),
+            "a flood of events": lambda: StreamingResponse(without_end(), media_type="text/event-stream"),
+            "elsewhere": lambda: RedirectResponse("http://127.0.0.1:1/mcp", status_code=307),
+        }
+        if way == "silence":
+            await asyncio.sleep(600)
+        with contextlib.suppress(OSError):
+            await answers[way]()(scope, receive, send)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "way", ["a page", "no json", "an error", "a flood", "a flood of events", "elsewhere", "silence"]
+)
+async def test_a_server_that_answers_what_it_likes_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(connection, "START_SECONDS", 10)
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 2)
+    async with (
+        serving(answering(way)) as address,
+        opened(tmp_path, McpServer("odd", url=f"{address}/mcp")) as (servers, said),
+    ):
+        assert not servers.schemas
+        assert len(said) == 1
+        assert said[0].startswith("MCP server odd is left out: ")
+        assert "Traceback" not in said[0]
+
+
+async def test_nobody_there(tmp_path: Path) -> None:
+    async with opened(tmp_path, McpServer("odd", url="http://127.0.0.1:1/mcp")) as (_, said):
+        assert len(said) == 1
+        assert said[0].startswith("MCP server odd is left out: ")
