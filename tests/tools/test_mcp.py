@@ -37,7 +37,7 @@ async def opened(tmp_path: Path, *servers: McpServer) -> AsyncIterator[tuple[Mcp
 
 async def called(tmp_path: Path, way: str, seconds: float = 20) -> tuple[ToolResult, ToolResult]:
     """The results of two calls."""
-    async with opened(tmp_path, server(way, seconds=seconds)) as (servers, said):
+    async with opened(tmp_path, server(way, asked=tmp_path / "mark", seconds=seconds)) as (servers, said):
         assert not said
         log = tmp_path / "call.log"
         first = await servers.call("mcp__odd__echo", {"text": "one"}, log)
@@ -137,7 +137,7 @@ async def test_each_call_has_a_result(tmp_path: Path, way: str, said: str, again
         assert result.content.startswith("error: mcp__odd__echo: MCP server odd: ")
         assert words in result.content
         assert "Traceback" not in result.content
-    assert not running(PROGRAM)
+    assert not running(str(tmp_path / "mark"))
 
 
 async def test_what_an_answer_holds(tmp_path: Path) -> None:
