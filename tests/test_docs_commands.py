@@ -63,6 +63,11 @@ ENDS = [
         why="they take minutes to hours and install the peers: the program starts, and knows the options",
     ),
     End(
+        r"m3agent --install-completion",
+        instead='bash -c "{}; true"',
+        why="the shell that asks is told by the processes above it, and make's is none that completes",
+    ),
+    End(
         r"m3agent acp$", instead="true | {} | cat", why="an editor starts it, with pipes, and goes away again"
     ),
 ]

@@ -470,7 +470,7 @@ def test_what_was_looked_for_without_the_library_is_there_with_it(tmp_path: Path
         ).stdout
         for path in (str(tmp_path), "")
     ]
-    assert said == ["None\n", "1\tdef f():\n"]
+    assert said == ["None\n", "1\tdef f()\n"]
 
 
 class TestLanguages:
