@@ -178,8 +178,7 @@ class Attempt:
     ) -> Loop:
         point = self.request.resume
         stall = point.stall if point is not None else StallDetector()
-        others = self.other_tools
-        tools = Toolset(sandbox, self.session.folder / CALLS, others.schemas, others)
+        tools = Toolset(sandbox, self.session.folder / CALLS, self.other_tools)
         model = Model(
             client,
             self.session,

@@ -108,27 +108,24 @@ def _repository(repo: Path) -> Repository:
 
 def _project_file(repo: Path) -> Path:
     from m3agent.agent.errors import UsageError
-    from m3agent.agent.mcp_config import PROJECT_FILE
+    from m3agent.agent.mcp_config import PROJECT_FILE, project_file
 
     repository = _repository(repo)
-    path = repository.root and repository.root / PROJECT_FILE
-    if path is None or not path.is_file():
+    path = project_file(repository)
+    if path is None:
         raise UsageError(f"{repository.root or repository.git_dir} has no {PROJECT_FILE}.")
     return path
 
 
 def _named(repository: Repository) -> Iterator[tuple[Path, bool, McpServer]]:
     """Each server that a file names: the file, whether it is used, the server with its texts as they stand there."""
-    from m3agent.agent.mcp_config import PROJECT_FILE, is_trusted, read, user_file
+    from m3agent.agent.mcp_config import files, read
     from m3agent.agent.settings import state_dir
 
-    mine = user_file(os.environ)
-    own = repository.root and repository.root / PROJECT_FILE
-    if own is not None and own.is_file():
-        trusted = is_trusted(own, state_dir(os.environ))
-        yield from ((own, trusted, server) for server in read(own, None))
-    if mine is not None and mine.is_file():
-        yield from ((mine, True, server) for server in read(mine, None))
+    for path, used in reversed(
+        files(repository, state_dir(os.environ), os.environ)
+    ):  # what counts more is first
+        yield from ((path, used, server) for server in read(path, None))
 
 
 def _starts(server: McpServer) -> str:

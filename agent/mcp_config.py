@@ -37,17 +37,25 @@ class _Entry(BaseModel):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = {}
-    timeout: Annotated[float, Field(gt=0, le=86_400_000)] = (
-        1000 * CALL_SECONDS
-    )  # milliseconds, as others have it
+    timeout: Annotated[float, Field(gt=0, le=86_400_000)] = 1000 * CALL_SECONDS
+    """In milliseconds, as other programs have it."""
     disabled: bool = False
     include_tools: Annotated[list[str] | None, Field(alias="includeTools")] = None
 
 
-def user_file(env: Mapping[str, str]) -> Path | None:
-    """Where the user's file belongs; None when there is no home folder."""
+def project_file(repository: Repository) -> Path | None:
+    """The repository's file; None where there is none."""
+    path = repository.root and repository.root / PROJECT_FILE
+    return path if path is not None and path.is_file() else None
+
+
+def files(repository: Repository, state: Path, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
+    """The files that there are, the user's before the repository's, and whether each is used."""
     settings = config_file(env)
-    return settings and settings.with_name(USER_FILE)
+    mine = settings and settings.with_name(USER_FILE)
+    found = [(mine, True)] if mine is not None and mine.is_file() else []
+    own = project_file(repository)
+    return found if own is None else [*found, (own, is_trusted(own, state))]
 
 
 def configured(
@@ -56,9 +64,10 @@ def configured(
     state: Path,
     env: Mapping[str, str],
     say: Callable[[str], None],
+    passed_on: Iterable[McpServer] = (),
 ) -> tuple[McpServer, ...]:
-    """The servers of both files, sorted by name; the repository's own come before the user's of the same name. None where
-    the settings turn them off.
+    """The servers of both files, and those that an editor passed on, sorted by name; of those of the same name the editor's
+    counts, then the repository's, then the user's. None where the settings turn them off.
 
     A repository's file that is not trusted is not read; `say` is told.
 
@@ -68,17 +77,14 @@ def configured(
     if not settings.mcp:
         return ()
     found: dict[str, McpServer] = {}
-    mine = user_file(env)
-    if mine is not None and mine.is_file():
-        found |= {server.name: server for server in read(mine, env)}
-    own = repository.root and repository.root / PROJECT_FILE
-    if own is not None and own.is_file():
-        if is_trusted(own, state):
-            found |= {server.name: server for server in read(own, env)}
+    for path, used in files(repository, state, env):
+        if used:
+            found |= {server.name: server for server in read(path, env)}
         else:
             say(
                 f"{PROJECT_FILE} of the repository is not used: see `m3agent mcp list`, then `m3agent mcp trust`"
             )
+    found |= {server.name: server for server in passed_on}
     return tuple(found[name] for name in sorted(found))
 
 
@@ -180,7 +186,7 @@ def _text(path: Path) -> str:
     return data.decode(errors="surrogateescape")
 
 
-def passed_on(servers: Iterable[Any]) -> list[McpServer]:
+def from_editor(servers: Iterable[Any]) -> list[McpServer]:
     """Those that an editor names in `session/new`, as the protocol's SDK has them. Of kinds unknown here none."""
     found = []
     for server in servers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +22,9 @@ def own_schemas() -> list[dict[str, Any]]:
 
 
 class Others(Protocol):
-    """Tools of other programs, which work outside the sandbox."""
+    """Tools of other programs, which work outside the sandbox. schemas: the entries of a request's `tools` for them."""
+
+    schemas: list[dict[str, Any]]
 
     async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
         """Exactly one result, also where nobody can carry the call out. The whole answer may be kept in `log`."""
@@ -33,21 +34,15 @@ class Others(Protocol):
 class Toolset:
     """The tools over one sandbox. `folder` gets each call's whole output, in a file named by the call's number.
 
-    other_schemas: the entries of a request's `tools` for others' tools; they stand after ours. others: who carries those
-    out, None where nobody does any more.
+    The tools of others stand after ours.
     """
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        folder: Path,
-        other_schemas: Sequence[dict[str, Any]] = (),
-        others: Others | None = None,
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, others: Others | None = None) -> None:
         self._sandbox = sandbox
         self._folder = folder
         self._by_name = {tool.name: tool for tool in TOOLS}
         self._others = others
+        other_schemas = [] if others is None else others.schemas
         self.other_names = [schema["function"]["name"] for schema in other_schemas]
         self.schemas = [*own_schemas(), *other_schemas]
         """The `tools` list of a request: the same as long as the session lasts, for it is part of the prompt's prefix."""
@@ -62,8 +57,9 @@ class Toolset:
         Raises:
             SandboxError: the sandbox is gone or full on the host's side: not something to show a model.
         """
-        tool, is_other = self._by_name.get(name), name in self.other_names
-        if tool is None and not is_other:
+        tool = self._by_name.get(name)
+        others = self._others if name in self.other_names else None
+        if tool is None and others is None:
             names = ", ".join([*self._by_name, *self.other_names])
             return refusal(f"there is no tool '{name}': the tools are {names}")
         if arguments is None:
@@ -72,9 +68,8 @@ class Toolset:
             )
         log = self._folder / f"{number:04d}.log"
         if tool is None:
-            if self._others is None:
-                return refusal(f"{name}: this tool is not there any more")
-            return await self._others.call(name, arguments, log)
+            assert others is not None
+            return await others.call(name, arguments, log)
         try:
             valid = tool.arguments.model_validate(arguments)
         except ValidationError as error:

@@ -43,7 +43,7 @@ from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import FAILURES
-from m3agent.agent.mcp_config import passed_on
+from m3agent.agent.mcp_config import from_editor
 from m3agent.agent.other_tools import is_installed
 from m3agent.agent.settings import state_dir
 
@@ -79,12 +79,13 @@ class Agent:
 
     async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
         """Who we are and what we can do."""
+        mcp = is_installed()
         return InitializeResponse(
             protocol_version=min(protocol_version, PROTOCOL_VERSION),
             agent_info=Implementation(name="m3agent", title="m3agent", version=__version__),
             agent_capabilities=AgentCapabilities(
                 load_session=True,
-                mcp_capabilities=McpCapabilities(http=is_installed(), sse=is_installed()),
+                mcp_capabilities=McpCapabilities(http=mcp, sse=mcp),
                 prompt_capabilities=PromptCapabilities(image=True, embedded_context=True),
                 session_capabilities=SessionCapabilities(
                     list=SessionListCapabilities(),
@@ -187,7 +188,7 @@ class Agent:
 
     def _open(self, kept: OpenSession, mcp: McpServers | None) -> ClientSession:
         assert self._client is not None
-        session = ClientSession(self._client, kept, state_dir(os.environ), passed_on(mcp or ()))
+        session = ClientSession(self._client, kept, state_dir(os.environ), from_editor(mcp or ()))
         self._sessions[session.id] = session
         return session
 

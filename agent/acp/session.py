@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +33,7 @@ from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import rebased, resume_point
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import LOG, Line, read_log
-from m3agent.agent.settings import Settings, load_settings
+from m3agent.agent.settings import load_settings
 from m3agent.agent.workspaces import workspace_of
 from m3agent.tools.mcp.server import McpServer
 
@@ -118,13 +118,18 @@ class ClientSession:
             session.listen(sender.count)
             images = fitting(asked.images, updates.note)
             issue = dataclasses.replace(asked.issue(), images=images)
-            servers = configured(repository, settings, self.state, os.environ, updates.note)
+            passed_on = self.mcp
+            if passed_on and settings.mcp and not is_installed():
+                updates.note(
+                    "the MCP servers that the editor passes on are left out: they need pip install 'm3agent[mcp]'"
+                )
+                passed_on = ()
             request = FixRequest(
                 issue,
                 repository,
                 settings,
                 resume=point,
-                mcp=self._with_passed_on(servers, settings, updates.note),
+                mcp=configured(repository, settings, self.state, os.environ, updates.note, passed_on),
                 may_call=functools.partial(self._may_call, sender),
             )
             result = await fix(
@@ -134,19 +139,6 @@ class ClientSession:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
         return result
-
-    def _with_passed_on(
-        self, servers: Sequence[McpServer], settings: Settings, say: Callable[[str], None]
-    ) -> tuple[McpServer, ...]:
-        """Those of files and those of the client, whose own come before others of the same name."""
-        if not self.mcp or not settings.mcp:
-            return tuple(servers)
-        if not is_installed():
-            say(
-                "the MCP servers that the editor passes on are left out: they need pip install 'm3agent[mcp]'"
-            )
-            return tuple(servers)
-        return tuple({server.name: server for server in (*servers, *self.mcp)}.values())
 
     async def _hand_over(
         self, repository: Repository, result: FixResult, change: Change, sender: _Sender

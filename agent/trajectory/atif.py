@@ -20,7 +20,6 @@ from m3agent.agent.trajectory.history import (
     text_in,
 )
 from m3agent.agent.trajectory.story import Call, Story, Turn, tell
-from m3agent.tools.registry import own_schemas
 
 SCHEMA = "ATIF-v1.8"
 COUNTS = ("turns", "calls", "reasoning_tokens")
@@ -262,7 +261,7 @@ def _agent(story: Story) -> dict[str, Any]:
         "name": "m3agent",
         "version": log.text(started, "m3agent") or "unknown",
         "model_name": log.text(endpoint, "model") or None,
-        "tool_definitions": [*own_schemas(), *clean(story.other_tools)] if same else None,
+        "tool_definitions": story.tools if same else None,
         "extra": _some(extra) or None,
     }
     return _some(values)

@@ -13,7 +13,6 @@ from m3agent.agent.session_log import Line
 from m3agent.agent.trajectory.clean import clean, clean_text
 from m3agent.agent.trajectory.history import clean_first, logged_messages, proven, sent_messages
 from m3agent.agent.trajectory.story import Story, tell
-from m3agent.tools.registry import own_schemas
 
 
 def to_sft(events: Iterable[Line], messages: Sequence[Message] | None = None) -> dict[str, Any] | None:
@@ -38,7 +37,7 @@ def to_sft(events: Iterable[Line], messages: Sequence[Message] | None = None) ->
         cleaned[1]["content"] = clean_first(log.text(conversation[1], "content"), story)
     return {
         "messages": cleaned,
-        "tools": json.dumps([*own_schemas(), *clean(story.other_tools)], ensure_ascii=True),
+        "tools": json.dumps(clean(story.tools), ensure_ascii=True),
         **clean(_origin(story, included)),
     }
 

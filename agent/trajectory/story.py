@@ -14,6 +14,7 @@ from m3agent.agent import session_log as log
 from m3agent.agent.context.output import shown
 from m3agent.agent.events import VERSION
 from m3agent.agent.session_log import Line
+from m3agent.tools.registry import own_schemas
 
 
 @dataclass
@@ -93,6 +94,11 @@ class Story:
     """Every `turn.started`, answered or not."""
     unread: int = 0
     whole: bool = True
+
+    @property
+    def tools(self) -> list[Any]:
+        """What was offered, if this version of m3agent offered it: ours, and those of others."""
+        return [*own_schemas(), *self.other_tools]
 
     def told(self, index: int) -> str:
         """What the gate told the model after a turn; empty when nothing, or when no request came after it."""

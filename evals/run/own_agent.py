@@ -24,8 +24,8 @@ STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "OPENAI_API_KEY")
 """Not for the agent: with a token it might look the fix up, and the server's key is passed on by another name."""
 FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "api_key", "mcp")
-"""Settings that the runner decides on: where it runs (the image says so), no network and no
-tools of others, one attempt at a time, no questions."""
+"""Settings that the runner decides on: where it runs (the image says so), no network and no tools of others, one attempt at a
+time, no questions."""
 MACHINE_EXITS = (EnvironmentFault.exit_code, MODEL_SERVER_EXIT)
 REFUSED_PATCH = "PathEscapes"
 """The error of the sandbox that is the agent's own doing: its patch leads out of the work tree, or into git's files."""

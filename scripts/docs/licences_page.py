@@ -55,17 +55,6 @@ PURPOSES = {
     "uvicorn": "the server of the embedded engine",
 }
 """What the packages that we name ourselves are for; the others are there for those that need them."""
-EXTRAS = {
-    "": "The base installation",
-    "verify": "`m3agent[verify]`",
-    "outlines": "`m3agent[outlines]`",
-    "official": "`m3agent[official]`",
-    "data": "`m3agent[data]`",
-    "ray": "`m3agent[ray]`",
-    "acp": "`m3agent[acp]`",
-    "mcp": "`m3agent[mcp]`",
-    "serve": "`m3agent[serve]`",
-}
 UNKNOWN = "not stated"
 # As metadata had it before licence expressions: a classifier or a word of somebody's own for what SPDX names.
 SPDX = {
@@ -202,7 +191,8 @@ def page(known: dict[str, str] | None = None) -> str:
     """Return the text of the page; raises as `rows` does."""
     parts = [HEAD]
     for extra, names in sections().items():
-        parts += [f"## {EXTRAS[extra]}\n", "| package | licence | what it is for |\n|---|---|---|"]
+        title = f"`m3agent[{extra}]`" if extra else "The base installation"
+        parts += [f"## {title}\n", "| package | licence | what it is for |\n|---|---|---|"]
         parts += [*rows(names, known), ""]
     return "\n".join(parts)
 

@@ -76,7 +76,9 @@ class Received:
         return json.loads(self.body)
 
 
-class _Server(uvicorn.Server):
+class QuietServer(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # the test run keeps its own
@@ -94,7 +96,7 @@ class MisbehavingServer:
         self._arrival = threading.Condition()
         app = Starlette(routes=[Route("/{path:path}", self._handle, methods=["GET", "POST"])])
         config = uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=1)
-        self._server = _Server(config)
+        self._server = QuietServer(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._ready = threading.Event()
         started = self._server.startup

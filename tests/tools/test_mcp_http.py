@@ -14,26 +14,20 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from m3agent.agent.context.text import harmless
 from m3agent.tools.mcp import connection
 from m3agent.tools.mcp.server import McpServer
-from m3agent.tools.mcp.servers import McpServers
+from tests.servers.misbehaving import QuietServer
+from tests.tools.test_mcp_servers import opened
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 KEY = "Bearer sesame"
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield  # the test run keeps its own
 
 
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[str]:
     """The address of an app, on loopback."""
     config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
-    server = _Server(config)
+    server = QuietServer(config)
     task = asyncio.create_task(server.serve())
     until = time.monotonic() + 60
     while not server.started:
@@ -64,13 +58,6 @@ def the_sdks(way: str) -> App:
             await inner(scope, receive, send)
 
     return app
-
-
-@contextlib.asynccontextmanager
-async def opened(tmp_path: Path, server: McpServer) -> AsyncIterator[tuple[McpServers, list[str]]]:
-    said: list[str] = []
-    async with McpServers([server], tmp_path, said.append, harmless) as servers:
-        yield servers, said
 
 
 @pytest.mark.parametrize("way", ["http", "sse"])
