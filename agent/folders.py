@@ -18,12 +18,8 @@ def state_path(env: Mapping[str, str]) -> str:
     $M3AGENT_STATE, else $XDG_STATE_HOME/m3agent, else ~/.local/state/m3agent.
     Raises `EnvironmentFault` when it cannot be made or written.
     """
-    base = _xdg(env, "XDG_STATE_HOME", ".local/state")
-    if chosen := env.get("M3AGENT_STATE"):
-        path = os.path.abspath(chosen)
-    elif base:
-        path = f"{base}/m3agent"
-    else:
+    path = state_folder(env)
+    if path is None:
         raise _fault("There is no home folder to keep sessions in: set M3AGENT_STATE to a folder.")
     try:
         _make(path)
@@ -36,6 +32,14 @@ def state_path(env: Mapping[str, str]) -> str:
             f"The folder {path} for sessions cannot be written: set M3AGENT_STATE to another folder."
         )
     return path
+
+
+def state_folder(env: Mapping[str, str]) -> str | None:
+    """Where `state_path` is, whether it exists or not; None when there is no home folder."""
+    if chosen := env.get("M3AGENT_STATE"):
+        return os.path.abspath(chosen)
+    base = _xdg(env, "XDG_STATE_HOME", ".local/state")
+    return f"{base}/m3agent" if base else None
 
 
 def _make(path: str) -> None:

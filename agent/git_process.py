@@ -1,53 +1,28 @@
-"""Starts git so that a repository cannot start programs through it, with nothing imported for it."""
+"""Starts git beside what we do ourselves, with nothing imported for it."""
 
 from __future__ import annotations
 
 import os
 
-SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-"""A hook or a monitor program named in the repository's configuration must not start because we look at it."""
-
-# GIT_DIR, GIT_INDEX_FILE and their kin (set inside hooks) would point git at another repository than the one
-# named; only the variables of these families say nothing about which repository is meant.
-_KEPT = (
-    "GIT_ASKPASS",
-    "GIT_AUTHOR_",
-    "GIT_CEILING_DIRECTORIES",
-    "GIT_COMMITTER_",
-    "GIT_CONFIG_",
-    "GIT_EXEC_PATH",
-    "GIT_HTTP_",
-    "GIT_PROXY_",
-    "GIT_SSH",
-    "GIT_SSL_",
-)
-
-
-def environment() -> dict[str, str]:
-    """The environment for git: ours without what names another repository, with no prompt and no lock taken."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GIT_") or name.startswith(_KEPT)
-    }
-    return env | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+from m3agent.agent.host_git import SAFE, environment, find
 
 
 class GitProcess:
-    """One git command that runs while we do something else.
+    """One git command, in the repository that `where` lies in, that runs while we do something else.
 
-    Raises OSError when git cannot be started. What it writes to standard error is not kept: whoever needs the words
-    runs the command again by `repository.git`.
+    What it writes to standard error is not kept: whoever needs the words runs the command again by `repository.git`.
+    Raises OSError when git cannot be started, and what `host_git.find` raises.
     """
 
     def __init__(self, where: str, *args: str) -> None:
+        env = environment(find(where))
         # Into memory, not a pipe: git need not wait until we read.
         output = os.memfd_create("git", os.MFD_CLOEXEC)
         try:
             self._pid = os.posix_spawnp(
                 "git",
                 ["git", *SAFE, "-C", where, *args],
-                environment(),
+                env,
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),

@@ -1,7 +1,8 @@
 """The remote `origin`: what branches it has, and how one more is pushed to it. Never forced, nothing else, no hooks.
 
-This is the user's own push: credentials, proxies and ssh are as git's configuration has them, that of the repository's
-`.git/config` included. Nobody is asked for anything on the terminal, and what takes too long is ended.
+This is the user's own push: credentials, proxies and ssh are as the user's configuration of git has them. Of the
+repository's `.git/config` count the addresses of remotes and the headers that some keep their key in. Nobody is asked for
+anything on the terminal, and what takes too long is ended.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from typing import IO
 
 from m3agent.agent.errors import EnvironmentFault, PermissionRefused
-from m3agent.agent.git_process import SAFE, environment
+from m3agent.agent.host_git import SAFE, environment, find
 from m3agent.agent.repository import GitCommandFailed, Repository
+from m3agent.sandbox.start_process import start_process
 
 SECONDS = 60.0
 """Wall time of one exchange with the remote."""
@@ -114,44 +116,36 @@ async def _git(repository: Repository, command: str, *args: str) -> tuple[int, s
 
     Raises `EnvironmentFault` where it cannot be started or does not end within `SECONDS`.
     """
+    where = repository.root or repository.git_dir
+    env = environment(await asyncio.to_thread(find, str(where), remote=True), remote=True)
     # Files, not pipes: a helper that stays behind (a cache of credentials, ssh's master) may hold its end open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
+        try:
+            process = await start_process(
                 "git",
                 *SAFE,
                 command,
                 *args,
-                cwd=repository.root or repository.git_dir,
-                env=environment(),
+                cwd=where,
+                env=env,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=said,
                 start_new_session=True,  # no terminal for ssh to ask on, and one group to end
             )
-        )
+        except OSError as error:
+            raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
         try:
-            # cancelled while it starts, asyncio would end git alone and leave what git has started
-            process = await asyncio.shield(starting)
             code = await asyncio.wait_for(process.wait(), SECONDS)
         except TimeoutError:
             raise EnvironmentFault(
                 f"origin did not answer 'git {command}' within {SECONDS:g} seconds"
             ) from None
-        except OSError as error:
-            raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
         finally:
-            await _end(starting)
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
         return code, _text(out), _text(said)
-
-
-async def _end(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Kill a command and all that it started, unless it has ended."""
-    with contextlib.suppress(OSError):
-        process = await starting
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
 
 
 def _text(file: IO[bytes]) -> str:

@@ -1,7 +1,8 @@
 """Opens the repository to work on and answers questions about it through git, changing nothing.
 
-This is git as its user has set it up: whose repositories are trusted, what is ignored, how lines end. The trees of
-sandboxes are never read this way; for them there is `m3agent.sandbox.git`, which knows no configuration at all.
+This is git as its user has set it up: whose repositories are trusted, what is ignored, how lines end. Of what the
+repository's own configuration says, only data counts (`host_git`). The trees of sandboxes are never read this way; for
+them there is `m3agent.sandbox.git`, which knows no configuration at all.
 """
 
 import os
@@ -17,7 +18,8 @@ from typing import NamedTuple
 
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
-from m3agent.agent.git_process import SAFE, environment
+from m3agent.agent.git_config import no_git
+from m3agent.agent.host_git import SAFE, environment, find
 
 MIN_GIT = (2, 30)
 """The oldest git accepted, that of Debian 11."""
@@ -38,16 +40,19 @@ class GitCommandFailed(M3AgentError):
 
 
 def git(args: Sequence[str], *, cwd: Path, stdin: bytes | None = None, timeout: float | None = 300) -> bytes:
-    """Run `git *args` in `cwd` and return its standard output, with nothing in the repository able to start programs
-    or prompts by it (content filters excepted, which belong to reading a work tree). Blocking; `timeout` in seconds.
+    """Run `git *args` in the repository that `cwd` lies in and return its standard output. Nothing in the repository can
+    start programs or prompts by it; filters run only if the user's own configuration names them. Blocking; `timeout` in
+    seconds.
 
-    Raises `GitCommandFailed` on a non-zero exit, `EnvironmentFault` when git is missing or does not end in time.
+    Raises `GitCommandFailed` on a non-zero exit, `EnvironmentFault` when git is missing or does not end in time, and
+    what `host_git.find` raises.
     """
+    env = environment(find(str(cwd)))
     try:
         done = subprocess.run(
             ["git", *SAFE, *args],
             cwd=cwd,
-            env=environment(),
+            env=env,
             input=stdin,
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
@@ -57,15 +62,12 @@ def git(args: Sequence[str], *, cwd: Path, stdin: bytes | None = None, timeout: 
     except FileNotFoundError:
         if not cwd.is_dir():
             raise EnvironmentFault(f"The folder {cwd} is gone.") from None
-        raise EnvironmentFault(_NO_GIT) from None
+        raise no_git() from None
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(f"git {args[0]} did not end within {timeout:g} seconds in {cwd}.") from None
     if done.returncode:
         raise GitCommandFailed(args[0], done.stderr.decode(errors="replace"))
     return done.stdout
-
-
-_NO_GIT = "git is not installed: install it first (Debian and Ubuntu: apt-get install git)."
 
 
 class TreeEntry(NamedTuple):
@@ -81,13 +83,15 @@ class TreeEntry(NamedTuple):
 class Repository:
     """A git repository as it was when opened.
 
-    `root` is the work tree's folder (None when bare), `head` the id of the commit checked out, `branch` its branch
+    `root` is the work tree's folder (None when bare), `git_dir` its git folder, `common_dir` the one that linked work
+    trees share (else the same), `head` the id of the commit checked out, `branch` its branch
     (None when detached). Paths handed out are relative to the root, with `/`; bytes that are not UTF-8 appear as
     surrogate escapes, as everywhere in Python's file functions.
     """
 
     root: Path | None
     git_dir: Path
+    common_dir: Path
     head: str
     branch: str | None
     bare: bool
@@ -154,14 +158,21 @@ def open_repository(path: Path) -> Repository:
         raise UsageError(f"There is no folder {path}: give the repository's folder.")
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder: give the repository's folder.")
-    root, git_dir, bare = _discover(path.resolve())
+    found = find(str(path))
+    if found is None:
+        raise UsageError(
+            f"{path.resolve()} is not in a git repository: give a repository's folder, "
+            "or make it one ('git init', 'git add -A', 'git commit')."
+        )
+    root, git_dir = None if found.root is None else Path(found.root), Path(found.git_dir)
     where = root or git_dir
     try:
         said = git(["rev-parse", "--is-shallow-repository"], cwd=where).decode().strip()
     except GitCommandFailed as error:
-        raise _refused(error, where) from None
+        raise _damaged(error, where) from None
     branch = _branch(where)
-    return Repository(root, git_dir, _head(where, branch), branch, bare, said == "true")
+    head = _head(where, branch)
+    return Repository(root, git_dir, Path(found.common_dir), head, branch, root is None, said == "true")
 
 
 def origin_url(repository: Repository) -> str | None:
@@ -191,49 +202,10 @@ def git_version() -> tuple[int, ...] | None:
 def _check_git() -> None:
     version = git_version()
     if version is None:
-        raise EnvironmentFault(_NO_GIT)
+        raise no_git()
     if version < MIN_GIT:
         found, needed = (".".join(map(str, numbers)) for numbers in (version, MIN_GIT))
         raise EnvironmentFault(f"git {found} is too old: git {needed} or newer is needed.")
-
-
-def _discover(path: Path) -> tuple[Path | None, Path, bool]:
-    """The work tree's folder (None when bare), the git folder, and whether it is bare."""
-    # Imported here, after git was found: GitPython's import fails without git, and takes a while.
-    from git import Repo
-    from git.exc import InvalidGitRepositoryError, NoSuchPathError
-
-    try:
-        with Repo(path, search_parent_directories=True, expand_vars=False) as repo:
-            git_dir = Path(repo.git_dir).resolve()
-            root = None if repo.working_tree_dir is None else Path(repo.working_tree_dir).resolve()
-    except (InvalidGitRepositoryError, NoSuchPathError):
-        if damaged := next(
-            (folder / ".git" for folder in (path, *path.parents) if (folder / ".git").exists()), None
-        ):
-            raise EnvironmentFault(
-                f"{damaged} is not a usable git folder (incomplete or damaged): run 'git fsck' there or clone afresh."
-            ) from None
-        raise UsageError(
-            f"{path} is not in a git repository: give a repository's folder, "
-            "or make it one ('git init', 'git add -A', 'git commit')."
-        ) from None
-    if root is not None:
-        _check_root(root)
-    return root, git_dir, root is None
-
-
-def _check_root(root: Path) -> None:
-    """Refuse a work tree that git would place elsewhere: core.worktree of a hostile repository may name any folder."""
-    try:
-        said = Path(os.fsdecode(git(["rev-parse", "--show-toplevel"], cwd=root).removesuffix(b"\n")))
-    except GitCommandFailed as error:
-        raise _refused(error, root) from None
-    if said.resolve() != root:
-        raise EnvironmentFault(
-            f"The repository at {root} names another folder as its work tree (core.worktree is {said}): "
-            "remove that setting, or open the repository from that folder."
-        )
 
 
 def _branch(where: Path) -> str | None:
@@ -261,20 +233,6 @@ def _ref_exists(where: Path, ref: str) -> bool:
     # Asked by pattern, which tells a reference that is absent from one that points at nothing.
     listed = git(["for-each-ref", "--format=%(refname)", ref], cwd=where)
     return ref.encode() in listed.splitlines()
-
-
-def _refused(error: GitCommandFailed, where: Path) -> M3AgentError:
-    if "dubious ownership" in error.stderr:
-        return EnvironmentFault(
-            f"The repository at {where} belongs to another user and git refuses it: if you trust it, run "
-            f"'git config --global --add safe.directory {where}'."
-        )
-    if "must be run in a work tree" in error.stderr:
-        return EnvironmentFault(
-            f"The repository at {where} names another folder as its work tree (core.worktree): "
-            "remove that setting, or open the repository from that folder."
-        )
-    return _damaged(error, where)
 
 
 def _damaged(error: GitCommandFailed, where: Path) -> EnvironmentFault:

@@ -31,8 +31,7 @@ def workspace_of(repository: Repository, folder: Path) -> Workspace:
 
 def objects_of(repository: Repository) -> Path:
     """The folder with the repository's objects."""
-    objects = os.fsdecode(repository.git("rev-parse", "--git-path", "objects").removesuffix(b"\n"))
-    return ((repository.root or repository.git_dir) / objects).resolve()
+    return (repository.common_dir / "objects").resolve()
 
 
 @contextlib.contextmanager

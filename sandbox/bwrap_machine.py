@@ -23,6 +23,7 @@ from m3agent.sandbox.base import ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.image import ETC, HOST_FOLDERS, host_python_usable, usr_links
+from m3agent.sandbox.start_process import start_process
 
 FIRST_USER = 0x70000000
 """Users that no Linux system gives to anyone begin here (systemd's "Users, Groups, UIDs and GIDs"): as root, each
@@ -167,7 +168,7 @@ class BwrapMachine:
         etc = _etc()
         try:
             argv = command(self.limits, etc)
-            process = await asyncio.create_subprocess_exec(
+            process = await start_process(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

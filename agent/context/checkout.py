@@ -1,4 +1,4 @@
-"""Which repository is packed: found in the time of one git command where it is an ordinary clone."""
+"""Which repository is packed: found in the time of one git command where it has a work tree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 
 from m3agent.agent.context.files import LIST, Listing, git_output, parse_listing
 from m3agent.agent.git_process import GitProcess
+from m3agent.agent.host_git import find
 
 
 class Checkout:
@@ -47,25 +48,22 @@ class Checkout:
 
 
 def quick_checkout(folder: str) -> Checkout | None:
-    """The ordinary clone that `folder` lies in; None for anything else, which `repository.open_repository` looks into.
+    """The work tree that `folder` lies in, if it has a commit; None for anything else and where there is no git, which
+    `repository.open_repository` looks into.
 
-    Raises OSError when git cannot be started.
+    Raises what `host_git.find` raises.
     """
-    listing = GitProcess(folder, *LIST)  # on the other core meanwhile
-    out = GitProcess(
-        folder,
-        "rev-parse",
-        "--is-shallow-repository",
-        "--show-toplevel",
-        "--absolute-git-dir",
-        "HEAD^{commit}",
-    ).output()
+    git = find(folder)
+    if git is None or git.root is None:
+        return None
+    try:
+        listing = GitProcess(git.root, *LIST)  # on the other core meanwhile
+    except OSError:
+        return None
+    out = GitProcess(git.root, "rev-parse", "--is-shallow-repository", "HEAD^{commit}").output()
     lines = os.fsdecode(out or b"").split("\n")
-    if len(lines) == 5:
-        shallow, root, git_dir, head, _ = lines
-        # A hostile repository's core.worktree may name any folder as its own.
-        inside = os.path.realpath(folder) + "/"
-        if git_dir == os.path.realpath(f"{root}/.git") and inside.startswith(f"{root.rstrip('/')}/"):
-            return Checkout(root, git_dir, head, shallow=shallow == "true", listing=listing)
+    if len(lines) == 3:
+        shallow, head, _ = lines
+        return Checkout(git.root, git.git_dir, head, shallow=shallow == "true", listing=listing)
     listing.output()
     return None

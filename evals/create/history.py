@@ -137,13 +137,8 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> History:
         raise UsageError(f"{path} is a repository with SHA-256 ids, which is not read: convert it to SHA-1.")
     store = TreeStore(scratch / "history.git", objects_of(repository))
     if repository.shallow:
-        shutil.copyfile(_inside(repository, "shallow"), store.git_dir / "shallow")
+        shutil.copyfile(repository.common_dir / "shallow", store.git_dir / "shallow")
     return History(store, repository.head, name or _name(repository), _tags(repository))
-
-
-def _inside(repository: Repository, name: str) -> Path:
-    found = repository.git("rev-parse", "--git-path", name).decode(errors="surrogateescape").strip()
-    return (repository.root or repository.git_dir) / found
 
 
 def _tags(repository: Repository) -> bytes:

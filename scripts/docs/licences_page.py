@@ -33,7 +33,7 @@ PURPOSES = {
     "charset-normalizer": "files that are not in UTF-8",
     "datasets": "data sets on the hub",
     "docker": "the Docker engine's API",
-    "gitpython": "the state of a work tree",
+    "gitpython": "where a linked work tree or a submodule has its git folder",
     "httpx2": "HTTP",
     "jinja2": "pages of HTML",
     "kitoken": "exact counts of tokens",

@@ -13,7 +13,7 @@ from m3agent.agent.repository import open_repository
 from m3agent.sandbox.errors import PathEscapes
 from tests.abuse.box import Box
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 MakeRepo = Callable[..., Path]
 HOOKS = ["pre-commit", "post-checkout", "post-index-change", "post-commit", "post-merge", "pre-applypatch", "reference-transaction", "fsmonitor-watchman", "pre-push"]  # fmt: skip

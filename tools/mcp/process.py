@@ -19,6 +19,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
+from m3agent.sandbox.start_process import start_process
 from m3agent.tools.mcp.server import McpServer
 
 MOST_LINE = 16 << 20
@@ -49,7 +50,7 @@ class ServerProcess:
     @classmethod
     async def start(cls, server: McpServer, log: Path) -> ServerProcess:
         """Start it. What it says on standard error goes to the log. Raises OSError."""
-        process = await asyncio.create_subprocess_exec(
+        process = await start_process(
             *server.command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

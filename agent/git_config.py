@@ -1,0 +1,250 @@
+"""Which keys of a repository's configuration git may see on the host: those that are plain data.
+
+`host_git` finds a repository and imports this only where something is to be written or refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fnmatch
+import os
+import shutil
+import subprocess
+import tempfile
+
+from m3agent.agent.context.cache import write_file
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.agent.folders import state_path
+from m3agent.agent.host_git import FOLDER, LINKED, SAFE, environment, first_line, read_regular
+
+_ALLOWED = (
+    "core.autocrlf",
+    "core.eol",
+    "core.filemode",
+    "core.ignorecase",
+    "core.logallrefupdates",
+    "core.precomposeunicode",
+    "core.repositoryformatversion",
+    "core.safecrlf",
+    "core.sparsecheckout",
+    "core.sparsecheckoutcone",
+    "core.symlinks",
+    "index.sparse",
+    "user.email",
+    "user.name",
+    "user.useconfigonly",
+    "branch.*.merge",
+    "branch.*.remote",
+    "remote.*.fetch",
+    "remote.*.pushurl",
+    "remote.*.url",
+)
+_FOR_REMOTES = ("http.extraheader", "http.*.extraheader")
+"""Headers that some keep their key to a server in."""
+_NOT_HEEDED = ("extensions.partialclone", "extensions.worktreeconfig")
+"""The first makes git fetch by itself, the second makes it read another file of keys. All other extensions say how the
+repository is stored; git refuses those it does not know."""
+_MOST_BYTES = 4 << 20
+_SECONDS = 60.0
+
+_Keys = list[tuple[str, str | None]]
+
+
+def make(
+    root: str | None,
+    git_dir: str,
+    common_dir: str,
+    stamp: str,
+    state: str | None,
+    name: str,
+    *,
+    remote: bool,
+) -> tuple[str, bytes]:
+    """Write our common folder of that name, whose configuration may be missing or of an older `stamp`.
+
+    Returns the folder and the first line of its configuration. It lies in the folder for state, or in a private
+    temporary one where that cannot be written. Any number of processes may do this at once: the links never change,
+    and the configuration is put in place as a whole, last.
+
+    Raises:
+        EnvironmentFault: the repository's configuration cannot be read, or places the work tree elsewhere.
+    """
+    linked = git_dir != common_dir
+    keys = _read(f"{common_dir}/config", git_dir)
+    # A linked work tree has neither of these from the configuration that it shares.
+    own = [] if linked else [(key, value) for key, value in keys if key in ("core.bare", "core.worktree")]
+    if any(_is_true(value) for key, value in keys if key == "extensions.worktreeconfig"):
+        more = _read(f"{git_dir}/config.worktree", git_dir)
+        keys, own = keys + more, own + more
+    bare = root is None
+    for key, value in own:
+        if key == "core.bare":
+            bare = root is None or _is_true(value)
+        if key == "core.worktree" and os.path.realpath(os.path.join(git_dir, value or "")) != root:
+            raise EnvironmentFault(
+                f"The repository at {root or git_dir} names another folder as its work tree (core.worktree is {value}): "
+                "remove that setting, or open the repository from that folder."
+            )
+    line = first_line(stamp, bare=bare)
+    allowed = _ALLOWED + _FOR_REMOTES if remote else _ALLOWED
+    content = line + b"\n" + b"".join(_line(key, value) for key, value in keys if _is_data(key, allowed))
+    try:
+        folder = _folder(state, name)
+        _fill(folder, common_dir, content)
+    except (OSError, EnvironmentFault):
+        folder = _temporary(name)
+        _fill(folder, common_dir, content)
+    return folder, line
+
+
+def _folder(state: str | None, name: str) -> str:
+    if state is None:
+        raise FileNotFoundError
+    base = f"{state_path(os.environ)}/{FOLDER}"
+    for folder in (base, f"{base}/{name}"):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+    return f"{base}/{name}"
+
+
+_made: dict[str, str] = {}
+
+
+def _temporary(name: str) -> str:
+    """A folder for the time that this process runs."""
+    if not os.path.isdir(_made.get(name, "")):  # not made yet, or cleared away since
+        _made[name] = tempfile.mkdtemp(prefix="m3agent-git-")
+        atexit.register(shutil.rmtree, _made[name], ignore_errors=True)
+    return _made[name]
+
+
+def _fill(folder: str, common_dir: str, config: bytes) -> None:
+    for name in LINKED:
+        with contextlib.suppress(FileExistsError):
+            os.symlink(f"{common_dir}/{name}", f"{folder}/{name}")
+    write_file(f"{folder}/config", config)
+
+
+def _read(path: str, git_dir: str) -> _Keys:
+    """The keys of a configuration file in their order, read by git as a mere file; none where there is no file."""
+    if not os.path.lexists(path):
+        return []
+    content = read_regular(path, _MOST_BYTES + 1)
+    if content is None or len(content) > _MOST_BYTES:
+        raise damaged(path)
+    try:
+        done = subprocess.run(
+            ["git", *SAFE, "config", "--file", "-", "--no-includes", "--null", "--list"],
+            cwd="/",
+            env=environment(None),
+            input=content,
+            capture_output=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise damaged(path) from None
+    except OSError:
+        raise no_git() from None
+    if done.returncode:
+        said = _words(done.stderr).replace("standard input", path)
+        raise EnvironmentFault(
+            f"The repository at {git_dir} cannot be used (git says: {said}): "
+            "repair it with the help of 'git fsck', or clone it afresh."
+        )
+    keys: _Keys = []
+    for entry in os.fsdecode(done.stdout).split("\0"):
+        key, equals, value = entry.partition("\n")
+        if key:
+            keys.append((key, value if equals else None))
+    return keys
+
+
+def _is_data(key: str, allowed: tuple[str, ...]) -> bool:
+    if key.startswith("extensions."):
+        return key not in _NOT_HEEDED
+    # Section and last part are in lower case; what is between them may be anything, dots included.
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed)
+
+
+def _line(key: str, value: str | None) -> bytes:
+    """A key as git reads it back."""
+    section, _, rest = key.partition(".")
+    subsection, dot, name = rest.rpartition(".")
+    head = f'[{section} "{_escaped(subsection)}"]' if dot else f"[{section}]"
+    said = name if value is None else f'{name} = "{_escaped(value)}"'
+    return os.fsencode(f"{head}\n\t{said}\n")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _is_true(value: str | None) -> bool:
+    """Whether git takes a value for true: a key without one is."""
+    if value is None:
+        return True
+    return value.lower() in ("true", "yes", "on") or (value.isdecimal() and int(value) != 0)
+
+
+def ask_git_about_owner(where: str, git_dir: str) -> None:
+    """Have git decide about a repository of another user: by its own rule, and by the user's `safe.directory`.
+
+    This alone lets git find the repository by itself. It reads its configuration only once it trusts it, and the
+    command starts nothing.
+
+    Raises:
+        EnvironmentFault: git refuses it.
+    """
+    env = environment(None)
+    del env["GIT_DIR"]
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", "rev-parse", "--absolute-git-dir"],
+            cwd=where,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        raise damaged(where) from None
+    if done.returncode and b"dubious ownership" not in done.stderr:
+        raise EnvironmentFault(
+            f"The repository at {where} cannot be used (git says: {_words(done.stderr)}): "
+            "repair it with the help of 'git fsck', or clone it afresh."
+        )
+    if done.returncode or os.path.realpath(os.fsdecode(done.stdout.removesuffix(b"\n"))) != git_dir:
+        raise EnvironmentFault(
+            f"The repository at {where} belongs to another user and git refuses it: if you trust it, run "
+            f"'git config --global --add safe.directory {where}'."
+        )
+
+
+def no_git() -> M3AgentError:
+    """There is no git to start."""
+    return EnvironmentFault(
+        "git is not installed: install it first (Debian and Ubuntu: apt-get install git)."
+    )
+
+
+def damaged(path: str) -> M3AgentError:
+    """What is at `path` is no git folder, or no file of one."""
+    return EnvironmentFault(
+        f"{path} is not a usable git folder (incomplete or damaged): run 'git fsck' there or clone afresh."
+    )
+
+
+def bare_inside(path: str, root: str) -> M3AgentError:
+    """A bare repository among another one's files may have come with them, and nobody asked for it."""
+    return UsageError(
+        f"{path} is a bare repository inside the work tree of {root}: give the folder {root}, or a clone of the bare "
+        "repository that lies elsewhere."
+    )
+
+
+def _words(stderr: bytes) -> str:
+    said = next((line for line in stderr.decode(errors="replace").splitlines() if line.strip()), "no reason")
+    return said.removeprefix("fatal: ").removeprefix("error: ").strip().rstrip(".")
