@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -65,15 +66,36 @@ class Choice:
     notes: tuple[str, ...]
 
 
-def embedded(asked: ServeRequest, environ: Mapping[str, str]) -> bool:
-    """Whether the embedded engine is meant: it was named, or nothing was and there is no GPU here."""
+def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
+    """Why the embedded engine is meant: it was named, or nothing was and there is no GPU here. None if it is not."""
     if asked.engine is not None or asked != replace(ServeRequest(), host=asked.host, port=asked.port):
-        return asked.engine == "embedded"
+        return "--engine names it" if asked.engine == "embedded" else None
     try:
         detect(environ)
     except DetectionError as error:
-        return error.none
-    return False
+        return str(error) if error.none else None
+    return None
+
+
+def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object]) -> str:
+    """What serving the embedded engine would be, as a shell takes it with all else in comments.
+
+    options: of the search, by flag; those that are None were not given.
+    """
+    port = asked.port or "PORT"
+    argv = ["m3agent", "serve", "--engine", "embedded", "--host", asked.host, "--port", str(asked.port)]
+    for flag, value in options.items():
+        argv += [] if value is None else [flag, str(value)]
+    host = f"[{asked.host}]" if ":" in asked.host else asked.host
+    lines = [
+        "m3agent: the engine embedded, a search for small repairs that needs no GPU and is not M3",
+        f"why: {why}",
+        f"address: http://{host}:{port}/v1, for this machine only"
+        + ("" if asked.port else "; PORT is a free one, which it says when it starts"),
+        "next: start it with the command below; 'm3agent fix ISSUE' in a repository then finds it",
+        "or: 'm3agent fix ISSUE --engine embedded' starts it for one fix",
+    ]
+    return "".join(f"# {line}\n" for line in lines) + shlex.join(argv) + "\n"
 
 
 def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:

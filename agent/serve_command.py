@@ -155,9 +155,14 @@ def serve(
             from m3agent.agent.servers_command import detached
 
             raise typer.Exit(detached(sys.argv, state))
-        if serve_choice.embedded(asked, os.environ):
+        if why := serve_choice.why_embedded(asked, os.environ):
             from m3agent.serving.embedded.repair import Budget
 
+            _refuse_other_machines(host)
+            if dry_run:
+                given = {"--seed": seed or None, "--candidates": candidates}
+                print_bytes(serve_choice.dry_run_embedded(asked, why, given).encode())
+                return
             run(_embedded(host, port, Budget.chosen(candidates, seed), state))
         elif dry_run:
             print_bytes(serve_choice.dry_run(asked, os.environ).encode())
@@ -179,18 +184,23 @@ async def _serve(asked: ServeRequest, state: Path) -> None:
             raise ServerFault(str(error)) from None
 
 
-async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
-    import asyncio
-
-    from m3agent.agent.errors import EnvironmentFault, UsageError
-    from m3agent.serving.embedded.server import EmbeddedServer
+def _refuse_other_machines(host: str) -> None:
+    from m3agent.agent.errors import UsageError
     from m3agent.serving.http import is_loopback
-    from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
 
     if not is_loopback(host):
         raise UsageError(
             f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
         )
+
+
+async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
+    import asyncio
+
+    from m3agent.agent.errors import EnvironmentFault
+    from m3agent.serving.embedded.server import EmbeddedServer
+    from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
+
     try:
         async with EmbeddedServer(host=host, port=port, budget=budget) as server:
             folder = new_folder(state)
