@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,21 +18,33 @@ from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.serving.http import is_local
 from m3agent.serving.prices import server_price
 
-REPOSITORY_MAY_SET = frozenset(
-    {
-        "model",
-        "thinking",
-        "context_budget",
-        "max_turns",
-        "max_minutes",
-        "max_tokens",
-        "max_cost",
-        "memory",
-        "cpus",
-    }
-)
-"""What a repository's own file may set. It is written by strangers: it never says where its content goes, with which
-key, what runs outside the sandbox, or what the sandbox is made of."""
+
+def _bytes(size: object) -> float:
+    # It comes with the sandboxes, which most commands that read settings do not need.
+    from m3agent.sandbox.open import parse_bytes
+
+    return parse_bytes(str(size))
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return value
+
+
+REPOSITORY_MAY_SET: Mapping[str, Callable[[object], float] | None] = {
+    "model": None,
+    "thinking": None,
+    "context_budget": _number,
+    "max_turns": _number,
+    "max_minutes": _number,
+    "max_tokens": _number,
+    "max_cost": _number,
+    "memory": _bytes,
+    "cpus": _number,
+}
+"""What a repository's own file may set, and for a limit how to measure it: it counts only where it is smaller than what
+the user's file or the default says. The file is written by strangers: it never says where its content goes, with which
+key, what runs outside the sandbox, or what the sandbox is made of, and it never raises what a run may use or cost."""
 
 _PREFIX = "M3AGENT_"
 _OTHER_VARIABLES = frozenset({"M3AGENT_STATE"})
@@ -166,17 +178,15 @@ class LoadedSettings:
 
 
 def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str]) -> LoadedSettings:
-    """Merge the layers for the repository at `repo_dir`; a flag that is None was not given.
+    """Merge the layers for the repository at `repo_dir`; a flag that is None was not given. A limit in the repository's
+    file counts only where it is smaller than that of the user's file or the default.
 
     Raises `UsageError` for an unknown name, a value that does not fit, a file that is not TOML, or a repository's
     file that sets what it may not.
     """
-    layers = [
-        _from_flags(flags),
-        _from_environment(env),
-        _from_repository(repo_dir),
-        _from_user(env),
-    ]
+    user = _from_user(env)
+    repository = _tighter(_from_repository(repo_dir), user)
+    layers = [_from_flags(flags), _from_environment(env), repository, user]
     values: dict[str, object] = {}
     origins = dict.fromkeys(Settings.model_fields, _DEFAULT)
     for layer in layers:
@@ -254,6 +264,17 @@ def _from_repository(repo_dir: Path) -> _Layer:
 def _from_user(env: Mapping[str, str]) -> _Layer:
     path = config_file(env)
     return _from_file(path, _parse(path, _read(path)), trusted=True) if path and path.is_file() else {}
+
+
+def _tighter(repository: _Layer, user: _Layer) -> _Layer:
+    """The repository's settings less its limits that are no smaller than the user's; None is no limit at all."""
+    layer: _Layer = {}
+    for name, (value, origin) in repository.items():
+        measure = REPOSITORY_MAY_SET[name]
+        limit = user[name][0] if name in user else Settings.model_fields[name].default
+        if measure is None or limit is None or measure(value) < measure(limit):
+            layer[name] = value, origin
+    return layer
 
 
 def _up_to_git_root(folder: Path) -> list[Path]:

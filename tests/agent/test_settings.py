@@ -62,7 +62,7 @@ def test_defaults(layers: Layers) -> None:
 
 
 def test_each_layer_beats_the_next(layers: Layers) -> None:
-    layers.own.write_text("max_turns = 3\nmax_tokens = 3\ncpus = 3\n")
+    layers.own.write_text("max_turns = 3\nmax_tokens = 3\ncpus = 3\nthinking = 'enabled'\n")
     layers.user.write_text("max_turns = 4\nmax_tokens = 4\ncpus = 4\nmodel = 'm'\n")
     loaded = layers.load({"max_turns": 1, "max_tokens": None}, M3AGENT_MAX_TURNS="2", M3AGENT_MAX_TOKENS="2")
     settings, origins = loaded.settings, loaded.origins
@@ -103,7 +103,51 @@ def test_a_broken_pyproject_of_the_project_is_not_ours(layers: Layers) -> None:
     assert f"{layers.shared} is not valid TOML" in layers.refused()
 
 
-@pytest.mark.parametrize("name", sorted(set(Settings.model_fields) - REPOSITORY_MAY_SET))
+FREE = {"model": ("mine", "theirs"), "thinking": ("enabled", "disabled")}
+"""What a repository may set to anything: the user's value, and the repository's."""
+LIMITS = {
+    "context_budget": (1000, 5000, 9000),
+    "max_turns": (9, 50, 150),
+    "max_minutes": (2.5, 30.0, 90.0),
+    "max_tokens": (1000, 5000, 90000),
+    "max_cost": (0.5, 5.0, 10.0),
+    "memory": ("900m", "2g", "8G"),
+    "cpus": (0.5, 1.0, 16.0),
+}
+"""What it may only tighten: a small, a middle and a large value, of which a default lies between the last two."""
+
+
+def test_every_setting_of_a_repository_has_its_rule() -> None:
+    assert REPOSITORY_MAY_SET.keys() == FREE.keys() | LIMITS.keys()
+
+
+@pytest.mark.parametrize("name", REPOSITORY_MAY_SET)
+def test_a_repository_only_tightens(layers: Layers, name: str) -> None:
+    def found(own: object, user: object, **env: str) -> tuple[object, str]:
+        layers.own.write_text("" if own is None else f"{name} = {json.dumps(own)}\n")
+        layers.user.write_text("" if user is None else f"{name} = {json.dumps(user)}\n")
+        row = json.loads(layers.load(**env).json())[name]
+        return row["value"], row["origin"]
+
+    own, user = str(layers.own), str(layers.user)
+    default = getattr(Settings(), name)
+    if name in FREE:
+        mine, theirs = FREE[name]
+        assert found(theirs, mine) == (theirs, own)
+        return
+    small, middle, large = LIMITS[name]
+    assert found(small, middle) == (small, own)
+    assert found(large, middle) == (middle, user)
+    assert found(middle, middle) == (middle, user)
+    assert found(middle, large) == (middle, own), "the user may raise what the default is"
+    assert found(small, None) == (small, own)
+    assert found(large, None) == ((large, own) if default is None else (default, "default"))
+    variable = f"M3AGENT_{name.upper()}"
+    for stronger in (small, large):
+        assert found(middle, None, **{variable: str(stronger)}) == (stronger, variable)
+
+
+@pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - REPOSITORY_MAY_SET.keys()))
 def test_a_repository_may_not_set_what_concerns_the_host(layers: Layers, name: str) -> None:
     layers.own.write_text(f"max_turns = 2\n{name} = 'x'\n")
     assert f"{layers.own}:2: a repository's own file may not set {name}" in layers.refused()
@@ -113,7 +157,7 @@ def test_a_repository_may_not_set_what_concerns_the_host(layers: Layers, name: s
 
 
 def test_what_concerns_the_host_is_exactly_this() -> None:
-    assert set(Settings.model_fields) - REPOSITORY_MAY_SET == {
+    assert Settings.model_fields.keys() - REPOSITORY_MAY_SET.keys() == {
         "endpoint",
         "engine",
         "api_key",
@@ -294,6 +338,7 @@ def test_a_state_dir_that_cannot_be_written(tmp_path: Path) -> None:
         state_dir({"M3AGENT_STATE": str(tmp_path)})
 
 
+@pytest.mark.integration
 def test_home_unset_works(tmp_path: Path) -> None:
     code = (
         "import os, pathlib; from m3agent.agent.settings import load_settings\n"
