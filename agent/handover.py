@@ -193,7 +193,7 @@ def commit_to_branch(
             continue
         entry = patched[path]
         link = stat.S_ISLNK(entry.mode)
-        # the repository's own clean filters and line ends apply, as they would for `git add`
+        # line ends and the user's own clean filters apply, as they would for `git add`
         filters = ["--no-filters"] if link else [f"--path={path}"]
         blob = repository.git(
             "hash-object", "-w", *filters, "--stdin", stdin=workspace.store.get_blob(entry.sha)
@@ -270,9 +270,14 @@ def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bo
         return False
     content = workspace.store.get_blob(entry.sha)
     if stat.S_ISLNK(mode):
-        return os.fsencode(target.readlink()) == content
+        return _link_target(target) == content
     runs = bool(mode & 0o100) == bool(entry.mode & 0o100)
     return stat.S_ISREG(mode) and runs and target.read_bytes() == content
+
+
+def _link_target(link: Path) -> bytes:
+    # as it is: Path.readlink() would take "x/" and "./x" for "x"
+    return os.readlink(os.fsencode(link))  # noqa: PTH115
 
 
 def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | None) -> None:
@@ -291,7 +296,7 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
     else:
         if stat.S_ISDIR(info.st_mode):
             raise PermissionRefused(f"{target} is a folder now: the patch is kept in the session's folder")
-        now = os.fsencode(target.readlink()) if stat.S_ISLNK(info.st_mode) else target.read_bytes()
+        now = _link_target(target) if stat.S_ISLNK(info.st_mode) else target.read_bytes()
     if now != (None if old is None else workspace.store.get_blob(old.sha)):
         raise PermissionRefused(
             f"{target} changed while the fix was made: nothing was written; the patch is kept in the session's folder"

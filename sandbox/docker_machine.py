@@ -13,6 +13,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ os.setuid(1000)
 """
 """What Podman's containers begin with, as root: its file systems can be given to nobody else from outside."""
 PAGE = 4096  # bytes that the kernel counts System V's shared memory in
-OWNER = f"{LABEL}.owner={os.getpid()}-{uuid.uuid4().hex[:12]}"
-"""The label of every container this process makes; what the reaper looks for."""
+OWNER_LABEL = f"{LABEL}.owner"
+"""The label of every container that a process makes; its reaper looks for it."""
 PROCESS_LABEL = f"{LABEL}.process"
 """The label that says which process made something, so that it can be told whether it still lives."""
 
 _reaper_lock = threading.Lock()
-_reapers: dict[str, Any] = {}
+_reapers: dict[tuple[int, str], Any] = {}
+"""By the pid of the process that started it, since a fork has none of its own, and the engine's socket."""
 
 
 def engine_addresses() -> list[str]:
@@ -252,10 +254,15 @@ class DockerMachine:
         return await asyncio.to_thread(why_ended, self._api, str(self._id), self.limits.memory)
 
 
+@cache
+def _owner(pid: int) -> str:
+    """The value of `OWNER_LABEL` for this process. By pid: a fork of this process is another owner."""
+    return f"{pid}-{uuid.uuid4().hex[:12]}"
+
+
 def our_labels() -> dict[str, str]:
     """The labels of whatever this process makes in the engine."""
-    owner, _, value = OWNER.partition("=")
-    return {LABEL: "1", owner: value, PROCESS_LABEL: describe_process(os.getpid()) or ""}
+    return {LABEL: "1", OWNER_LABEL: _owner(os.getpid()), PROCESS_LABEL: describe_process(os.getpid()) or ""}
 
 
 def describe_process(pid: int) -> str | None:
@@ -291,5 +298,6 @@ def ensure_reaper(path: str | None) -> None:
     if path is None:
         return  # an engine elsewhere: the end of the stream is all that tells it
     with _reaper_lock:
-        if path not in _reapers:
-            _reapers[path] = start_reaper(path, OWNER)
+        pid = os.getpid()
+        if (pid, path) not in _reapers:
+            _reapers[pid, path] = start_reaper(path, f"{OWNER_LABEL}={_owner(pid)}")

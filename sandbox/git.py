@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from m3agent.sandbox.errors import DiskFull, SandboxError
@@ -58,8 +60,23 @@ SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/"
 DIFF_OPTIONS = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
 """What makes a patch whole and a function of its two trees alone."""
 
+_HEADER = re.compile(rb"^diff --git (a/.+)$", re.MULTILINE)
+
 UNFINISHED = "unfinished-"
 """Beginning of the name of what in a store is still being made."""
+
+
+def _unambiguous(header: re.Match[bytes]) -> bytes:
+    """The first line of a file's part of a patch, with its names in quotes where blanks beside slashes hide their ends.
+
+    `git diff` leaves such names bare, and `git apply` refuses them where no other line repeats them: files that are empty or
+    binary, and changes of mode.
+    """
+    names = header[1]
+    old = names[: len(names) // 2]  # both have the same length, and a blank between them
+    if not any(part != part.strip(b" ") for part in old.split(b"/")):
+        return header[0]
+    return b'diff --git "%s" "%s"' % (old, names[len(old) + 1 :])
 
 
 class GitFailed(SandboxError):
@@ -143,8 +160,10 @@ class TreeStore:
 
     def __init__(self, git_dir: Path, alternates: Path | None = None) -> None:
         self.git_dir = git_dir
+        # A session asks for the same few trees again and again.
+        self._listed = lru_cache(maxsize=4)(self._list_tree)
         if not (git_dir / "HEAD").exists():
-            run_git("init", "--quiet", "--bare", "--object-format=sha1", str(git_dir))
+            run_git("init", "--quiet", "--bare", "--template=", "--object-format=sha1", str(git_dir))
         with writing(git_dir):
             (git_dir / "info").mkdir(exist_ok=True)
             (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
@@ -248,8 +267,11 @@ class TreeStore:
             self.git("apply", "--cached", "--whitespace=nowarn", *options, "-", stdin=patch, index=index)
             return self.git("write-tree", index=index).decode().strip()
 
-    def list_tree(self, tree: str) -> list[TreeEntry]:
-        """Every file of a tree; submodule entries are left out."""
+    def list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
+        """Every file of a tree or commit, by its id; submodule entries are left out."""
+        return self._listed(tree)
+
+    def _list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
         out = self.git("ls-tree", "-r", "-z", "--full-tree", tree)
         entries = []
         for line in out.split(b"\0")[:-1]:
@@ -257,7 +279,7 @@ class TreeStore:
             mode, kind, sha = meta.split()
             if kind == b"blob":
                 entries.append(TreeEntry(os.fsdecode(path), int(mode, 8), sha.decode()))
-        return entries
+        return tuple(entries)
 
     def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
         """Store the files at `paths` (relative to `folder`) byte for byte; returns the tree's id."""
@@ -268,7 +290,8 @@ class TreeStore:
 
     def diff(self, old: str, new: str) -> bytes:
         """The patch from one tree to another, with binary files, as `git apply` takes it."""
-        return self.git("diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new)
+        text = self.git("diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new)
+        return _HEADER.sub(_unambiguous, text)  # a line of a file's content begins with another character
 
     def changed_paths(self, old: str, new: str) -> list[tuple[str, str]]:
         """(status letter, path) of every file that differs between two trees."""

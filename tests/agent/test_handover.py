@@ -263,6 +263,7 @@ def test_apply_refuses_what_became_a_folder_or_a_file(make: MakePatch) -> None:
     assert (made.root / "a.py").read_text() == "one\n"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "changes",
     [
@@ -290,6 +291,7 @@ def test_apply_is_all_or_nothing(
     assert (made.root / "a.py").read_bytes() == b"ONE\n"
 
 
+@pytest.mark.integration
 def test_what_was_moved_before_a_failure_is_put_back(make: MakePatch) -> None:
     """The folder can be written, but one file in it cannot be replaced or removed."""
     changes = [("a.py", REGULAR, b"ONE\n"), ("new/x.py", REGULAR, b"x\n"), ("z.py", REGULAR, b"Z\n")]
@@ -369,6 +371,21 @@ def test_commit_to_a_new_branch(make: MakePatch) -> None:
         "Tester <tester@example.invalid>|Tester|Fix: a\n\nbody ü"
     )
     git(made.root, "fsck", "--strict")
+
+
+def test_links_are_compared_as_they_are(make: MakePatch) -> None:
+    """Not as what they lead to: git keeps a slash at the end, and `./` at the beginning."""
+    root = make(changes=[], gone=[]).root
+    (root / "link").symlink_to("d/")
+    (root / "kept").symlink_to("./d//c.py")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "links")
+    made = Made(root, root.parent / "links.git", [("link", LINK, b"./d/e/"), ("a.py", REGULAR, b"x\n")], [])
+    made.apply()
+    assert os.readlink(root / "link") == "./d/e/"  # noqa: PTH115  # which would tidy it
+    made.apply()  # all is there: nothing to do, so nothing to refuse
+    applied = git(root, "diff", "--binary", "--full-index").encode() + b"\n"
+    assert applied == made.patch.text
 
 
 def test_commit_where_git_knows_nobody(make: MakePatch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,8 @@ def lying(folder: Path) -> Files:
         name = str(path.relative_to(folder))
         info = path.lstat()
         if stat.S_ISLNK(info.st_mode):
-            found[name] = (LINK, os.fsencode(path.readlink()))
+            # as it is: Path.readlink() would take "x/" for "x"
+            found[name] = (LINK, os.fsencode(os.readlink(path)))  # noqa: PTH115
         elif stat.S_ISREG(info.st_mode):
             found[name] = (PROGRAM if info.st_mode & 0o100 else REGULAR, path.read_bytes())
     return found
@@ -97,9 +98,23 @@ AWKWARD: Files = {
 }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Nothing but the first line of a file's part of a patch tells these names where they are empty or only change their mode.
+BLANKS: Files = {
+    " /a": (REGULAR, b""),
+    "b / /c ": (REGULAR, b""),
+    "d/ e": (REGULAR, b"\0"),
+    " f": (REGULAR, b"text\n"),
+}
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(before=FILES, after=FILES)
 @example(before=AWKWARD, after={})
+@example(before={}, after={"\x01": (LINK, b"\x01/")})
+@example(before={"l": (LINK, b"a/")}, after={"l": (LINK, b"./a//b")})
+@example(before=BLANKS, after={name: (PROGRAM, content) for name, (_, content) in BLANKS.items()})
+@example(before=BLANKS, after={})
+@example(before={}, after=BLANKS)
 @example(before={}, after=AWKWARD)
 @example(
     before=AWKWARD, after={name: (REGULAR, content + b"more\n") for name, (_, content) in AWKWARD.items()}
@@ -134,6 +149,21 @@ def test_trees_and_the_patch_between_them(store: TreeStore, before: Files, after
                 env={"GIT_CEILING_DIRECTORIES": name},
             )
         assert lying(old_folder) == after
+
+
+def test_names_stand_bare_in_a_patch_unless_blanks_hide_their_ends(store: TreeStore) -> None:
+    """And a file's content is never taken for such a line."""
+    line = b"diff --git a/ /x b/ /x\n"
+    empty = store.write_tree([])
+
+    def patch(name: str, content: bytes = b"") -> list[bytes]:
+        tree = store.write_tree([TreeEntry(name, REGULAR, store.put_blob(content))])
+        return store.diff(empty, tree).splitlines(keepends=True)
+
+    assert patch("a b/c d")[0] == b"diff --git a/a b/c d b/a b/c d\n"
+    assert patch("a b /c")[0] == b'diff --git "a/a b /c" "b/a b /c"\n'
+    assert patch('" /c')[0] == b'diff --git "a/\\" /c" "b/\\" /c"\n', "in quotes already"
+    assert patch("x", line)[-1] == b"+" + line
 
 
 def test_a_patch_applies_with_the_user_s_own_git(store: TreeStore, tmp_path: Path) -> None:
@@ -233,6 +263,7 @@ def test_what_is_ignored(store: TreeStore, tmp_path: Path) -> None:
     assert store.ignored(["a.py"], tmp_path) == set()
 
 
+@pytest.mark.integration
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -276,5 +307,5 @@ def test_sandboxes_that_share_a_store_do_not_meet(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         trees = list(pool.map(write, range(24)))
     for number, tree in enumerate(trees):
-        assert store.list_tree(tree) == [TreeEntry(f"f{number}", REGULAR, blobs[number])]
+        assert store.list_tree(tree) == (TreeEntry(f"f{number}", REGULAR, blobs[number]),)
     assert not list(store.git_dir.glob("index-*"))
