@@ -21,6 +21,8 @@ from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
 from m3agent.evals.run.parts import Listener, Parts
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
 
+pytestmark = pytest.mark.integration
+
 Make = Callable[..., Attempt]
 
 
@@ -72,6 +74,7 @@ async def test_text_that_is_no_patch_is_unresolved_and_graded(make: Make) -> Non
     assert (attempt.folder / OUTPUT).exists()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("script", "python", "verdict", "reason"),
     [

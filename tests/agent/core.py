@@ -1,0 +1,131 @@
+"""The agent's core over fakes: a session, its conversation and its stall detector are real, the model answers from a script,
+and the sandbox is in memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from m3agent.agent.calls import Calls
+from m3agent.agent.conversation import Conversation, Message
+from m3agent.agent.limits import Limits
+from m3agent.agent.loop import Loop
+from m3agent.agent.model import Model
+from m3agent.agent.session import CALLS, Session
+from m3agent.agent.session_log import Line
+from m3agent.agent.stall import StallDetector, Thresholds
+from m3agent.agent.window import Window
+from m3agent.sandbox.base import Sandbox
+from m3agent.serving.chat import Delta
+from m3agent.serving.prices import Prices
+from m3agent.tools.registry import Others, Toolset
+from tests.fakes.client import Answer, Asked, ScriptedClient, call, calls, says
+from tests.fakes.machine import Script, sandbox_over
+from tests.fakes.suite import Run, Suite
+
+BUGGY = {
+    "calc.py": "def add(a, b):\n    return a - b\n",
+    "test_calc.py": "def test_add():\n    assert add(2, 3) == 5\n",
+}
+ADD = "test_calc.py::test_add"
+FIRST_MESSAGES: list[Message] = [
+    {"role": "system", "content": "the rules"},
+    {"role": "user", "content": "the repository and the issue"},
+]
+FIX = calls(call("fix", "file_edit", path="calc.py", old="a - b", new="a + b"))
+TEST = calls(call("test", "test_runner", test_file="."))
+READ = calls(call("read", "file_read", path="calc.py"))
+DONE = says("It adds now.")
+
+
+def sums(files: Mapping[str, str], _: Sequence[str]) -> Run:
+    """The tests of `BUGGY`: red as long as the bug is there."""
+    return Run({ADD: "passed" if "a + b" in files["calc.py"] else "failed"})
+
+
+@dataclass
+class Core:
+    """The parts of one session at work."""
+
+    loop: Loop
+    client: ScriptedClient
+    lines: list[Line]
+    deltas: list[Delta]
+
+    @property
+    def asked(self) -> list[Asked]:
+        """What the model was asked."""
+        return self.client.asked
+
+    @property
+    def calls(self) -> Calls:
+        """The part that carries out calls."""
+        return self.loop.calls
+
+    @property
+    def model(self) -> Model:
+        """The part that asks the model."""
+        return self.loop.model
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox that calls run in."""
+        return self.loop.sandbox
+
+    @property
+    def messages(self) -> Conversation:
+        """The conversation so far."""
+        return self.loop.messages
+
+    def log(self, kind: str) -> list[Line]:
+        """The events of one type."""
+        return [line for line in self.lines if line["type"] == kind]
+
+    def kinds(self) -> list[str]:
+        """The types of all events in order."""
+        return [line["type"] for line in self.lines]
+
+    def roles(self) -> list[str]:
+        """The roles of all messages behind the first two."""
+        return [message["role"] for message in self.messages[2:]]
+
+    def last(self) -> Any:
+        """The content of the last message."""
+        return self.messages[-1]["content"]
+
+
+@contextlib.asynccontextmanager
+async def core(
+    folder: Path,
+    *answers: Answer,
+    files: Mapping[str, str] = BUGGY,
+    script: Script | None = None,
+    limits: Limits | None = None,
+    thresholds: Thresholds | None = None,
+    window: int | None = None,
+    messages: Iterable[Message] = FIRST_MESSAGES,
+    prices: Prices | None = None,
+    others: Others | None = None,
+) -> AsyncIterator[Core]:
+    """A session over `files` whose model gives these answers; `script` says what commands do in the sandbox."""
+    lines: list[Line] = []
+    deltas: list[Delta] = []
+    client, limits = ScriptedClient(answers), limits or Limits(100, 60)
+    stall = StallDetector(thresholds)
+    async with contextlib.AsyncExitStack() as stack:
+        # what is on the disk after a power cut is not asked here, and a busy disk takes long to say
+        stack.enter_context(mock.patch("os.fsync"))
+        session = stack.enter_context(contextlib.closing(Session.create(folder, [lines.append], "session")))
+        told = stack.enter_context(contextlib.closing(Conversation.begin(session.folder, messages)))
+        sandbox = await stack.enter_async_context(sandbox_over(folder, files, script or Suite(sums)))
+        tools = Toolset(sandbox, session.folder / CALLS, others)
+        model = Model(
+            *(client, session, limits, told, stall, tools.schemas), prices=prices, on_delta=deltas.append
+        )
+        carry_out = Calls(sandbox, tools, session)
+        loop = Loop(model, carry_out, sandbox, session, limits, told, stall, Window(window))
+        yield Core(loop, client, lines, deltas)

@@ -1,0 +1,126 @@
+"""Fixes by a model that answers from a script: the repository, the answers, and how the command is run and its log read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.command_line import Process, run
+from tests.servers.misbehaving import Stream
+
+MakeRepo = Callable[..., Path]
+BUGGY = {
+    "calc.py": "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n",
+    "test_calc.py": (
+        "from calc import add, double\n\n\ndef test_add():\n    assert add(2, 3) == 5\n\n\n"
+        "def test_double():\n    assert double(2) == 4\n"
+    ),
+}
+ISSUE = "add() gives wrong sums: add(2, 3) should be 5."
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    return {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+    }
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}}
+
+
+def says(text: str, reasoning: str = "", finish: str = "stop") -> Stream:
+    return Stream([chunk({"reasoning": reasoning}), chunk({"content": text}), chunk({}, finish), USAGE])
+
+
+def calls(name: str, **arguments: Any) -> Stream:
+    return calls_raw(name, json.dumps(arguments))
+
+
+def calls_raw(name: str, arguments: str) -> Stream:
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return Stream([chunk({"reasoning": "hm"}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls"), USAGE])
+
+
+FIX = calls("file_edit", path="calc.py", old="return a - b", new="return a + b")
+TEST = calls("test_runner", test_file=".")
+DONE = says("add() subtracted; it adds now.")
+
+
+def fix(repo: Path, url: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run("fix", ISSUE, "--repo", str(repo), "--endpoint", url, *more, env=env)
+
+
+def events(home: Path) -> list[dict[str, Any]]:
+    """The log of the only session there is."""
+    (log,) = (home / "state" / "sessions").glob("*/events.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be on its way
+
+
+def of_type(home: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in events(home) if event["type"] == kind]
+
+
+def git(folder: Path, *args: str) -> str:
+    return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout == ""
+    return done.stderr.strip().splitlines()[-1]
+
+
+def ours(pid: int) -> list[str]:
+    """Containers and processes that belong to the m3agent process `pid`, dead or alive."""
+    left = []
+    listed = subprocess.run(
+        [
+            "docker",
+            "ps",
+            "-a",
+            "--filter",
+            "label=m3agent=1",
+            "--format",
+            '{{.ID}} {{.Label "m3agent.owner"}}',
+        ],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    left += [
+        f"container {line}" for line in listed.stdout.splitlines() if line.split()[-1].startswith(f"{pid}-")
+    ]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if f"m3agent.owner={pid}-" in line or parent == str(pid):
+            left.append(f"process {line}")
+    return left
+
+
+def wait_until_gone(pid: int) -> None:
+    """How soon is for benchmarks to say: a busy machine may need long for a container's removal."""
+    deadline = time.monotonic() + 30
+    while (left := ours(pid)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+
+
+def start(repo: Path, url: str, backend: str) -> Process:
+    return Process("fix", ISSUE, "--repo", str(repo), "--endpoint", url, "--sandbox", backend)
+
+
+def kill(process: Process) -> None:
+    process.kill()
+    process.wait()
+    wait_until_gone(process.pid)
