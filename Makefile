@@ -1,9 +1,10 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries docs docs-pages lint python clean
+.PHONY: help setup demo test test-unit test-slow fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries docs docs-pages lint python clean
 
 # What was set up comes first, so that commands started by the tests find the same programs.
-in_venv := PATH="$(CURDIR)/.venv/bin:$$PATH"
+# Bytecode is written even where the environment says not to: the tests start hundreds of interpreters.
+in_venv := env -u PYTHONDONTWRITEBYTECODE PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,11 +12,32 @@ help: ## list the targets
 demo: setup ## set up what is missing, then fix the bug in examples/ferry and print the patch
 	@scripts/demo.sh
 
-test: setup ## set up what is missing, then run the tests, on as many cores as there are
-	@$(in_venv) pytest -n "$$(nproc)" --maxprocesses 8 --dist loadfile
+# Some tests wait: three workers for two processors keep both busy. Each more would import all tests once more.
+workers := $(shell echo $$(( $$(nproc) > 5 ? 8 : (3 * $$(nproc) + 1) / 2 )))
+pytest := $(in_venv) pytest -n $(workers) --dist worksteal
+# The tests make and remove 100,000 small files: in memory, where that has 4 GB of room and lets programs run.
+in_memory := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
+  [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] && echo TMPDIR=/dev/shm)
+quality := PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --group quality
 
-test-slow: setup ## run the long tests
-	@if grep -rqE --include='*.py' 'mark\.slow' tests; then $(in_venv) pytest -m slow; else echo "there are no slow tests"; fi
+test: setup ## set up what is missing, then run all that a change must pass (ARGS="-k name" and others)
+	@$(in_memory) $(pytest) $(ARGS)
+
+test-unit: python ## the quick tests: no sandbox, no server, no process but git; for every save
+	@$(in_memory) $(pytest) -m "not slow and not integration" $(ARGS)
+
+test-slow: setup ## the long tests
+	@$(pytest) -m slow $(ARGS)
+
+fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
+	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)
+
+coverage: setup ## line and branch coverage of make test, with the processes that the tests start
+	@rm -rf .coverage && $(quality) coverage run -m pytest -n $(workers) --dist worksteal $(ARGS)
+	@$(quality) coverage combine --quiet && $(quality) coverage report --skip-covered
+
+mutants: setup ## plant faults in a module and see whether tests notice (ARGS="agent/loop.py --tests tests/agent/test_loop.py")
+	@$(quality) python scripts/quality/mutants.py $(ARGS)
 
 bench-sandbox: setup ## measure the sandbox against its peers (ARGS="--quick", "--json FILE" and others)
 	@$(in_venv) python benchmarks/sandbox.py $(ARGS)
@@ -56,5 +78,5 @@ python:
 	@scripts/setup.sh python
 
 clean: ## remove everything that set-up and builds made in this checkout
-	rm -rf .venv .setup dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .setup dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find agent tools sandbox serving evals tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
+from pytest import ParameterSet
 
 from m3agent.sandbox.base import Limits, Sandbox
 from m3agent.sandbox.bwrap_machine import barred_by, command
 from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.environment import REPOSITORY
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
 from tests.installs import build
-from tests.servers.misbehaving import MisbehavingServer
+
+if TYPE_CHECKING:
+    from tests.servers.misbehaving import MisbehavingServer
 
 
+# `make test` draws the same examples everywhere; `make fuzz` draws new ones. A time limit for each example would fail on a
+# busy machine, not on a fault.
+settings.register_profile("tests", max_examples=20, derandomize=True, deadline=None, database=None)
+settings.register_profile("fuzz", deadline=None, database=None, print_blob=False)
+settings.load_profile("tests")
+
+
+@cache
 def docker_here() -> bool:
     try:
         connect().close()
@@ -29,6 +48,7 @@ def docker_here() -> bool:
     return True
 
 
+@cache
 def bwrap_here() -> bool:
     try:
         command(Limits())
@@ -37,48 +57,146 @@ def bwrap_here() -> bool:
     return barred_by() is None
 
 
+STARTERS = {
+    "backend",
+    "one_backend",
+    "sandbox_of",
+    "kind",
+    "box",
+    "bench",
+    "tight",
+    "running_server",
+    "wheel",
+}
+"""Fixtures that start sandboxes, servers or processes."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests may take longer before they count as hanging."""
+    """Mark tests by what they ask for; see `markers` in pyproject.toml."""
     for item in items:
+        parameters = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
+        kind = parameters.get("backend", parameters.get("kind"))
+        if item.get_closest_marker("supervisor") and kind == ("bwrap" if docker_here() else "docker"):
+            item.add_marker("slow")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(900))  # before it counts as hanging
+        needs_engine = any(item.get_closest_marker(name) for name in ("docker", "bwrap", "slow"))
+        if needs_engine or (isinstance(item, pytest.Function) and not STARTERS.isdisjoint(item.fixturenames)):
+            item.add_marker("integration")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what collecting made to no later garbage collection: each would look through all of it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+
+
+_unit_test: str | None = None
+"""The test that runs, if it is not marked `integration`."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note whether what runs is a unit test."""
+    global _unit_test
+    _unit_test = None if item.get_closest_marker("integration") else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _unit_test = None
+
+
+FORBIDDEN = {"socket.connect", "subprocess.Popen", "os.posix_spawn", "os.fork", "tests.fork"}
+"""Audit events of what unit tests do not do."""
+
+
+def _refuse_in_unit_tests(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: a unit test starts no process but git and connects to nothing."""
+    if _unit_test is None or event not in FORBIDDEN:
+        return
+    words = arguments[1] if event in ("subprocess.Popen", "os.posix_spawn") else [event]
+    program = os.fsdecode(words[0] if isinstance(words, list | tuple) else words)
+    if Path(program).name != "git":
+        raise RuntimeError(f"{_unit_test} needs `pytest.mark.integration`: it uses {program}")
+
+
+sys.addaudithook(_refuse_in_unit_tests)
+
+
+@pytest.fixture(scope="session")
+def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of a new git repository without the sample hooks, which are most files of a small one."""
+    template = tmp_path_factory.mktemp("git-template")
+    for name in ("hooks", "info"):
+        (template / name).mkdir()
+    return template
 
 
 @pytest.fixture(autouse=True)
-def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_state(
+    git_template: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """Sessions and settings of the machine's user stay out of the tests, and the tests' out of theirs."""
     home = tmp_path_factory.mktemp("home")
     for name in [n for n in os.environ if n.startswith(("M3AGENT_", "XDG_", "OPENAI_", "GIT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
-    # verdicts on flaky tests have tests of their own (test_verify.py, test_flaky.py): the others need not wait for reruns
+    # verdicts on flaky tests have tests of their own (test_verify_sandboxes.py, test_flaky.py): the others need not wait for reruns
     monkeypatch.setenv("M3AGENT_RERUNS", "0")
+    # commands take the sandbox that starts fastest; tests that are about Docker name it
+    monkeypatch.setenv("M3AGENT_SANDBOX", one_kind())
     monkeypatch.setenv("M3AGENT_STATE", str(home / "state"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
     (home / "gitconfig").write_text(
-        "[user]\n name = Tester\n email = tester@example.invalid\n[init]\n defaultBranch = main\n"
+        "[user]\n name = Tester\n email = tester@example.invalid\n"
+        f"[init]\n defaultBranch = main\n templateDir = {git_template}\n"
     )
     yield home
     shutil.rmtree(home, ignore_errors=True)
 
 
+def one_kind() -> Backend:
+    """The kind of sandbox that starts fastest here."""
+    if bwrap_here():
+        return "bwrap"
+    assert docker_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
+    return "docker"
+
+
+def backend_here(backend: Backend) -> Backend:
+    """The kind of sandbox that was asked for; skips the test where it does not work, but one of them has to."""
+    if not {"docker": docker_here, "bwrap": bwrap_here}[backend]():
+        one_kind()
+        pytest.skip(f"{backend} does not work on this machine")
+    return backend
+
+
 @pytest.fixture(params=["docker", "bwrap"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Every kind of sandbox there is on this machine; at least one has to be."""
-    here = {"docker": docker_here, "bwrap": bwrap_here}[request.param]()
-    if not here:
-        assert docker_here() or bwrap_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
-        pytest.skip(f"{request.param} does not work on this machine")
-    return request.param  # type: ignore[no-any-return]
+    """Every kind of sandbox there is on this machine, for tests of what they promise."""
+    return backend_here(request.param)
 
 
 @pytest.fixture
-def best_backend() -> Backend:
-    """The one kind a user of this machine would get."""
-    if docker_here():
-        return "docker"
-    assert bwrap_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
-    return "bwrap"
+def one_backend() -> Backend:
+    """A kind of sandbox, for tests in which the kind is not the point."""
+    return one_kind()
+
+
+@contextmanager
+def alone(what: str) -> Iterator[None]:
+    """Keep the other tests on this machine from using `what` meanwhile, wherever their temporary files are."""
+    with Path(f"/tmp/m3agent-tests-{what}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def later(*values: object) -> ParameterSet:
+    """Parameters that are tried in the long tests, since the others guard the same behaviour."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -134,6 +252,26 @@ def sandbox_of(
     return make
 
 
+@pytest.fixture
+def images_alone() -> Iterator[None]:
+    """No other test makes or removes environment images: all of them share the engine."""
+    with alone("images"):
+        yield
+
+
+@pytest.fixture
+def own_images(images_alone: None) -> Iterator[None]:
+    """Environment images that a test made go with it."""
+    api = connect()
+    before = {name for listed in api.images() for name in listed.get("RepoTags") or []}
+    yield
+    for listed in api.images():
+        for name in set(listed.get("RepoTags") or []) - before:
+            if name.startswith(f"{REPOSITORY}:"):
+                api.remove_image(name, force=True)
+    api.close()
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
@@ -142,6 +280,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[MisbehavingServer]:
+    from tests.servers.misbehaving import MisbehavingServer  # most tests need no web server
+
     with MisbehavingServer() as running:
         yield running
 

@@ -38,10 +38,14 @@ def test_every_field_of_an_event_is_described(name: str) -> None:
 
 def test_every_setting_stands_in_the_table() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \|(.*)\| (yes|no) \|$", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE
+        r"^\| `(\w+)` \|(.*)\| (yes|no|smaller) \|$",
+        (ROOT / "docs" / "settings.md").read_text(),
+        re.MULTILINE,
     )
     assert [name for name, _, _ in rows] == list(Settings.model_fields)
-    assert {name for name, _, allowed in rows if allowed == "yes"} == REPOSITORY_MAY_SET
+    said = {name: allowed for name, _, allowed in rows if allowed != "no"}
+    rules = {name: "smaller" if measure else "yes" for name, measure in REPOSITORY_MAY_SET.items()}
+    assert said == rules
 
 
 def test_plain_defaults_are_right() -> None:
@@ -73,6 +77,7 @@ def test_commands_of_the_readme_are_targets() -> None:
     assert set(re.findall(r"(?:^|[`\s])make ([a-z][a-z-]*)(?=`|$|\s{2,})", papers, re.MULTILINE)) <= targets
 
 
+@pytest.mark.integration
 def test_the_reference_of_commands_is_current() -> None:
     """Made twice, by terminals that have nothing in common."""
     program = "from scripts.docs.commands_page import page; print(page(), end='')"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 import typer.main
 
 from m3agent.agent.cli import app
-from tests.conftest import docker_here
+from tests.conftest import alone, docker_here
 from tests.documented.commands import ROOT, Command, mentioned, overlooked, to_run
 from tests.documented.world import NotArranged, World
 from tests.servers.dockerd import OwnEngine
@@ -77,6 +78,7 @@ SLOW = [
     r"m3agent fix (?!issue\.md$)",  # that one is enough for every day
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench(?!.*--rounds 1)",
+    r"m3agent serve .*--detach",  # test_serve.py starts one every day
 ]
 ELSEWHERE = ["docker build ", "docker run ", "--volume "]
 """Beginnings of lines that call m3agent where it cannot be run by a test: on other machines, in containers."""
@@ -109,6 +111,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("command", parameters())
+@pytest.mark.integration
 def test_a_command_of_the_docs_does_what_they_say(command: Command, world: World) -> None:
     if matches([NEEDS_DOCKER], command) and not docker_here():
         pytest.skip("no Docker engine answers")
@@ -119,7 +122,8 @@ def test_a_command_of_the_docs_does_what_they_say(command: Command, world: World
     if end.instead is not None:
         text = end.instead.format(re.sub(r" [A-Z]+=.*", "", text))
     try:
-        done = world.run(text, end.until)
+        with alone("images") if "sandbox build" in text else nullcontext():
+            done = world.run(text, end.until)
     except NotArranged as error:
         pytest.fail(f"{command.where}: `{command.text}`: {error}")
     assert done.code in end.codes, (
@@ -170,6 +174,7 @@ def test_a_command_in_a_sentence_exists_with_its_options(command: Command) -> No
             )
 
 
+@pytest.mark.integration
 def test_a_word_that_nobody_arranged_for_is_no_command(world: World) -> None:
     with pytest.raises(NotArranged, match="what does GADGET stand for"):
         world.told("m3agent fix GADGET")

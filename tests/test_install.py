@@ -20,7 +20,7 @@ import m3agent
 from m3agent.evals.environments.base import base_image
 from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.indexes import find_indexes
-from tests.agent.test_fix import BUGGY, ISSUE, MakeRepo
+from tests.agent.scripted import BUGGY, ISSUE, MakeRepo
 from tests.evals.bases import needs_base
 from tests.installs import ROOT, install, new_environment, uv, uv_env
 
@@ -88,7 +88,7 @@ def crowded(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["empty", "crowded"])
 def test_the_wheel_fixes_a_bug(
-    kind: str, request: pytest.FixtureRequest, make_repo: MakeRepo, best_backend: str, own_state: Path
+    kind: str, request: pytest.FixtureRequest, make_repo: MakeRepo, one_backend: str, own_state: Path
 ) -> None:
     """From a folder with packages of those names, on the path of Python besides."""
     program = request.getfixturevalue(kind).with_name("m3agent")
@@ -100,7 +100,7 @@ def test_the_wheel_fixes_a_bug(
     assert doctor.returncode == 0, doctor.stdout
     assert str(repo) in doctor.stdout
     fixed = run(
-        [program, "fix", ISSUE, "--engine", "embedded", "--sandbox", best_backend], repo, PYTHONPATH="."
+        [program, "fix", ISSUE, "--engine", "embedded", "--sandbox", one_backend], repo, PYTHONPATH="."
     )
     assert fixed.returncode == 0, fixed.stderr
     assert "-    return a - b\n+    return a + b" in fixed.stdout

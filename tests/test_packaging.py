@@ -84,6 +84,7 @@ def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:
     assert result.stdout.split() == [f"{wheel}/m3agent/{name}/__init__.py" for name in PACKAGES]
 
 
+@pytest.mark.integration
 def test_the_source_distribution_builds_the_same(tmp_path: Path) -> None:
     (tmp_path / "sdist").mkdir()
     archive = build("sdist", tmp_path / "sdist")
@@ -113,6 +114,7 @@ def test_the_version_is_said_once() -> None:
     assert f"## [{m3agent.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
+@pytest.mark.integration
 def test_the_command_line_starts_light() -> None:
     """The time budget of `m3agent --help`, kept without a clock: what it must not import."""
     program = f"import m3agent.agent.cli, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"

@@ -16,6 +16,8 @@ from socketserver import UnixStreamServer
 
 import pytest
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
 # What the scripts may count on on a bare machine, besides python3.

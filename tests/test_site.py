@@ -16,6 +16,8 @@ from mkdocs.exceptions import PluginError
 
 from scripts.docs.site_hooks import FROM_ROOT, in_site
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parent.parent
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 """Tags that make a browser fetch something while it shows a page. Canonical links and the like are not built."""
@@ -81,6 +83,7 @@ def target(site: Site, page: Path, link: str) -> Path:
     return found / "index.html" if found.is_dir() else found
 
 
+@pytest.mark.integration
 def test_every_page_of_the_navigation_is_there_and_none_is_left_out(site: Site) -> None:
     named = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     written = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]

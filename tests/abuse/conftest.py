@@ -12,16 +12,13 @@ from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend
 from m3agent.sandbox.workspace import Workspace
 from tests.abuse.box import NEEDS_CONTROL_GROUP, Box
-from tests.conftest import bwrap_here, docker_here, write_files
+from tests.conftest import backend_here, write_files
 
 
 @pytest.fixture(scope="module", params=["docker", "bwrap"])
 def kind(request: pytest.FixtureRequest) -> Backend:
     """Every kind of sandbox there is on this machine; at least one has to be."""
-    if not {"docker": docker_here, "bwrap": bwrap_here}[request.param]():
-        assert docker_here() or bwrap_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
-        pytest.skip(f"{request.param} does not work on this machine")
-    return request.param  # type: ignore[no-any-return]
+    return backend_here(request.param)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -20,7 +20,7 @@ from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box, gone
 from tests.tools.small_disk import fill, small_disk
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 LIMITS = Limits(memory=512 << 20)
 TEN_MEGABYTES = 10 << 20

@@ -13,6 +13,8 @@ import pytest
 from m3agent.sandbox.open import Backend
 from tests.abuse.box import INSIDE
 
+pytestmark = pytest.mark.supervisor
+
 MakeRepo = Callable[..., Path]
 
 REFUSED = """

@@ -17,7 +17,7 @@ from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box
 from tests.conftest import write_files
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 LIMITS = Limits(memory=512 << 20)
 CODE = "def add(a, b):\n    return a - b\n"
@@ -80,7 +80,7 @@ Judge = Callable[[dict[str, str]], Awaitable[Verification]]
 
 
 @pytest.fixture
-def judge(best_backend: Backend, tmp_path: Path) -> Judge:
+def judge(one_backend: Backend, tmp_path: Path) -> Judge:
     """Verifies files handed in as a patch to the failing repository, in fresh sandboxes as ever.
 
     Of one kind: what decides here is the host.
@@ -93,9 +93,9 @@ def judge(best_backend: Backend, tmp_path: Path) -> Judge:
         workspace = Workspace.from_folder(store, folder, ["calc.py", "test_calc.py"])
         changed = [(name, 0o100644, text.encode()) for name, text in files.items()]
         patch = workspace.patch(workspace.commit_changes(workspace.base, changed, []))
-        spec = SandboxSpec(best_backend, limits=LIMITS)
+        spec = SandboxSpec(one_backend, limits=LIMITS)
         return await verify(
-            workspace, patch, lambda tree: new_sandbox(best_backend, spec, tree, lambda _: None), tmp_path
+            workspace, patch, lambda tree: new_sandbox(one_backend, spec, tree, lambda _: None), tmp_path
         )
 
     return run

@@ -15,7 +15,7 @@ from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 LIMITS = Limits(memory=512 << 20)
 CAP = 50 << 20

@@ -13,7 +13,7 @@ from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.workspace import Workspace, inside_git
 from tests.abuse.box import INSIDE, Box
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 # path asked for -> what makes it, inside
 OUT = {

@@ -11,7 +11,7 @@ from m3agent.tools.base import ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import INSIDE, Box
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 SPOIL = {
     "nothing": "pass",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.abuse.box import INSIDE, Box, gone, survivors, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 STAYERS = {
     "new-session": "child(lambda: (os.setsid(), become('sleep', '301')))",
@@ -85,7 +85,7 @@ async def test_nothing_outlives_commands_side_by_side(box: Box, end: str) -> Non
     beside = await box.sandbox.exec(["sleep", "999"], background=True)
     assert beside.job is not None
     hang = HANG if end == "by-timeout" else "\ntime.sleep(0.1)"
-    running = [box.python(program, timeout=2 if hang == HANG else 60) for program in programs(READY + hang)]
+    running = [box.python(program, timeout=4 if hang == HANG else 60) for program in programs(READY + hang)]
     for done in await asyncio.gather(*running):
         assert (done.timed_out, done.stdout) == (end == "by-timeout", b"ready\n"), done.stderr
     left = await survivors(box.sandbox)

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.abuse.box import INSIDE, Box
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 BARRED = {"EPERM", "EACCES", "ENOSYS"}
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from acp import spawn_agent_process
+from acp import connect_to_agent
 from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+
+from tests.command_line import TIMEOUT, Process
 
 COMMAND = [sys.executable, "-m", "m3agent.agent.start", "acp"]
 
@@ -60,38 +62,51 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def connected(state: Path, answer: str | None = "allow", **env: str) -> AsyncIterator[Client]:
-    """A client with an agent of its own, which has been introduced."""
+    """A client with an agent of its own, which has been introduced; the agent has to end when its client goes."""
     client = Client(answer)
 
     def note(event: Any) -> None:
         client.wire.append((str(event.direction.value), event.message))
 
-    environment = {**os.environ, "M3AGENT_STATE": str(state), **env}
-    async with spawn_agent_process(
-        client,  # type: ignore[arg-type]
-        *COMMAND,
-        env=environment,
-        use_unstable_protocol=True,
-        observers=[note],
-        transport_kwargs={"limit": 64 << 20},
-    ) as (agent, process):
-        client.agent, client.process = agent, process
-        await agent.initialize(protocol_version=1)
-        yield client
+    env = {"M3AGENT_STATE": str(state), **env}
+    process = Process("acp", env=env, stdin=subprocess.PIPE, stderr=2)
+    try:
+        reader, writer = await _streams(process)
+        client.process = process
+        client.agent = connect_to_agent(
+            client,  # type: ignore[arg-type]
+            writer,
+            reader,
+            use_unstable_protocol=True,
+            observers=[note],
+        )
+        try:
+            await client.agent.initialize(protocol_version=1)
+            yield client
+        finally:
+            await client.agent.close()
+            writer.close()
+        await asyncio.to_thread(process.wait, TIMEOUT)
+    finally:
+        process.kill()
+
+
+async def _streams(process: Process) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """What the agent says and what it hears."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=64 << 20)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.streams.FlowControlMixin(loop=loop), process.stdin
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 class BarePipes:
     """A client that is nothing but two pipes, and has asked for a fix of a repository."""
 
     def __init__(self, state: Path, repo: Path, issue: str, env: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "M3AGENT_STATE": str(state), **env},
-        )
-        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.process = Process("acp", env={"M3AGENT_STATE": str(state), **env}, stdin=subprocess.PIPE)
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
         self.stderr = self.process.stderr
         self._send(0, "initialize", protocolVersion=1)

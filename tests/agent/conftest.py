@@ -1,19 +1,18 @@
 """Real git repositories for the agent's tests."""
 
+from __future__ import annotations
+
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from hypothesis import settings
 
-from tests.servers.misbehaving import MisbehavingServer
-
-# A time limit for each example would fail on a busy machine, not on a fault.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+if TYPE_CHECKING:
+    from tests.agent.attempt_parts import World
+    from tests.servers.misbehaving import MisbehavingServer
 
 GIT_ENV = {
     "GIT_AUTHOR_NAME": "A. Tester",
@@ -59,6 +58,15 @@ def _write_files(root: Path, files: Files) -> None:
 def model(server: MisbehavingServer) -> MisbehavingServer:
     """The server, in the role of the model."""
     return server
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """What is around an attempt, in memory."""
+    from tests.agent.attempt_parts import world_in  # most tests need none of an attempt's parts
+
+    with world_in(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

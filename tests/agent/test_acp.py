@@ -10,18 +10,27 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
 from acp import RequestError, text_block
-from acp.helpers import image_block, resource_link_block
+from acp.helpers import (
+    embedded_blob_resource,
+    embedded_text_resource,
+    image_block,
+    resource_block,
+    resource_link_block,
+)
 from acp.schema import EnvVariable, McpServerStdio
 
 from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
 from tests.agent.acp_client import COMMAND, BarePipes, Client, connected
-from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
+from tests.command_line import Process, Stream
+from tests.conftest import later
 from tests.servers import mcp_server
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
@@ -45,6 +54,7 @@ def endpoint(model: MisbehavingServer, backend: str) -> dict[str, str]:
     return {"M3AGENT_ENDPOINT": model.url, "M3AGENT_SANDBOX": backend}
 
 
+@pytest.mark.integration
 async def test_initialize_needs_nothing(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     process = await asyncio.create_subprocess_exec(
@@ -70,11 +80,11 @@ async def test_initialize_needs_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_fix_is_told_piece_by_piece_and_written_when_allowed(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [FIX, TEST, DONE]
-    async with connected(tmp_path / "state", **endpoint(model, best_backend)) as client:
+    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         done = await asked(client, session)
         assert done.stop_reason == "end_turn"
@@ -107,18 +117,20 @@ async def test_a_fix_is_told_piece_by_piece_and_written_when_allowed(
     assert all(message["jsonrpc"] == "2.0" for message in incoming)
 
 
-@pytest.mark.parametrize(("mode", "answer"), [("ask", "reject"), ("ask", None), ("read-only", "allow")])
+@pytest.mark.parametrize(
+    ("mode", "answer"), [("ask", "reject"), later("ask", None), later("read-only", "allow")]
+)
 async def test_nothing_is_written_without_a_yes(
     model: MisbehavingServer,
     make_repo: MakeRepo,
     tmp_path: Path,
-    best_backend: str,
+    one_backend: str,
     mode: str,
     answer: str | None,
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [FIX, TEST, DONE]
-    async with connected(tmp_path / "state", answer, **endpoint(model, best_backend)) as client:
+    async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         await client.agent.set_session_mode(session_id=session, mode_id=mode)
         assert client.of("current_mode_update")[0].current_mode_id == mode
@@ -128,12 +140,13 @@ async def test_nothing_is_written_without_a_yes(
         assert "Nothing was written" in client.texts("agent_message_chunk")
 
 
+@pytest.mark.slow  # quick: test_cancelled_at_any_moment_and_gone_on_with
 async def test_a_second_prompt_goes_on_from_the_work_tree_as_it_is(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [FIX, TEST, DONE]
-    async with connected(tmp_path / "state", "always", **endpoint(model, best_backend)) as client:
+    async with connected(tmp_path / "state", "always", **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         await asked(client, session)
         (repo / "notes.txt").write_text("mine\n")
@@ -161,10 +174,10 @@ async def test_a_second_prompt_goes_on_from_the_work_tree_as_it_is(
 
 
 async def test_cancelled_at_any_moment_and_gone_on_with(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
-    async with connected(tmp_path / "state", **endpoint(model, best_backend)) as client:
+    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         model.answers = [FIX, Silence()]
         work = asyncio.ensure_future(asked(client, session))
@@ -179,13 +192,13 @@ async def test_cancelled_at_any_moment_and_gone_on_with(
         assert (repo / "calc.py").read_text() == FIXED
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("seconds", [later(0.0), 0.1, later(0.5)])
 async def test_cancelled_before_there_is_anything(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str, seconds: float
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, seconds: float
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [Silence()]
-    async with connected(tmp_path / "state", **endpoint(model, best_backend)) as client:
+    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.sleep(seconds)
@@ -197,11 +210,11 @@ async def test_cancelled_before_there_is_anything(
 
 
 async def test_killed_and_loaded_by_another_process(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo, state = make_repo(BUGGY), tmp_path / "state"
     model.answers = [FIX, Silence()]
-    async with connected(state, **endpoint(model, best_backend)) as client:
+    async with connected(state, **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.to_thread(model.wait_for_chats, 2)
@@ -209,11 +222,11 @@ async def test_killed_and_loaded_by_another_process(
             with pytest.raises(RequestError, match="being worked on by another process"):
                 await other.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
         client.process.kill()
-        await client.process.wait()
+        client.process.wait()
         await asyncio.to_thread(wait_until_gone, client.process.pid)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-    async with connected(state, **endpoint(model, best_backend)) as client:
+    async with connected(state, **endpoint(model, one_backend)) as client:
         with pytest.raises(RequestError, match="is one of"):
             await client.agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
         loaded = await client.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
@@ -233,11 +246,11 @@ async def test_killed_and_loaded_by_another_process(
 
 
 async def test_a_client_that_disappears_leaves_nothing_running(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [calls("code_exec", code="import time\ntime.sleep(600)", timeout=600)]
-    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, best_backend))
+    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
     while b'"tool_call"' not in client.stdout.readline():
         pass
     client.stdin.close()
@@ -249,6 +262,7 @@ async def test_a_client_that_disappears_leaves_nothing_running(
     assert record.entries[-1]["status"] == "interrupted"
 
 
+@pytest.mark.integration
 async def test_nonsense_is_answered_and_nothing_else_stands_on_standard_output(tmp_path: Path) -> None:
     lines: list[bytes] = [
         b"garbage\n",
@@ -295,6 +309,7 @@ async def test_nonsense_is_answered_and_nothing_else_stands_on_standard_output(t
     assert "error" not in answers[7]
 
 
+@pytest.mark.integration
 async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     async with connected(tmp_path / "state", M3AGENT_ENDPOINT="http://127.0.0.1:1/v1") as client:
@@ -309,19 +324,34 @@ async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path
         with pytest.raises(RequestError, match=r"127\.0\.0\.1:1"):
             await asked(client, session)
         client.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(client.process.wait(), 30) == 0
+        assert await asyncio.to_thread(client.process.wait, 30) == 0
 
 
-@pytest.mark.parametrize("streams", ["{} </dev/null", "true | {} >out", "{} <in", "{} <&-"])
-def test_streams_that_are_no_pipes(tmp_path: Path, streams: str) -> None:
-    (tmp_path / "in").touch()
-    line = streams.format(" ".join(COMMAND))
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.startswith(b"m3agent: m3agent acp is started by an editor")
-    assert done.stdout == b""
+@pytest.mark.integration
+@pytest.mark.parametrize(("stdin", "stdout"), [(DEVNULL, PIPE), (PIPE, "out"), ("in", PIPE)])
+def test_streams_that_are_no_pipes(tmp_path: Path, stdin: int | str, stdout: int | str) -> None:
+    def stream(given: int | str) -> Stream:
+        return (tmp_path / given).open("w+b") if isinstance(given, str) else given
+
+    process = Process("acp", stdin=stream(stdin), stdout=stream(stdout))
+    said, errors = process.communicate()
+    is_refused(process.returncode, said, errors)
+    assert all(not path.stat().st_size for path in tmp_path.iterdir())
 
 
+@pytest.mark.integration
+def test_without_standard_input() -> None:
+    line = f"{' '.join(COMMAND)} <&-"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    is_refused(done.returncode, done.stdout, done.stderr)
+
+
+def is_refused(status: int | None, said: bytes, errors: bytes) -> None:
+    assert (status, said) == (2, b"")
+    assert errors.startswith(b"m3agent: m3agent acp is started by an editor")
+
+
+@pytest.mark.integration
 def test_without_standard_error(tmp_path: Path) -> None:
     line = f"true | {' '.join(COMMAND)} 2>&-"
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=60)
@@ -329,11 +359,11 @@ def test_without_standard_error(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_stops_reading_is_not_waited_for(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
     model.answers = [says("so " * 200_000), says("so " * 200_000)]
-    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, best_backend))
+    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
     await asyncio.to_thread(model.wait_for_chats, 1)
     await asyncio.sleep(1)
     client.stdin.close()  # and its output stays full
@@ -346,9 +376,13 @@ def test_prompts_of_all_kinds_of_blocks() -> None:
         [
             text_block("Fix the clock.\nIt is slow."),
             resource_link_block("clock.py", "file:///repo/clock.py"),
+            resource_block(embedded_text_resource("file:///repo/notes.txt", "It ticks.")),
+            resource_block(embedded_blob_resource("file:///repo/clock.bin", PNG)),
             image_block(PNG, "image/png"),
         ]
     )
+    assert '<file uri="file:///repo/notes.txt">\nIt ticks.\n</file>' in found.text
+    assert "clock.bin" not in found.text, "there is no text of it to show"
     assert found.title == "Fix the clock."
     assert "(clock.py: file:///repo/clock.py)" in found.text
     assert [image.media_type for image in found.images] == ["image/png"]
@@ -381,9 +415,9 @@ def test_records_outlive_a_kill_and_are_had_by_one_at_a_time(tmp_path: Path) -> 
         open_session(tmp_path, kept.record.id)
 
 
-@pytest.mark.parametrize("answer", ["allow", "always", "reject"])
+@pytest.mark.parametrize("answer", ["allow", later("always"), later("reject")])
 async def test_tools_of_servers_that_the_client_passes_on_are_asked_for(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str, answer: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, answer: str
 ) -> None:
     repo = make_repo(BUGGY)
     program = [sys.executable, mcp_server.__file__, "environment"]
@@ -391,7 +425,7 @@ async def test_tools_of_servers_that_the_client_passes_on_are_asked_for(
         name="odd", command=program[0], args=program[1:], env=[EnvVariable(name="OWN", value="1")]
     )
     model.answers = [calls("mcp__odd__echo", text="x"), calls("mcp__odd__echo", text="y"), FIX, TEST, DONE]
-    async with connected(tmp_path / "state", answer, **endpoint(model, best_backend)) as client:
+    async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
         session = await begun(client, repo, passed_on)
         assert (await asked(client, session)).stop_reason == "end_turn"
     about = [call for call in client.asked if "mcp__odd__echo" in call.title]

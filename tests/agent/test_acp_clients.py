@@ -16,8 +16,8 @@ import pytest
 
 from m3agent import __version__
 from tests.agent.acp_client import COMMAND
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.agent.test_acp import FIXED, endpoint
-from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.installs import ROOT, install, new_environment, newer_python
 from tests.servers.misbehaving import MisbehavingServer
 
@@ -82,7 +82,7 @@ def faults(messages: list[dict[str, Any]], schema: dict[str, Any]) -> list[str]:
 
 
 def test_the_typescript_sdk_and_the_schema(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     (tmp_path / "node").mkdir()
     node = installed(tmp_path / "node", SDK)
@@ -95,7 +95,7 @@ def test_the_typescript_sdk_and_the_schema(
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, best_backend)},
+        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state"), **endpoint(model, one_backend)},
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -130,7 +130,7 @@ def test_acpx(
     model: MisbehavingServer,
     make_repo: MakeRepo,
     tmp_path: Path,
-    best_backend: str,
+    one_backend: str,
     policy: str,
     code: int,
     content: str,
@@ -152,7 +152,7 @@ def test_acpx(
             **os.environ,
             "PATH": f"{node.parent}:{os.environ['PATH']}",
             "M3AGENT_STATE": str(tmp_path / "state"),
-            **endpoint(model, best_backend),
+            **endpoint(model, one_backend),
         },
     )
     assert done.returncode == code, done.stderr
@@ -196,7 +196,7 @@ def test_harbor(
     harbor: Path,
     make_repo: MakeRepo,
     tmp_path: Path,
-    best_backend: str,
+    one_backend: str,
     policy: str,
     said: str,
     content: str,
@@ -220,7 +220,7 @@ def test_harbor(
         env={
             **os.environ,
             "M3AGENT_STATE": str(tmp_path / "state"),
-            "M3AGENT_SANDBOX": best_backend,
+            "M3AGENT_SANDBOX": one_backend,
             "HARBOR_ACP_PERMISSION_MODE": policy,
         },
     )

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.open import Backend
-from tests.agent.test_fix import BUGGY, DONE, FIX, calls, fix, of_type, run
+from tests.agent.scripted import BUGGY, DONE, FIX, calls, fix, of_type
+from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer
+
+pytestmark = pytest.mark.integration
 
 MakeRepo = Callable[..., Path]
 

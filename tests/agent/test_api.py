@@ -15,8 +15,10 @@ import pytest
 import m3agent
 from m3agent import FixSettings, Status, UsageError, fix, fix_async
 from m3agent.agent.settings import Settings
-from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.servers.misbehaving import MisbehavingServer, Silence
+
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -88,6 +90,7 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow  # quick: test_a_fix
 @pytest.mark.parametrize("block", BLOCK.findall((ROOT / "docs/python.md").read_text()))
 def test_the_examples_of_the_docs(block: str, tmp_path: Path) -> None:
     folder = tmp_path / "ferry"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from m3agent.agent.variation import HINTS, variations
-from tests.agent.test_fix import (
+from tests.agent.scripted import (
     BUGGY,
     DONE,
     FIX,
@@ -20,12 +20,12 @@ from tests.agent.test_fix import (
     calls,
     fix,
     git,
+    kill,
     of_type,
     one_sentence,
-    run,
     start,
 )
-from tests.agent.test_resume import kill
+from tests.command_line import run
 from tests.servers.misbehaving import (
     MisbehavingServer,
     Pause,
@@ -36,6 +36,8 @@ from tests.servers.misbehaving import (
     history_faults,
     messages_bytes,
 )
+
+pytestmark = pytest.mark.integration
 
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
 BREAKS = calls("file_edit", path="calc.py", old="return a * 2", new="return a * 3")
@@ -96,6 +98,7 @@ def test_the_best_is_handed_over(model: MisbehavingServer, make_repo: MakeRepo, 
     assert json.loads(last.stdout)["id"] == found[2][0]["session"], "the last session is the chosen one"
 
 
+@pytest.mark.slow  # quick: test_attempt.py
 def test_all_share_one_prefix_and_the_first_warms_the_cache(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -135,6 +138,7 @@ def test_the_others_end_as_soon_as_one_is_verified(
     assert found[2][-1]["reason"] == "attempt 1 was verified first"
 
 
+@pytest.mark.slow  # quick: test_choice.py
 def test_where_none_is_verified_fewest_regressions_count(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -149,6 +153,7 @@ def test_where_none_is_verified_fewest_regressions_count(
     assert "the patch was not handed over, since the fix did not succeed" in found[2][-1]["notes"]
 
 
+@pytest.mark.slow  # quick: test_attempt.py
 def test_one_that_fails_does_not_end_the_others(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -184,12 +189,12 @@ def test_a_killed_attempt_goes_on_as_it_was(
     model: MisbehavingServer,
     make_repo: MakeRepo,
     own_state: Path,
-    best_backend: str,
+    one_backend: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model.answers = [scripted([FIX, Silence()], [FIX, Silence()])]
     monkeypatch.setenv("M3AGENT_ATTEMPTS", "2")
-    process = start(make_repo(BUGGY), model.url, best_backend)
+    process = start(make_repo(BUGGY), model.url, one_backend)
     model.wait_for_chats(4)
     kill(process)
     before = chats_of(model, 2)[-1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.test_fix import (
+from tests.agent.scripted import (
     BUGGY,
     DONE,
     FIX,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import run
 from tests.emulated_terminal import EmulatedTerminal
 
 SHELLS = ("bash", "zsh", "fish")
@@ -31,6 +32,7 @@ def said(*command: str, env: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_tab_completes_commands_once_it_is_installed(shell: str, env: dict[str, str]) -> None:
     if shutil.which(shell) is None:
@@ -54,6 +56,7 @@ def test_fish_completes_commands_once_it_is_installed(env: dict[str, str]) -> No
     assert [line.split("\t")[0] for line in found] == ["serve"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_has_a_script(shell: str, env: dict[str, str]) -> None:
     script = said("m3agent", env={**env, "_M3AGENT_COMPLETE": f"source_{shell}"})
@@ -62,6 +65,7 @@ def test_each_shell_has_a_script(shell: str, env: dict[str, str]) -> None:
         assert said(shell, "-c", "m3agent --show-completion; true", env=env).strip() == script.strip()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("line", "first"),
     [
@@ -81,7 +85,9 @@ def test_what_a_shell_asks_is_answered(shell: str, line: str, first: list[str], 
         "_TYPER_COMPLETE_ARGS": line,
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
-    answer = said("m3agent", env=asked)
+    done = run(env=asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = done.stdout
     if shell == "zsh":
         assert answer.startswith(f'_arguments \'*: :(("{first[0]}"') and answer.count('":"') <= 1
     else:

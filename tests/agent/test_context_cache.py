@@ -79,6 +79,7 @@ def test_no_folder_or_one_that_cannot_be_written(tmp_path: Path) -> None:
         assert Cache(folder, "v").entries == {}
 
 
+@pytest.mark.integration
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk's end: writes fail halfway."""
     file = tmp_path / "state"

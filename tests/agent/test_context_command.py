@@ -13,9 +13,12 @@ import pytest
 from m3agent.agent import cli
 from m3agent.agent.context import command
 from tests.agent.small_tokenizer import write_tokenizer
+from tests.command_line import Process, Stream
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo, RunGit
+
+pytestmark = pytest.mark.integration
 
 HEAVY = {"typer", "click", "pydantic", "typing", "re", "dataclasses", "subprocess", "pathlib", "enum", "json"}
 
@@ -32,8 +35,12 @@ class Program:
         }
 
     def __call__(self, *args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-        argv = [sys.executable, "-m", "m3agent.agent.start", "context", *map(str, args)]
-        return subprocess.run(argv, env=self.env, cwd=cwd, capture_output=True, check=False)
+        process = self.start(*args, cwd=cwd)
+        output, errors = process.communicate()
+        return subprocess.CompletedProcess(args, process.wait(), output, errors)
+
+    def start(self, *args: str | Path, cwd: Path | None = None, stdout: Stream = subprocess.PIPE) -> Process:
+        return Process("context", *map(str, args), cwd=cwd, env=self.env, stdout=stdout)
 
 
 @pytest.fixture
@@ -48,8 +55,10 @@ def repo(new_repo: NewRepo) -> Path:
     )
 
 
+@pytest.mark.integration
 def test_the_text_goes_to_standard_output(program: Program, repo: Path) -> None:
-    done = program("--repo", repo)
+    argv = [sys.executable, "-m", "m3agent.agent.start", "context", "--repo", str(repo)]
+    done = subprocess.run(argv, env=program.env, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         b'<file path="d/b.md">\ntext\n</file>\n<file path="a.py">\nx = 1\n</file>\n'
@@ -67,6 +76,7 @@ def test_the_whole_command_line_answers_the_same(program: Program, repo: Path) -
     assert (whole.returncode, whole.stdout.replace(b".m3agent.toml\n", b"")) == (0, quick.stdout)
 
 
+@pytest.mark.integration
 def test_a_pack_from_cache_imports_next_to_nothing(program: Program, repo: Path, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
     code = (
@@ -131,6 +141,7 @@ def test_include_exclude_and_ignore_file(program: Program, repo: Path) -> None:
     assert shown() == {"a.py", ".m3agentignore"}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("args", "says", "code"),
     [
@@ -186,6 +197,15 @@ def test_worktrees_submodules_and_bare_clones(
     assert done.returncode == 2 and b"work tree" in done.stderr
 
 
+def test_git_is_not_installed(program: Program, repo: Path, run_git: RunGit, tmp_path: Path) -> None:
+    run_git(repo, "worktree", "add", "--quiet", str(tmp_path / "tree"))
+    program.env["PATH"] = str(tmp_path)
+    for folder in (repo, tmp_path / "tree"):
+        done = program("--repo", folder)
+        assert (done.returncode, done.stdout) == (3, b"")
+        assert done.stderr.startswith(b"m3agent: git is not installed") and done.stderr.count(b"\n") == 1
+
+
 def test_exact_counts_and_their_proof(program: Program, repo: Path, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
     done = program("--repo", repo, "--tokenizer", tokenizer, "--verify")
@@ -196,23 +216,21 @@ def test_exact_counts_and_their_proof(program: Program, repo: Path, tmp_path: Pa
 
 def test_a_closed_pipe_is_no_error(program: Program, repo: Path) -> None:
     (repo / "big.txt").write_text("line\n" * 100_000)
-    argv = [sys.executable, "-m", "m3agent.agent.start", "context", "--repo", str(repo)]
-    process = subprocess.Popen(argv, env=program.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout and process.stderr
-    process.stdout.read(10)
-    process.stdout.close()
-    assert process.wait() == 0
-    assert b"Traceback" not in process.stderr.read()
-    process.stderr.close()
+    with program.start("--repo", repo) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.wait() == 0
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_a_terminal_is_not_flooded(program: Program, repo: Path) -> None:
     master, slave = pty.openpty()
-    argv = [sys.executable, "-m", "m3agent.agent.start", "context", "--repo", str(repo)]
-    done = subprocess.run(argv, env=program.env, stdout=slave, stderr=subprocess.PIPE, check=True)
+    process = program.start("--repo", repo, stdout=slave)
+    _, said = process.communicate()
+    assert process.returncode == 0
     os.write(slave, b"end\n")
     assert os.read(master, 1000) == b"end\r\n"
-    assert b"-o" in done.stderr
+    assert b"-o" in said
     os.close(slave)
     os.close(master)
 

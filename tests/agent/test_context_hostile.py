@@ -147,6 +147,7 @@ def test_case_twins_are_two_files(new_repo: NewRepo) -> None:
     assert shows(context, "A.py", "upper\n") and shows(context, "a.py", "lower\n")
 
 
+@pytest.mark.integration
 def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path) -> None:
     """Redacted, neutralised and converted texts come back from the cache as they were, counts included."""
     files = {

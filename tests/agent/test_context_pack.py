@@ -137,7 +137,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TokenizerSource:
     return source
 
 
-@settings(max_examples=100)
+@pytest.mark.integration
+@settings(max_examples=40)
 @given(tree=trees, budget=st.one_of(st.none(), st.integers(0, 400)))
 def test_exact_counts_are_those_of_the_whole_text(
     tokenizer: TokenizerSource, tree: dict[str, bytes], budget: int | None

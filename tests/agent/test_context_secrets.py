@@ -478,7 +478,7 @@ PARTS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.lists(PARTS, max_size=14).map("".join))
 @example("token=" + "a1B2" * 80)
 @example('token="' + "é" * 10 + "a1B2c3D4e5F6" * 30 + '"')
@@ -520,6 +520,7 @@ def test_the_version_is_that_of_the_library() -> None:
     assert SECRETS.endswith("+redact-secret-" + importlib.metadata.version("redact-secret"))
 
 
+@pytest.mark.integration
 def test_libraries_are_loaded_only_when_needed() -> None:
     program = """
 import sys

@@ -60,7 +60,7 @@ def repositories(draw: st.DrawFn) -> list[Candidate]:
 outline_costs = st.lists(st.one_of(st.none(), st.integers(0, 60)), min_size=12, max_size=12)
 issues = st.one_of(st.just(""), vocabulary_texts, st.just("pkg/core/alpha.py: beta.gamma fails\n"))
 budgets = st.integers(0, 400)
-examples = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+examples = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class TestAnySelection:

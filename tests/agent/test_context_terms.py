@@ -107,6 +107,7 @@ class TestWords:
     def test_of_absurd_length_are_left_out(self) -> None:
         assert words("x" * 10_000 + " short") == {"short": 1}
 
+    @pytest.mark.integration
     def test_codes_are_the_same_in_every_process(self) -> None:
         program = "from m3agent.agent.context.selection.terms import code; print(code('größe'))"
         environment = os.environ | {"PYTHONHASHSEED": "7"}
@@ -428,6 +429,7 @@ class TestStore:
                 other.execute("ROLLBACK")
             assert len(known(store, files)) == 1000
 
+    @pytest.mark.integration
     def test_two_processes_share_one_file(self, folder: Path) -> None:
         program = f"{PROLOGUE}with TermStore(folder) as store: print(len(known(store, some_files(1500))))"
         command = [sys.executable, "-c", program, str(folder)]
@@ -438,6 +440,7 @@ class TestStore:
             known(store, files)
         assert not any(file.reads for file in files)
 
+    @pytest.mark.integration
     def test_survives_being_killed_while_writing(self, folder: Path) -> None:
         program = (
             f"{PROLOGUE}store = TermStore(folder)\n"

@@ -18,6 +18,8 @@ from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelSe
 from tests.agent.small_tokenizer import GPT_4, description
 from tests.servers.tokenize import TokenizeServer
 
+pytestmark = pytest.mark.integration
+
 CHUNKS = [
     f'<file path="{number}.py">\ndef naïve_{number}(): # 漢字\n\treturn "{number}"\n</file>\n'
     for number in range(60)

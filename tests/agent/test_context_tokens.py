@@ -24,6 +24,8 @@ from m3agent.agent.context.tokenizer.source import KITOKEN, TokenizerSource, fin
 from m3agent.agent.errors import UsageError
 from tests.agent.small_tokenizer import GPT_4, SPECIAL, description, write_tokenizer
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 Change = Callable[[dict[str, Any]], object]
 
@@ -132,14 +134,14 @@ class TestExact:
         assert importlib.metadata.version("kitoken") == KITOKEN
 
     @given(text=texts)
-    @settings(max_examples=1500)
+    @settings(max_examples=400)
     def test_any_text(self, small: tuple[Counter, Tokenizer], text: str) -> None:
         counter, reference = small
         assert counter.count(text) == reference_count(reference, text)
 
     @pytest.mark.slow
     @given(bodies=st.lists(texts, max_size=6))
-    @settings(max_examples=300)
+    @settings(max_examples=100)
     def test_counts_of_chunks_add_up(self, small: tuple[Counter, Tokenizer], bodies: list[str]) -> None:
         counter, reference = small
         chunks = [f'<file path="a">\n{body}</file>\n' for body in bodies] + [

@@ -24,6 +24,8 @@ from m3agent.serving.check.check import Check
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo
 
+pytestmark = pytest.mark.integration
+
 GOOD, BAD = Check("x", True, "fine"), Check("x", False, "absent", "install it")
 
 

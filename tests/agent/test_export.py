@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, MakeRepo, fix, one_sentence, run
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, one_sentence
+from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer
 
 
@@ -34,7 +35,9 @@ def test_both_formats(session: MisbehavingServer, make_repo: MakeRepo, tmp_path:
     assert "def add(a, b):" in row["messages"][1]["content"], "the text as it was sent, repository included"
 
 
-def test_wrong_use(session: MisbehavingServer, tmp_path: Path) -> None:
+def test_wrong_use(server: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path) -> None:
+    server.answers = [DONE]
+    assert fix(make_repo(BUGGY), server.url).returncode == 1
     for arguments, word in (
         (["--format", "atif"], "name one"),
         (["nosuch"], "nosuch"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from m3agent.serving import wire
-from tests.agent.test_fix import MakeRepo, fix, of_type
+from tests.agent.scripted import MakeRepo, fix, of_type
 from tests.servers import faults, strict
 from tests.servers.dialects import Answer, Chunk, Dialect, Dynamo, Sglang, Vllm, frames
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Stream

@@ -5,99 +5,44 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    TEST,
+    USAGE,
+    MakeRepo,
+    calls,
+    calls_raw,
+    chunk,
+    events,
+    fix,
+    git,
+    of_type,
+    one_sentence,
+    ours,
+    says,
+    start,
+    wait_until_gone,
+)
+from tests.command_line import Process, run
+from tests.conftest import later
 from tests.servers.dockerd import OwnEngine
 from tests.servers.misbehaving import MisbehavingServer, Reply, Silence, Stall, Stream
 from tests.tools.small_disk import fill, small_disk
 
-MakeRepo = Callable[..., Path]
-
-BUGGY = {
-    "calc.py": "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n",
-    "test_calc.py": (
-        "from calc import add, double\n\n\ndef test_add():\n    assert add(2, 3) == 5\n\n\n"
-        "def test_double():\n    assert double(2) == 4\n"
-    ),
-}
-ISSUE = "add() gives wrong sums: add(2, 3) should be 5."
-
-
-def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    return {
-        "id": "x",
-        "object": "chat.completion.chunk",
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-    }
-
-
-USAGE = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}}
-
-
-def says(text: str, reasoning: str = "", finish: str = "stop") -> Stream:
-    return Stream([chunk({"reasoning": reasoning}), chunk({"content": text}), chunk({}, finish), USAGE])
-
-
-def calls(name: str, **arguments: Any) -> Stream:
-    return calls_raw(name, json.dumps(arguments))
-
-
-def calls_raw(name: str, arguments: str) -> Stream:
-    call = {"index": 0, "id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
-    return Stream([chunk({"reasoning": "hm"}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls"), USAGE])
-
-
-FIX = calls("file_edit", path="calc.py", old="return a - b", new="return a + b")
-TEST = calls("test_runner", test_file=".")
-DONE = says("add() subtracted; it adds now.")
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "m3agent.agent.cli", *arguments]
-
-
-def run(
-    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **(env or {})}
-    return subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        check=False,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=150,
-    )
-
-
-def fix(repo: Path, url: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run("fix", ISSUE, "--repo", str(repo), "--endpoint", url, *more, env=env)
-
-
-def events(home: Path) -> list[dict[str, Any]]:
-    """The log of the only session there is."""
-    (log,) = (home / "state" / "sessions").glob("*/events.jsonl")
-    lines = log.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be on its way
-
-
-def of_type(home: Path, kind: str) -> list[dict[str, Any]]:
-    return [event for event in events(home) if event["type"] == kind]
-
-
-def git(folder: Path, *args: str) -> str:
-    return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+pytestmark = pytest.mark.integration
 
 
 def test_a_fix_is_verified_and_its_patch_printed(
@@ -197,7 +142,7 @@ def test_the_patch_is_kept_before_the_repository_is_touched(
     """A filter of the user's own runs while the commit is made, and sees what a kill would leave there."""
     repo = make_repo(BUGGY)
     look = f"cat {own_state}/state/sessions/*/patch.diff > {tmp_path}/seen; cat"
-    git(repo, "config", "filter.look.clean", look)
+    git(repo, "config", "--global", "filter.look.clean", look)
     (repo / ".git" / "info" / "attributes").write_text("calc.py filter=look\n")
     model.answers = [FIX, TEST, DONE]
     done = fix(repo, model.url, "--branch", "fix/add")
@@ -220,6 +165,7 @@ def test_uncommitted_changes_are_worked_on_and_never_overwritten(
     assert b"# mine" in model.chats[0].body, "the model sees the files as they are"
 
 
+@pytest.mark.slow  # quick: test_loop.py
 def test_same_call_same_result_is_told_then_forced_then_stopped(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -252,6 +198,7 @@ def test_an_answer_that_goes_round_in_circles_is_not_waited_for(
     assert "said the same over and over" in second[-1]["content"]
 
 
+@pytest.mark.slow  # quick: test_loop.py
 def test_an_answer_that_never_leaves_its_circle_ends_the_session(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -266,6 +213,7 @@ def test_an_answer_that_never_leaves_its_circle_ends_the_session(
     assert "said the same over and over" in events(own_state)[-1]["reason"]
 
 
+@pytest.mark.slow  # quick: test_loop.py
 def test_answers_cut_off_again_and_again_end_the_session(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -282,6 +230,7 @@ def test_answers_cut_off_again_and_again_end_the_session(
     assert "cut off at the length limit" in events(own_state)[-1]["reason"]
 
 
+@pytest.mark.slow  # quick: test_loop.py
 def test_a_limit_ends_with_a_summary_without_tools(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -295,6 +244,7 @@ def test_a_limit_ends_with_a_summary_without_tools(
     assert "+    return a + b" in done.stdout
 
 
+@pytest.mark.slow  # quick: test_loop.py and test_gate.py
 def test_the_gate_asks_twice_and_takes_a_stated_reason(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -311,6 +261,7 @@ def test_the_gate_asks_twice_and_takes_a_stated_reason(
     assert len(model.chats) == 1
 
 
+@pytest.mark.slow  # quick: test_calls.py and tests/tools
 def test_calls_that_cannot_be_carried_out_are_answered(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -382,7 +333,7 @@ def test_tests_that_fail_to_import_can_be_what_is_fixed(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("state", ["detached", "bare", "shallow", "worktree", "subfolder"])
+@pytest.mark.parametrize("state", ["worktree", "subfolder", *map(later, ("detached", "bare", "shallow"))])
 def test_repositories_of_every_kind(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, state: str
 ) -> None:
@@ -408,12 +359,6 @@ def test_repositories_of_every_kind(
         done = fix(target, model.url, "--branch", "fixed")
         assert "return a + b" in git(target, "show", "fixed:calc.py")
     assert done.returncode == 0, done.stderr
-
-
-def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.stdout == ""
-    return done.stderr.strip().splitlines()[-1]
 
 
 def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
@@ -477,7 +422,7 @@ def test_no_sandbox_is_exit_3(
         ({"/v1/models": "<html>hello</html>", "/models": "<html>hello</html>"}, "web page"),
         ({"/v1/models": Reply(401, {"error": {"message": "bad key"}})}, "401"),
         ({"/v1/models": {"data": []}}, "no models"),
-        pytest.param({"/v1/models": Silence()}, "did not answer", marks=pytest.mark.slow),
+        later({"/v1/models": Silence()}, "did not answer"),
     ],
 )
 def test_a_server_that_is_none_is_exit_4(
@@ -534,54 +479,7 @@ def test_a_disk_that_takes_no_byte_of_the_log_is_one_sentence_as_well(
         assert "the disk is full; make room" in said
 
 
-def ours(pid: int) -> list[str]:
-    """Containers and processes that belong to the m3agent process `pid`, dead or alive."""
-    left = []
-    listed = subprocess.run(
-        [
-            "docker",
-            "ps",
-            "-a",
-            "--filter",
-            "label=m3agent=1",
-            "--format",
-            '{{.ID}} {{.Label "m3agent.owner"}}',
-        ],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    left += [
-        f"container {line}" for line in listed.stdout.splitlines() if line.split()[-1].startswith(f"{pid}-")
-    ]
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-        if f"m3agent.owner={pid}-" in line or parent == str(pid):
-            left.append(f"process {line}")
-    return left
-
-
-def wait_until_gone(pid: int) -> None:
-    """How soon is for benchmarks to say: a busy machine may need long for a container's removal."""
-    deadline = time.monotonic() + 30
-    while (left := ours(pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
-
-
-def start(repo: Path, url: str, backend: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command("fix", ISSUE, "--repo", str(repo), "--endpoint", url, "--sandbox", backend),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
 def test_interrupting_keeps_the_session_and_leaves_nothing_running(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, backend: str, number: signal.Signals
 ) -> None:
@@ -601,7 +499,7 @@ def test_interrupting_keeps_the_session_and_leaves_nothing_running(
     wait_until_gone(process.pid)
 
 
-@pytest.mark.parametrize("moment", ["starting", "waiting for the model", "in a call"])
+@pytest.mark.parametrize("moment", ["starting", later("waiting for the model"), "in a call"])
 def test_nothing_is_alive_two_seconds_after_kill_9(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, backend: str, moment: str
 ) -> None:
@@ -639,15 +537,8 @@ def test_an_engine_that_dies_midway_is_exit_3(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: OwnEngine
 ) -> None:
     model.answers = [FIX, calls("code_exec", code="while True: pass"), DONE]
-    environment = {**os.environ, "DOCKER_HOST": own_engine.address}
-    process = subprocess.Popen(
-        command(
-            "fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--endpoint", model.url, "--sandbox", "docker"
-        ),
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    words = ["fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--endpoint", model.url, "--sandbox", "docker"]
+    process = Process(*words, env={"DOCKER_HOST": own_engine.address})
     model.wait_for_chats(2)
     while not [e for e in of_type(own_state, "call.started") if e["call"] == 2]:
         assert process.poll() is None
@@ -680,13 +571,17 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.integration
 def test_interrupting_the_embedded_engine_is_quiet(make_repo: MakeRepo, own_state: Path) -> None:
     """It is asked for its next step while it thinks or its call runs: either way nothing is left to say."""
     repo = make_repo(BUGGY)
-    process = subprocess.Popen(
-        command("fix", ISSUE, "--repo", str(repo), "--engine", "embedded"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    process = Process(
+        "fix",
+        ISSUE,
+        "--repo",
+        str(repo),
+        "--engine",
+        "embedded",
     )
     while not list((own_state / "state").glob("sessions/*/events.jsonl")) or not of_type(
         own_state, "call.started"
@@ -700,6 +595,7 @@ def test_interrupting_the_embedded_engine_is_quiet(make_repo: MakeRepo, own_stat
     wait_until_gone(process.pid)
 
 
+@pytest.mark.slow  # quick: `m3agent fix issue.md` in test_docs_commands.py
 def test_the_embedded_engine_fixes_end_to_end(make_repo: MakeRepo, own_state: Path) -> None:
     done = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--engine", "embedded")
     assert done.returncode == 0, done.stderr
@@ -717,11 +613,11 @@ def test_the_same_seed_and_candidates_give_the_same_patch_twice(make_repo: MakeR
     assert one.stdout == other.stdout != ""
 
 
+@pytest.mark.slow  # quick: test_serve.py, where fix finds one with its key
 def test_a_running_server_of_ours_is_found(make_repo: MakeRepo, own_state: Path) -> None:
-    server = subprocess.Popen(command("serve", "--port", "0"), stderr=subprocess.PIPE, text=True)
+    server = Process("serve", "--port", "0")
     try:
-        assert server.stderr is not None
-        said = server.stderr.readline()
+        said = server.stderr.readline().decode()
         done = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)))
         assert done.returncode == 0, done.stderr
         assert of_type(own_state, "session.started")[0]["endpoint"]["url"] in said

@@ -1,4 +1,4 @@
-"""Which tests are flaky, from the reports alone; whole verifications are in test_verify.py."""
+"""Which tests are flaky, from the reports alone; whole verifications are in test_verify.py and, in sandboxes, test_verify_sandboxes.py."""
 
 from __future__ import annotations
 

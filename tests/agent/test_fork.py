@@ -10,20 +10,8 @@ from typing import Any
 import pytest
 
 from m3agent.agent.session_log import read_log
-from tests.agent.test_fix import (
-    BUGGY,
-    DONE,
-    FIX,
-    TEST,
-    MakeRepo,
-    calls,
-    fix,
-    git,
-    one_sentence,
-    run,
-    start,
-)
-from tests.agent.test_resume import kill
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, fix, git, kill, one_sentence, start
+from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults, messages_bytes
 
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
@@ -85,6 +73,7 @@ def test_a_fork_goes_another_way_from_the_end_of_a_turn(
     assert run("report", second.name, "-o", str(own_state / "page.html")).returncode == 0
 
 
+@pytest.mark.slow  # quick: the fork from the end of a turn
 def test_a_fork_of_the_end_goes_on_where_it_was_done(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -102,10 +91,10 @@ def test_a_fork_of_the_end_goes_on_where_it_was_done(
 
 @pytest.mark.slow
 def test_a_fork_of_a_session_that_was_resumed_has_its_tree(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     model.answers = [FIX, Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
+    process = start(make_repo(BUGGY), model.url, one_backend)
     model.wait_for_chats(2)
     [first] = sessions(own_state)
     model.answers = [DONE]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from m3agent.agent.gate import missing
+from m3agent.agent.gate import MOST_ASKED, missing
 
 STEP = "Your answer ends with a step that it announces and does not take"
 CHANGE = "No file of the repository has changed."
@@ -37,6 +37,8 @@ TEST = "No test has run since your last change."
         ("> NO CHANGE: right", False, False, ""),
         ("No change:\nit is right", False, False, ""),
         ("Not tested: there is no compiler.", True, False, ""),
+        ("Not tested: there is no compiler.\n\nNow let me clean up:", True, False, ""),
+        ("No change: it is right.\nLet me know. Next, I'll look again:", False, False, ""),
         # a reason for the one is none for the other
         ("No change: the code is right.", True, False, TEST),
         ("Not tested: no compiler.", False, False, CHANGE),
@@ -60,6 +62,19 @@ def test_what_the_model_is_told_to_write_is_accepted() -> None:
         told = missing(text="", changed=changed, tested_since_change=False)
         assert f"'{line}'" in told
         assert missing(text=f"{line} because", changed=changed, tested_since_change=False) == ""
+
+
+def test_a_step_that_is_announced_is_quoted_in_part() -> None:
+    step = f"Now let me {'look ' * 100}:"
+    answer = missing(text=f"Fixed.\n> * {step}", changed=True, tested_since_change=True)
+    assert answer == (
+        f"{STEP}: '{step[:200]}' If it is still to be done, do it now, with a tool; if all is done, say so in a few "
+        "sentences without announcing anything."
+    )
+
+
+def test_the_model_is_asked_twice() -> None:
+    assert MOST_ASKED == 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 from m3agent.agent import events
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.session import Session
-from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, MakeRepo, fix, start
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, start
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
 
@@ -61,11 +61,11 @@ def test_the_oldest_lose_their_bulk(tmp_path: Path) -> None:
 
 
 def test_a_second_fix_is_told_of_the_first(
-    server: MisbehavingServer, make_repo: MakeRepo, best_backend: str
+    server: MisbehavingServer, make_repo: MakeRepo, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
     server.answers = [Silence(), TEST, FIX, TEST, DONE]
-    first = start(repo, server.url, best_backend)
+    first = start(repo, server.url, one_backend)
     server.wait_for_chats(1)
     second = fix(repo, server.url)
     first.kill()

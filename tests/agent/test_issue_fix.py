@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,20 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.test_fix import (
-    BUGGY,
-    DONE,
-    FIX,
-    ISSUE,
-    TEST,
-    calls,
-    command,
-    git,
-    of_type,
-    one_sentence,
-    run,
-    says,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, calls, git, of_type, one_sentence, says
+from tests.command_line import Process, run
 from tests.servers.misbehaving import MODEL, MisbehavingServer, history_faults
 from tests.servers.tracker import PNG, Page, TrackerServer
 
@@ -129,11 +116,7 @@ def test_ctrl_c_does_not_wait_for_a_slow_tracker(
 ) -> None:
     tracker.pages["/repos/owner/repo/issues/1"] = tracker.silent
     arguments = ["owner/repo#1", "--github-api", tracker.url, "--endpoint", server.url]
-    process = subprocess.Popen(
-        command("fix", *arguments, "--repo", str(make_repo(BUGGY))),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = Process("fix", *arguments, "--repo", str(make_repo(BUGGY)))
     while not tracker.visits:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)

@@ -74,6 +74,7 @@ def test_any_text_can_be_searched(text: str) -> None:
     assert all(isinstance(url, str) and url for url in find_images(text))
 
 
+@pytest.mark.integration
 def test_they_are_fetched_and_told_by_their_content(tracker: TrackerServer) -> None:
     kinds = {
         "a.png": (PNG, "image/png"),
@@ -90,6 +91,7 @@ def test_they_are_fetched_and_told_by_their_content(tracker: TrackerServer) -> N
     assert "data" not in repr(issue.images[0])
 
 
+@pytest.mark.integration
 def test_those_in_comments_too_and_each_once(tracker: TrackerServer) -> None:
     tracker.add_issue(body="![x](/x.png)", comments=1)
     path = "/repos/owner/repo/issues/1/comments"
@@ -100,6 +102,7 @@ def test_those_in_comments_too_and_each_once(tracker: TrackerServer) -> None:
     assert tracker.paths.count("/x.png") == 1
 
 
+@pytest.mark.integration
 def test_what_is_none_is_left_out(tracker: TrackerServer) -> None:
     tracker.pages |= {
         "/page": Page(b"<html>"),
@@ -125,6 +128,7 @@ def test_what_is_none_is_left_out(tracker: TrackerServer) -> None:
     assert left_out(tracker, "/nowhere")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
@@ -157,6 +161,7 @@ def test_addresses_that_are_not_gone_to(tracker: TrackerServer, url: str, reason
     assert any(part in sentence for part in reason.split("|")), sentence
 
 
+@pytest.mark.integration
 def test_redirects_to_another_server_on_this_machine_are_not_followed(tracker: TrackerServer) -> None:
     with TrackerServer() as other:
         other.pages["/x.png"] = Page(PNG)
@@ -196,6 +201,7 @@ def test_public_addresses(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
+@pytest.mark.integration
 def test_there_is_a_limit_to_their_number(tracker: TrackerServer) -> None:
     count = MAX_IMAGES + 3
     tracker.pages |= {f"/{number}.png": Page(PNG + bytes([number])) for number in range(count)}

@@ -18,6 +18,8 @@ from m3agent.agent.issue import Issue, load_issue
 from m3agent.agent.issue_tracker.http import ATTEMPTS, MAX_RESPONSE
 from tests.servers.tracker import PNG, Page, TrackerServer
 
+pytestmark = pytest.mark.integration
+
 SECRET = "ghp_0123456789abcdef"
 
 

@@ -18,10 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agent.test_fix import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, chunk, command, events
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, chunk, events
 from tests.agent.test_live_row import NASTY, turn_ended
+from tests.command_line import command
+from tests.conftest import later
 from tests.emulated_terminal import EmulatedTerminal
 from tests.servers.misbehaving import MisbehavingServer, Stall, Stream, call, finish, usage
+
+pytestmark = pytest.mark.integration
 
 COUNTED = usage(100_000, 10, prompt_tokens_details={"cached_tokens": 98_000})
 FIRST = Stream([call(0, "test_runner", '{"test_file": "."}', "c"), finish("tool_calls"), COUNTED])
@@ -64,7 +68,7 @@ def without_spaces(lines: list[str]) -> str:
     return "".join("".join(lines).split())
 
 
-@pytest.mark.parametrize(("columns", "tail"), [(100, "add() subtracts:  [2J漢字"), (40, None)])
+@pytest.mark.parametrize(("columns", "tail"), [(100, "add() subtracts:  [2J漢字"), later(40, None)])
 def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
     model: MisbehavingServer, make_repo: MakeRepo, columns: int, tail: str | None
 ) -> None:
@@ -122,7 +126,7 @@ def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRe
         assert terminal.cursor_is_visible
 
 
-@pytest.mark.parametrize("columns", [40, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", [40, later(100)])
 def test_after_the_end_there_are_the_lines_of_the_log_and_nothing_else(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, columns: int
 ) -> None:
@@ -153,11 +157,7 @@ with Screen() as screen:
 
 @pytest.mark.parametrize(
     "where",
-    [
-        "2>&-",
-        pytest.param("2>/dev/full", marks=pytest.mark.slow),
-        pytest.param("2>&1 >&3 3>&- | true", marks=pytest.mark.slow),
-    ],
+    ["2>&-", later("2>/dev/full"), later("2>&1 >&3 3>&- | true")],
 )
 def test_a_standard_error_that_cannot_be_written_ends_nothing(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, where: str

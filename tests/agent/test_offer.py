@@ -26,24 +26,14 @@ from m3agent.agent.offer import Destination, destination, offer
 from m3agent.agent.pull_request import Work
 from m3agent.agent.repository import open_repository
 from m3agent.agent.verify import Verification
-from tests.agent.test_fix import (
-    BUGGY,
-    DONE,
-    FIX,
-    TEST,
-    calls,
-    command,
-    events,
-    git,
-    of_type,
-    one_sentence,
-    run,
-    says,
-)
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, events, git, of_type, one_sentence, says
 from tests.agent.test_handover import REGULAR, Made
 from tests.agent.test_pull_request import evidence
+from tests.command_line import Process, run
 from tests.servers.misbehaving import MisbehavingServer
 from tests.servers.tracker import Page, TrackerServer
+
+pytestmark = pytest.mark.integration
 
 MakeRepo = Callable[..., Path]
 
@@ -225,11 +215,7 @@ def test_a_refusal_is_one_sentence_and_costs_nothing(server: MisbehavingServer, 
 def test_a_branch_taken_while_the_fix_was_made(server: MisbehavingServer, untested: GitHub) -> None:
     """It is checked again before the commit: nothing of somebody else's is pushed over."""
     server.answers = [FIX, says("Not tested: there are no tests.")]
-    process = subprocess.Popen(
-        command(*untested.arguments(server, "#12", "--branch", "x")),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = Process(*untested.arguments(server, "#12", "--branch", "x"))
     server.wait_for_chats(1)
     git(untested.remote, "branch", "x")
     stdout, stderr = process.communicate(timeout=120)
@@ -253,11 +239,7 @@ def test_ended_between_push_and_pull_request(
 
     good, untested.pages[f"POST {PULLS}"] = untested.pages[f"POST {PULLS}"], wait
     server.answers = [FIX, says("Not tested: there are no tests.")]
-    process = subprocess.Popen(
-        command(*untested.arguments(server, "#12")),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = Process(*untested.arguments(server, "#12"))
     assert reached.wait(120)
     process.send_signal(by)
     _, stderr = process.communicate(timeout=20)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,13 @@ import pytest
 from m3agent.agent.plan_command import PlanEngine, PlanPrecision
 from m3agent.serving.plan.shape import Precision
 from m3agent.serving.plan.traps import Engine
+from tests import command_line
+
+pytestmark = pytest.mark.integration
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "m3agent.agent.start", "plan", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **env},
-    )
+    return command_line.run("plan", *arguments, env=env)
 
 
 def test_the_options_take_what_the_planner_knows() -> None:
@@ -54,6 +49,7 @@ def test_json_has_all_of_it() -> None:
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

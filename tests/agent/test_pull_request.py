@@ -136,7 +136,9 @@ def test_what_is_too_long_is_cut() -> None:
         issue("t" * 5000), entries, evidence(**sets, reason="r" * 5000), "w" * 9**6, "m" * 5000
     )
     assert len(pull_request.body(work, PROJECT)) < 60_000
-    assert pull_request.title("t" * 5000) == "Fix: " + "t" * (pull_request.TITLE_LENGTH - 6) + "…"
+    longest = "t" * (pull_request.TITLE_LENGTH - 5)
+    assert pull_request.title(longest) == f"Fix: {longest}"
+    assert pull_request.title(longest + "t") == f"Fix: {longest[:-1]}…"
 
 
 @pytest.mark.parametrize(

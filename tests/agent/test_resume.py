@@ -11,22 +11,21 @@ from typing import Any
 
 import pytest
 
-from tests.agent.test_fix import (
+from tests.agent.scripted import (
     BUGGY,
     DONE,
     FIX,
     TEST,
     MakeRepo,
     calls,
-    command,
     events,
     fix,
+    kill,
     of_type,
     one_sentence,
-    run,
     start,
-    wait_until_gone,
 )
+from tests.command_line import Process, run
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
 LONG = calls("code_exec", code="open('half.txt', 'w').write('x')\nimport time\ntime.sleep(600)", timeout=600)
@@ -34,12 +33,6 @@ LONG = calls("code_exec", code="open('half.txt', 'w').write('x')\nimport time\nt
 
 def resume(*more: str, **env: str) -> subprocess.CompletedProcess[str]:
     return run("sessions", "resume", "last", *more, env=env)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    wait_until_gone(process.pid)
 
 
 def history_of(model: MisbehavingServer) -> list[bytes]:
@@ -75,10 +68,11 @@ def resume_to_the_end(model: MisbehavingServer) -> subprocess.CompletedProcess[s
     return done
 
 
+@pytest.mark.slow  # quick: test_killed_in_a_call
 def test_killed_while_the_model_thinks(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
-    killed_at(model, make_repo(BUGGY), best_backend, [TEST, FIX])
+    killed_at(model, make_repo(BUGGY), one_backend, [TEST, FIX])
     done = resume_to_the_end(model)
     assert "+    return a + b" in done.stdout
     log = checked(model, own_state)
@@ -96,10 +90,10 @@ def test_killed_while_the_model_thinks(
 
 
 def test_killed_in_a_call(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     model.answers = [FIX, LONG, Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
+    process = start(make_repo(BUGGY), model.url, one_backend)
     model.wait_for_chats(2)
     deadline = time.monotonic() + 60
     while len(of_type(own_state, "call.started")) < 2:
@@ -119,10 +113,10 @@ def test_killed_in_a_call(
 
 
 def test_killed_between_a_result_and_its_telling(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     """As a kill would leave it that comes after the log's line and before the conversation's."""
-    killed_at(model, make_repo(BUGGY), best_backend, [TEST, FIX])
+    killed_at(model, make_repo(BUGGY), one_backend, [TEST, FIX])
     [path] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
     whole = path.read_bytes().splitlines(keepends=True)
     before = history_of(model)[2]
@@ -136,10 +130,10 @@ def test_killed_between_a_result_and_its_telling(
 
 
 def test_interrupted_by_the_user(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     model.answers = [FIX, Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
+    process = start(make_repo(BUGGY), model.url, one_backend)
     model.wait_for_chats(2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
@@ -187,11 +181,11 @@ def test_a_verdict_of_before_flaky_tests_were_looked_for(
 
 
 def test_what_cannot_be_resumed(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     assert resume().returncode == 2
     model.answers = [Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
+    process = start(make_repo(BUGGY), model.url, one_backend)
     model.wait_for_chats(1)
     busy = resume()
     assert busy.returncode == 2
@@ -224,28 +218,27 @@ def test_what_cannot_be_resumed(
 
 @pytest.mark.slow
 def test_killed_at_any_moment(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     """A fix is killed again and again, a little later each time, until it is through."""
     answers = [TEST, FIX, TEST, DONE]
     model.answers = [Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
+    process = start(make_repo(BUGGY), model.url, one_backend)
     model.wait_for_chats(1)
     kill(process)
     [told] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
     kills, said_last = 0, b""
-    for attempt in range(60):
+    for attempt in range(30):
         whole = told.read_bytes().rpartition(b"\n")[0].splitlines()
         said = sum(json.loads(line)["role"] == "assistant" for line in whole)
         model.answers = [*answers[said:], DONE]
-        process = subprocess.Popen(
-            command("sessions", "resume", "last"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+        process = Process(
+            "sessions",
+            "resume",
+            "last",
         )
         try:
-            _, said_last = process.communicate(timeout=0.8 + 0.2 * attempt)
+            _, said_last = process.communicate(timeout=0.2 * 1.25**attempt)
             break
         except subprocess.TimeoutExpired:
             kill(process)

@@ -19,13 +19,15 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.workspaces import scratch_folder, sweep_scratch
-from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.environment import REPOSITORY
 from m3agent.sandbox.open import Backend
-from tests.agent.test_fix import calls, says
+from tests.agent.scripted import calls, fix, says
+from tests.command_line import Process, Stream
 from tests.conftest import docker_here
 from tests.servers.misbehaving import MisbehavingServer
 from tests.servers.packages import PackageIndex, reachable_index, wheel
+
+pytestmark = pytest.mark.integration
 
 MakeRepo = Callable[..., Path]
 Exec = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -37,8 +39,14 @@ def command(*arguments: str | bytes) -> list[str | bytes]:
     return [sys.executable, "-m", "m3agent.agent.cli", "sandbox", *arguments]
 
 
+def started(*arguments: str | bytes, stdin: Stream = subprocess.DEVNULL) -> Process:
+    return Process("sandbox", *map(os.fsdecode, arguments), stdin=stdin)
+
+
 def run(*arguments: str | bytes, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command(*arguments), input=stdin, capture_output=True, check=False, timeout=150)
+    process = started(*arguments, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL)
+    output, errors = process.communicate(stdin)
+    return subprocess.CompletedProcess(arguments, process.wait(), output, errors)
 
 
 @pytest.fixture
@@ -48,8 +56,7 @@ def repo(make_repo: MakeRepo) -> Path:
     return folder
 
 
-@pytest.fixture
-def run_in(repo: Path, backend: Backend) -> Exec:
+def exec_in(repo: Path, backend: Backend) -> Exec:
     def run_in(
         *arguments: str | bytes, options: tuple[str, ...] = (), stdin: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
@@ -59,11 +66,21 @@ def run_in(repo: Path, backend: Backend) -> Exec:
     return run_in
 
 
-def test_output_exit_code_and_files_are_those_of_a_tool_call(run_in: Exec, repo: Path) -> None:
+@pytest.fixture
+def run_in(repo: Path, one_backend: Backend) -> Exec:
+    return exec_in(repo, one_backend)
+
+
+@pytest.fixture
+def run_in_each(repo: Path, backend: Backend) -> Exec:
+    return exec_in(repo, backend)
+
+
+def test_output_exit_code_and_files_are_those_of_a_tool_call(run_in_each: Exec, repo: Path) -> None:
     script = (
         "cat a.txt new.txt; python3 -c 'import own; print(own.WORD)'; pwd; echo err >&2; echo > a.txt; exit 7"
     )
-    done = run_in("sh", "-c", script)
+    done = run_in_each("sh", "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (7, b"a\nnot committed\nown\n/ws\n", b"err\n")
     assert (repo / "a.txt").read_text() == "a\n", "the repository itself was changed"
 
@@ -105,11 +122,11 @@ def test_exit_codes_are_those_of_a_shell(run_in: Exec, arguments: tuple[str, ...
     assert done.stderr.count(b"\n") == (code in (126, 127))
 
 
-def test_a_command_that_wants_no_input_does_not_wait_for_it(repo: Path, best_backend: Backend) -> None:
+def test_a_command_that_wants_no_input_does_not_wait_for_it(repo: Path, one_backend: Backend) -> None:
     reading, writing = os.pipe()
     try:
-        argv = command("exec", "--repo", str(repo), "--sandbox", best_backend, "--", "head", "-n", "1")
-        with subprocess.Popen(argv, stdin=reading, stdout=subprocess.PIPE) as process:
+        where = ("--repo", str(repo), "--sandbox", one_backend)
+        with started("exec", *where, "--", "head", "-n", "1", stdin=reading) as process:
             os.write(writing, b"one\ntwo\n")
             assert process.communicate(timeout=60)[0] == b"one\n"
     finally:
@@ -117,17 +134,16 @@ def test_a_command_that_wants_no_input_does_not_wait_for_it(repo: Path, best_bac
         os.close(writing)
 
 
-def test_a_reader_that_goes_ends_the_command(repo: Path, best_backend: Backend) -> None:
-    argv = command("exec", "--repo", str(repo), "--sandbox", best_backend, "--", "sh", "-c", "yes; sleep 300")
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+def test_a_reader_that_goes_ends_the_command(repo: Path, one_backend: Backend) -> None:
+    where = ("--repo", str(repo), "--sandbox", one_backend)
+    with started("exec", *where, "--", "sh", "-c", "yes; sleep 300") as process:
         assert process.stdout.read(4) == b"y\ny\n"
         process.stdout.close()
         assert process.wait(timeout=60) == 141
 
 
-def test_output_without_a_place_to_go_is_dropped(repo: Path, best_backend: Backend) -> None:
-    argv = command("exec", "--repo", str(repo), "--sandbox", best_backend, "--", "sh", "-c", "echo x; exit 3")
+def test_output_without_a_place_to_go_is_dropped(repo: Path, one_backend: Backend) -> None:
+    argv = command("exec", "--repo", str(repo), "--sandbox", one_backend, "--", "sh", "-c", "echo x; exit 3")
     quoted = " ".join(f"'{part!s}'" for part in argv)
     done = subprocess.run(["sh", "-c", f"{quoted} >&- 2>&- <&-"], check=False, timeout=60)
     assert done.returncode == 3
@@ -141,13 +157,10 @@ def test_output_beyond_the_cap_is_counted(run_in: Exec) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_everything(
-    repo: Path, best_backend: Backend, number: signal.Signals, own_state: Path
+    repo: Path, one_backend: Backend, number: signal.Signals, own_state: Path
 ) -> None:
-    argv = command(
-        "exec", "--repo", str(repo), "--sandbox", best_backend, "--", "sh", "-c", "echo on; sleep 300"
-    )
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    where = ("--repo", str(repo), "--sandbox", one_backend)
+    with started("exec", *where, "--", "sh", "-c", "echo on; sleep 300") as process:
         assert process.stdout.readline() == b"on\n"
         process.send_signal(number)
         assert process.wait(timeout=20) == 130
@@ -155,13 +168,10 @@ def test_an_interruption_ends_everything(
 
 
 def test_a_killed_commands_folder_goes_with_the_next(
-    repo: Path, best_backend: Backend, own_state: Path
+    repo: Path, one_backend: Backend, own_state: Path
 ) -> None:
-    argv = command(
-        "exec", "--repo", str(repo), "--sandbox", best_backend, "--", "sh", "-c", "echo on; sleep 300"
-    )
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    where = ("--repo", str(repo), "--sandbox", one_backend)
+    with started("exec", *where, "--", "sh", "-c", "echo on; sleep 300") as process:
         assert process.stdout.readline() == b"on\n"
         process.kill()
     state = own_state / "state"
@@ -189,7 +199,10 @@ def test_wrong_use_and_no_sandbox(repo: Path, tmp_path: Path) -> None:
 
 
 @needs_docker
-def test_an_image_that_is_not_there_is_the_environments_fault(repo: Path) -> None:
+def test_an_image_that_is_not_there_is_the_environments_fault(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M3AGENT_SANDBOX", "docker")
     for arguments in (("exec", "--image", "m3agent-none:0", "true"), ("build", "--image", "m3agent-none:0")):
         if arguments[0] == "build":
             (repo / "requirements.txt").write_text("alpha\n")
@@ -202,17 +215,17 @@ def test_an_image_that_is_not_there_is_the_environments_fault(repo: Path) -> Non
 # -- shell ------------------------------------------------------------------------------------------------------
 
 
-def test_a_shell_reads_commands_from_a_pipe(repo: Path, backend: Backend) -> None:
+def test_a_shell_reads_commands_from_a_pipe(repo: Path, one_backend: Backend) -> None:
     done = run(
-        "shell", "--repo", str(repo), "--sandbox", backend, stdin=b"cd src\npwd\necho err >&2\nexit 4\n"
+        "shell", "--repo", str(repo), "--sandbox", one_backend, stdin=b"cd src\npwd\necho err >&2\nexit 4\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (4, b"/ws/src\n", b"err\n")
 
 
-def test_a_shell_on_a_terminal(repo: Path, backend: Backend) -> None:
+def test_a_shell_on_a_terminal(repo: Path, one_backend: Backend) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, command("shell", "--repo", str(repo), "--sandbox", backend))
+        os.execv(sys.executable, command("shell", "--repo", str(repo), "--sandbox", one_backend))
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 123, 0, 0))
     seen = b""
 
@@ -257,19 +270,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
         yield server
 
 
-@pytest.fixture
-def own_images() -> Iterator[None]:
-    """Environment images that a test made go with it."""
-    api = connect()
-    before = {name for listed in api.images() for name in listed.get("RepoTags") or []}
-    yield
-    for listed in api.images():
-        for name in set(listed.get("RepoTags") or []) - before:
-            if name.startswith(f"{REPOSITORY}:"):
-                api.remove_image(name, force=True)
-    api.close()
-
-
+@pytest.mark.integration
 @needs_docker
 @pytest.mark.usefixtures("own_images")
 def test_build_prints_the_image_and_exec_uses_it(index: PackageIndex, make_repo: MakeRepo) -> None:
@@ -298,18 +299,7 @@ def test_a_fix_has_the_dependencies_in_the_loop_and_in_verification(
         calls("test_runner", test_file="."),
         says("add() subtracted; it adds now."),
     ]
-    argv = [
-        sys.executable,
-        "-m",
-        "m3agent.agent.cli",
-        "fix",
-        "add(2, 3) is -1",
-        "--repo",
-        str(repo),
-        "--endpoint",
-        server.url,
-    ]
-    done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=150)
+    done = fix(repo, server.url, M3AGENT_SANDBOX="docker")
     assert done.returncode == 0, done.stderr
     (log,) = (own_state / "state" / "sessions").glob("*/events.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
@@ -318,7 +308,9 @@ def test_a_fix_has_the_dependencies_in_the_loop_and_in_verification(
     assert events[-1]["status"] == "verified"
 
 
+@pytest.mark.integration
 @needs_docker
+@pytest.mark.slow  # quick: test_environment.py
 def test_without_its_environment_a_sandbox_goes_on_bare_and_build_fails(
     index: PackageIndex, make_repo: MakeRepo
 ) -> None:
@@ -331,6 +323,7 @@ def test_without_its_environment_a_sandbox_goes_on_bare_and_build_fails(
     assert b"the log is " in built.stderr
 
 
+@pytest.mark.integration
 @needs_docker
 def test_off_leaves_the_sandbox_bare(
     index: PackageIndex, make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch

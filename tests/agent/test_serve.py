@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,7 +18,12 @@ from typing import Any
 import pytest
 
 from m3agent.serving.launch.record import LOG, Phase, ServerRecord, live_servers
+from tests import command_line
+from tests.command_line import Process, run
+from tests.conftest import later
 from tests.serving.launch.test_checkpoint import CONFIG, folder_of
+
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "serving" / "launch" / "logs"
@@ -31,7 +37,7 @@ done
 """
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+def wait_for(condition: Callable[[], object], process: Process | None = None) -> None:
     until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until, "it did not come to be"
@@ -63,7 +69,7 @@ class Machine:
         )
         self.port = free_port()
         self.play: dict[str, Any] = {"log": str(LOGS / "vllm-good-run.log")}
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Process] = []
 
     def program(self, name: str, text: str) -> None:
         (self.bin / name).write_text(text)
@@ -71,7 +77,6 @@ class Machine:
 
     def env(self, **more: str) -> dict[str, str]:
         return {
-            **os.environ,
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "M3AGENT_STATE": str(self.state),
             "GPU": str(self.gpu),
@@ -82,50 +87,27 @@ class Machine:
 
     def words(self, *arguments: str) -> list[str]:
         given = ["--model", str(self.model), "--context", "131072", "--port", str(self.port)]
-        return [
-            sys.executable,
-            "-m",
-            "m3agent.agent.start",
-            "serve",
-            *given,
-            *arguments,
-            "--",
-            "--load-format",
-            "dummy",
-        ]
+        return ["serve", *given, *arguments, "--", "--load-format", "dummy"]
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            self.words(*arguments),
-            env=self.env(**env),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    def start(self, *arguments: str, **env: str) -> Process:
+        return self.started(*self.words(*arguments), **env)
+
+    def started(self, *arguments: str, **env: str) -> Process:
+        process = Process(*arguments, env=self.env(**env))
         self.processes.append(process)
         return process
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "m3agent.agent.start", *arguments]
-        return subprocess.run(
-            words, env=self.env(**env), text=True, capture_output=True, check=False, timeout=PATIENCE
-        )
+        return command_line.run(*arguments, env=self.env(**env), timeout=PATIENCE)
 
     def serve(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Start and wait for the end, which has to come by itself."""
-        return subprocess.run(
-            self.words(*arguments),
-            env=self.env(**env),
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        return self.run(*self.words(*arguments), **env)
 
     def record(self) -> ServerRecord | None:
         return next((record for _, record in live_servers(self.state)), None)
 
-    def ready(self, process: subprocess.Popen[str], restarts: int = 0) -> ServerRecord:
+    def ready(self, process: Process, restarts: int = 0) -> ServerRecord:
         def now() -> bool:
             record = self.record()
             return record is not None and record.phase is Phase.READY and record.restarts == restarts
@@ -151,14 +133,18 @@ class Machine:
         return [int(file.name) for file in self.gpu.iterdir()]
 
 
+def errors_of(process: Process) -> str:
+    """What it says on standard error until it ends."""
+    return process.communicate(timeout=PATIENCE)[1].decode()
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
     for process in made.processes:
-        if process.poll() is None:
+        with process:
             process.kill()
-        process.communicate()
     wait_for(lambda: not made.holders())
 
 
@@ -193,7 +179,7 @@ def test_a_server_from_start_to_end(machine: Machine) -> None:
     stop = machine.run("serve", "stop")
     assert stop.returncode == 0
     assert "the memory of GPU 0 is free" in stop.stderr
-    _, said = process.communicate(timeout=PATIENCE)
+    said = errors_of(process)
     assert process.returncode == 130
     assert not machine.holders()
     for words in ("loading weights", "cache for 4,979,456 tokens", "ok ", "ready ", "its weights are random"):
@@ -226,7 +212,8 @@ def test_fix_finds_it_with_its_key(machine: Machine, tmp_path: Path) -> None:
     assert any(event["type"] == "turn.finished" for event in events), done.stderr
 
 
-@pytest.mark.parametrize("victim", ["first process", "engine core"])
+@pytest.mark.integration
+@pytest.mark.parametrize("victim", [later("first process"), "engine core"])
 def test_it_is_started_again_when_it_was_killed(machine: Machine, victim: str) -> None:
     machine.play["last words"] = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
     process = machine.start()
@@ -239,7 +226,7 @@ def test_it_is_started_again_when_it_was_killed(machine: Machine, victim: str) -
     assert after.pid == before.pid
     assert "GPU KV cache size" in machine.run("serve", "logs", "--last", "-n", "200").stdout
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
+    said = errors_of(process)
     assert process.returncode == 130
     assert "it is started again in 1 s" in said
 
@@ -271,6 +258,7 @@ def test_one_in_the_background_that_fails_is_told_of_too(machine: Machine) -> No
     assert "m3agent: " in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("log", "said"),
     [
@@ -338,13 +326,13 @@ def test_what_is_missing_is_said_before_anything_starts(machine: Machine) -> Non
     done = machine.serve(PATH=f"{machine.bin}:/usr/bin:/bin")
     assert done.returncode == 3
     assert "vllm is not installed here" in done.stderr
-    words = [sys.executable, "-m", "m3agent.agent.start", "serve", "--model", str(machine.model)]
-    done = subprocess.run(words, env=machine.env(), text=True, capture_output=True, check=False)
+    done = machine.run("serve", "--model", str(machine.model))
     assert done.returncode == 2
     assert "has no weights" in done.stderr
     assert not list((machine.state / "servers").glob("*/" + LOG))
 
 
+@pytest.mark.integration
 def test_a_version_that_must_not_serve_m3_is_refused(machine: Machine, tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "vllm-0.26.0.dist-info").mkdir(parents=True)
@@ -364,15 +352,46 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
     (machine.bin / "nvidia-smi").unlink()
     path = f"{machine.bin}:/usr/bin:/bin"
     assert machine.serve(PATH=path).returncode == 3
-    words = [sys.executable, "-m", "m3agent.agent.start", "serve", "--port", str(machine.port)]
-    process = subprocess.Popen(words, env=machine.env(PATH=path), text=True, stderr=subprocess.PIPE)
-    machine.processes.append(process)
+    process = machine.started("serve", "--port", str(machine.port), PATH=path)
     record = machine.ready(process)
     assert record.engine == "embedded"
     assert machine.run("serve", "stop").returncode == 0
     assert process.wait(PATIENCE) == 130
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("named", [False, True])
+def test_a_dry_run_without_a_gpu_says_what_would_be_served(machine: Machine, named: bool) -> None:
+    """It ends by itself and starts nothing; what it prints, started, serves at the address it says."""
+    (machine.bin / "nvidia-smi").unlink()
+    env = machine.env(PATH=f"{machine.bin}:/usr/bin:/bin")
+    words = ["serve", "--port", str(machine.port), "--dry-run", "--detach"]
+    words += ["--engine", "embedded", "--seed", "7", "--candidates", "9"] if named else []
+    done = run(*words, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    *notes, command = done.stdout.splitlines()
+    assert all(note.startswith("# ") for note in notes)
+    said = "\n".join(notes)
+    assert "engine embedded" in said and "next: " in said
+    assert ("--engine names it" if named else "no GPU was found here") in said
+    assert command.endswith(" --seed 7 --candidates 9") == named
+    assert not list(machine.state.glob("servers/*"))
+
+    program_name, *rest = shlex.split(command)
+    assert program_name == "m3agent"
+    process = Process(*rest, env=env)
+    machine.processes.append(process)
+    assert f"address: {machine.ready(process).url}," in said
+    assert machine.run("serve", "stop").returncode == 0
+
+
+def test_a_dry_run_refuses_what_would_be_refused(machine: Machine) -> None:
+    done = machine.run("serve", "--engine", "embedded", "--host", "0.0.0.0", "--dry-run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not a loopback address" in done.stderr
+
+
+@pytest.mark.integration
 def test_a_dry_run_prints_what_a_shell_takes_and_starts_nothing(machine: Machine) -> None:
     done = machine.run("serve", "--gpus", "4xH200", "--context", "1048576", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
@@ -431,12 +450,13 @@ def fill(folder: Path) -> None:
             file.write(b"x" * 4096)
 
 
+@pytest.mark.integration
 def test_a_full_disk_ends_no_server_and_keeps_none_from_ending(machine: Machine, small_disk: Path) -> None:
     process = machine.start()
     machine.ready(process)
     fill(small_disk)
     process.terminate()
-    _, said = process.communicate(timeout=PATIENCE)
+    said = errors_of(process)
     assert process.returncode == 130, said
     assert "server.json cannot be written: No space left on device; it is out of date" in said
     assert "Traceback" not in said

@@ -22,16 +22,17 @@ from m3agent.agent.settings import state_dir
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import Request, Result, Round, Row, from_json, to_json
 from m3agent.serving.launch.record import ServerRecord, new_folder, write_record
+from tests import command_line
+from tests.command_line import Process
 from tests.servers.paced import PacedServer
 
-PROGRAM = [sys.executable, "-m", "m3agent.agent.start", "serve", "bench"]
+pytestmark = pytest.mark.integration
+
 QUICK = ["--lengths", "2K", "--rounds", "1", "--output-tokens", "4", "--concurrency", "0", "--agents", "0"]
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **env}
-    )
+    return command_line.run("serve", "bench", *arguments, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +131,9 @@ def quicker(result: Result, kind: str, times: float) -> Result:
 @pytest.fixture(scope="module")
 def planned() -> dict[str, Any]:
     """What `m3agent plan --json` says of four H200."""
-    argv = [sys.executable, "-m", "m3agent.agent.start", "plan", "--gpus", "4xH200", "--precision", "mxfp8"]
-    done = subprocess.run([*argv, "--context", "131072", "--json"], check=True, capture_output=True)
+    words = ["plan", "--gpus", "4xH200", "--precision", "mxfp8", "--context", "131072", "--json"]
+    done = command_line.run(*words)
+    assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
@@ -180,6 +182,7 @@ def test_the_key_is_sent(server: PacedServer) -> None:
     assert server.requests[-1].headers["authorization"] == "Bearer sesame"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -218,6 +221,7 @@ def served(**options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.integration
 def test_a_server_that_dies_leaves_json_and_exit_code_four(tmp_path: Path) -> None:
     kept = tmp_path / "bench.json"
     with served(prefill=0, dies_after=5) as process:
@@ -232,18 +236,16 @@ def test_a_server_that_dies_leaves_json_and_exit_code_four(tmp_path: Path) -> No
     assert [len(row.requests) for row in result.rows] == [1, 1]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_what_there_is(tmp_path: Path, number: signal.Signals) -> None:
     kept = tmp_path / "bench.json"
     with PacedServer(prefill=0, decode=0.02) as slow:
         arguments = ["--endpoint", slow.url, *QUICK, "--rounds", "50", "-o", str(kept)]
-        with subprocess.Popen(
-            [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stderr is not None and process.stdout is not None
-            next(line for line in process.stderr if "round 2 of 50" in line)
+        with Process("serve", "bench", *arguments) as process:
+            next(line for line in process.stderr if b"round 2 of 50" in line)
             process.send_signal(number)
-            table, said = process.stdout.read(), process.stderr.read()
+            table, said = process.stdout.read().decode(), process.stderr.read().decode()
     assert process.returncode == 130
     assert "Traceback" not in said
     assert table.splitlines()[1].startswith("cold")
@@ -256,11 +258,8 @@ def test_a_bench_that_is_killed_leaves_the_json_of_what_was_measured(tmp_path: P
     kept = tmp_path / "bench.json"
     with PacedServer(prefill=0, decode=0.02) as slow:
         arguments = ["--endpoint", slow.url, *QUICK, "--rounds", "50", "-o", str(kept)]
-        with subprocess.Popen(
-            [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stderr is not None
-            next(line for line in process.stderr if "round 3 of 50" in line)
+        with Process("serve", "bench", *arguments, stdout=subprocess.DEVNULL) as process:
+            next(line for line in process.stderr if b"round 3 of 50" in line)
             process.kill()
     result = from_json(kept.read_text())
     assert result.ended == "running"

@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from m3agent.serving.launch.record import ServerRecord, new_folder, write_record
+from tests import command_line
 from tests.servers.forced import ForcedServer
+
+pytestmark = pytest.mark.integration
 
 
 def run(state: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "m3agent.agent.start", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=state,
-        env={**os.environ, "M3AGENT_STATE": str(state), "HF_HOME": str(state), **env},
-    )
+    env = {"M3AGENT_STATE": str(state), "HF_HOME": str(state), **env}
+    return command_line.run("serve", *arguments, cwd=state, env=env)
 
 
 def test_a_server_is_checked_and_each_name_comes_once(tmp_path: Path) -> None:
@@ -53,6 +49,7 @@ def test_what_failed_is_named_with_its_remedy(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

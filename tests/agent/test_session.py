@@ -76,6 +76,7 @@ def test_ids_sort_by_time_and_never_meet(tmp_path: Path) -> None:
         session.close()
 
 
+@pytest.mark.integration
 def test_a_full_disk_is_one_sentence_and_leaves_whole_lines(tmp_path: Path) -> None:
     seen: list[Line] = []
     with small_disk(tmp_path / "disk", 256 << 10) as disk:

@@ -226,6 +226,7 @@ def test_only_a_regular_file_is_written_over(three: Path, tmp_path: Path, kind: 
     assert kept.read_text() == "mine"
 
 
+@pytest.mark.integration
 def test_a_full_disk_leaves_the_earlier_report(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 256 << 10) as disk:
         page = disk / "report.html"

@@ -19,7 +19,8 @@ from m3agent.agent.trajectory.atif import to_atif
 from m3agent.agent.trajectory.clean import DEEPEST, clean
 from m3agent.agent.trajectory.sft import to_sft, write_jsonl
 from m3agent.tools.registry import own_schemas
-from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, calls, chunk, events, fix, of_type, run, says
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, chunk, events, fix, of_type, says
+from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer, Stream
 
 MakeRepo = Callable[..., Path]
@@ -54,6 +55,8 @@ def as_sent(messages: list[Line]) -> list[Line]:
     return renamed
 
 
+@pytest.mark.slow  # quick: test_export.py
+@pytest.mark.integration
 def test_a_real_fix_of_the_embedded_engine(make_repo: MakeRepo, own_state: Path) -> None:
     done = run("fix", "add() gives wrong sums", "--repo", str(make_repo(BUGGY)), "--engine", "embedded")
     assert done.returncode == 0, done.stderr
@@ -310,7 +313,7 @@ HALF = "\ud83d"
 ODD = {"v": 1, "seq": 1, "type": "message", "text": HALF, "calls": [{"arguments": {HALF: float("nan")}}]}
 
 
-@settings(max_examples=300)
+@settings(max_examples=40)
 @given(logs())
 @example([ODD])
 def test_any_log_is_a_valid_trajectory_and_at_most_one_line(log: list[Any]) -> None:

@@ -1,23 +1,38 @@
-"""What makes a patch believed: the judgement alone (pure), then whole verifications in real sandboxes."""
+"""What makes a patch believed: the judgement, the trees that are compared, and which tests are run how often.
+
+All in memory: see tests/fakes. Verifications with real tests in real sandboxes are in test_verify_sandboxes.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from m3agent.agent import verify as verification_module
-from m3agent.agent.verify import Verification, is_test_file, judge, trees_to_compare, verify
-from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.agent.verify import (
+    Verdict,
+    Verification,
+    count,
+    file_of,
+    is_surrounding,
+    is_test_file,
+    judge,
+    trees_to_compare,
+    trees_with_new_tests,
+    verify,
+)
+from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.errors import SandboxDied
+from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.tools.test_runner import TestReport
+from tests.fakes.machine import Command, Done, memory_sandbox
+from tests.fakes.suite import Run, Suite
+from tests.fakes.trees import files_of, memory_workspace
 
-Verdict = Literal["verified", "unverified", "failed"]
-WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 REGULAR = 0o100644
 
 
@@ -63,12 +78,16 @@ def report(
         (report("a.x"), report("a.x"), "unverified", "no test was red before the patch", "//"),
         (report(), report(), "unverified", "there are no tests", "//"),
         (report(), report("a.x"), "unverified", "no test was red before", "//"),
+        (report("a.x"), report(), "failed", "1 test passed before the patch and not after", "/a.x/"),
+        (report("", "a.x"), report(), "failed", "1 test red before the patch and not run after it", "//a.x"),
+        (report(skipped="a.x"), report(), "unverified", "no test was red before", "//"),
         (report(skipped="a.x"), report(skipped="a.x"), "unverified", "no test was red before", "//"),
         (report(skipped="a.x"), report("a.x"), "unverified", "no test was red before", "//"),
         # an import error is one id; what is in the file has ids of its own afterwards
         (report("b.x", errored="a"), report("b.x a.x a.y"), "verified", "1 test red before", "a//"),
         (report(errored="a"), report("a.x", "a.y"), "failed", "2 tests red before and after", "//a a.y"),
         (report(errored="a"), report(errored="a"), "failed", "1 test red before and after", "//a"),
+        (report(errored="a"), report("a.x", errored="a"), "failed", "1 test red before and after", "//a"),
         (report("a.x"), report(errored="a"), "failed", "1 test passed before", "/a.x a/"),
         (report(errored="a"), report("ab.x"), "failed", "1 test red before the patch and not run after it", "//a"),
         # a red test that is deleted, renamed or skipped is not a fixed one, whatever else is
@@ -122,6 +141,7 @@ def test_a_folder_that_could_not_be_collected() -> None:
         ("conftest.py", True),
         ("tests/data/x.json", True),
         ("src/test/help.py", True),
+        ("testing/help.py", True),
         ("testing.py", False),
         ("src/latest_a.py", False),
         ("test_a.txt", False),
@@ -132,278 +152,457 @@ def test_what_is_a_test_file(path: str, result: bool) -> None:
     assert is_test_file(path) is result
 
 
-def test_the_old_tests_count(workspace_of: WorkspaceOf) -> None:
+def test_count_and_file() -> None:
+    assert [count(["x"] * n, "test") for n in (0, 1, 2)] == ["0 tests", "1 test", "2 tests"]
+    assert [file_of(ident) for ident in ("a/b.py::T::x", "a/b.py", "a::b::c")] == ["a/b.py", "a/b.py", "a"]
+
+
+# -- which files count -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "result"),
+    [
+        ("pytest.ini", ["pytest.ini"], True),
+        (".pytest.ini", [], True),
+        ("sub/pytest.toml", [], True),
+        (".pytest.toml", [], True),
+        ("tox.ini", [], True),
+        ("sub/setup.cfg", [], True),
+        ("pyproject.toml", [], True),
+        ("a.pth", [], True),
+        ("lib/x.pth", [], True),
+        ("sitecustomize.py", [], True),
+        ("usercustomize/__init__.py", [], True),
+        ("json.py", [], True),
+        ("json/deep/x.py", [], True),
+        ("pytest.py", [], True),
+        ("_pytest/x.py", [], True),
+        ("src/json.py", [], True),
+        ("src/pytest/__init__.py", [], True),
+        # modules of the repository's own, whatever they are called
+        ("json.py", ["json.py"], False),
+        ("json/new.py", ["json/__init__.py"], False),
+        ("src/json/new.py", ["src/json/__init__.py"], False),
+        ("src/json.py", ["json.py"], True),
+        ("json.py", ["src/json.py"], True),
+        ("json.py", ["json5.py", "jsonlib/x.py"], True),
+        # names inside a package stand in nobody's place
+        ("pkg/json.py", [], False),
+        ("calc.py", [], False),
+        ("setup.py", [], False),
+        ("jsonx.py", [], False),
+        ("src.py", [], False),
+    ],
+)
+def test_what_decides_how_tests_run(path: str, base: list[str], result: bool) -> None:
+    assert is_surrounding(path, base) is result
+
+
+BASE = {"a.py": "old\n", "test_a.py": "old test\n", "tests/gone.py": "old\n", "pytest.ini": "old\n"}
+
+
+def patched(
+    folder: Path, base: Mapping[str, str], changes: Mapping[str, str | None]
+) -> tuple[Workspace, Patch]:
+    """A workspace over `base`, and the patch that makes these changes; None deletes a file."""
+    workspace = memory_workspace(folder, base)
+    changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
+    deleted = [path for path, text in changes.items() if text is None]
+    return workspace, workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
+
+
+CHANGES = {
+    "a.py": "new\n",
+    "b.py": "new\n",
+    "test_a.py": "weaker test\n",
+    "test_new.py": "new test\n",
+    "tests/gone.py": None,
+    "tests/conftest.py": "hide\n",
+    "pytest.ini": "hide\n",
+    "tests/pytest.ini": "hide\n",
+    "json.py": "hide\n",
+}
+
+
+def test_the_old_tests_count(tmp_path: Path) -> None:
     """What a patch does to tests that were there is undone; those it adds are on both sides."""
-    base: dict[str, str | bytes] = {"a.py": "old\n", "test_a.py": "old test\n", "tests/gone.py": "old\n"}
-    workspace = workspace_of(base)
-    changes = [
-        ("a.py", REGULAR, b"new\n"),
-        ("test_a.py", REGULAR, b"weaker test\n"),
-        ("test_new.py", REGULAR, b"new test\n"),
-        ("b.py", REGULAR, b"new\n"),
-    ]
-    patch = workspace.patch(workspace.commit_changes(workspace.base, changes, ["tests/gone.py"]))
+    workspace, patch = patched(tmp_path, BASE, CHANGES)
     old, new, added = trees_to_compare(workspace, patch)
-
-    def texts(tree: str) -> dict[str, bytes]:
-        return {path: workspace.store.get_blob(entry.sha) for path, entry in workspace.entries(tree).items()}
-
-    tests = {"test_a.py": b"old test\n", "tests/gone.py": b"old\n", "test_new.py": b"new test\n"}
-    assert texts(old) == {"a.py": b"old\n", **tests}
-    assert texts(new) == {"a.py": b"new\n", "b.py": b"new\n", **tests}
+    assert files_of(workspace, old) == {**BASE, "test_new.py": "new test\n"}
+    assert files_of(workspace, new) == {**BASE, "a.py": "new\n", "b.py": "new\n", "test_new.py": "new test\n"}
     assert added == ["test_new.py"]
 
 
-BUGGY = "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n"
-FIXED = BUGGY.replace("a - b", "a + b")
-TESTS = "from calc import *\ndef test_add():\n    assert add(2, 3) == 5\ndef test_double():\n    assert double(2) == 4\n"
-USUAL, ODD = Limits(memory=1 << 30), Limits(memory=2 << 30)
-ODD_HERE = f"""import os
-def odd():
-    tmp = os.statvfs("/tmp")
-    return tmp.f_blocks * tmp.f_frsize > {(USUAL.scratch + ODD.scratch) // 2}
-"""
-"""Part of a test file: a test that asks this is flaky, and its outcome in each run is certain."""
+def test_tests_that_the_patch_writes_into_existing_files(tmp_path: Path) -> None:
+    """All tests are as the patch leaves them, on the old and on the new code; what decides how they run is not."""
+    workspace, patch = patched(tmp_path, BASE, CHANGES)
+    trees = trees_with_new_tests(workspace, patch)
+    assert trees is not None
+    tests = {"test_a.py": "weaker test\n", "test_new.py": "new test\n", "tests/conftest.py": "hide\n"}
+    assert files_of(workspace, trees[0]) == {"a.py": "old\n", "pytest.ini": "old\n", **tests}
+    assert files_of(workspace, trees[1]) == {
+        "a.py": "new\n",
+        "b.py": "new\n",
+        "pytest.ini": "old\n",
+        **tests,
+    }
 
 
-RunVerification = Callable[..., Awaitable[Verification]]
+@pytest.mark.parametrize(
+    "changes", [{"a.py": "new\n"}, {"test_new.py": "new\n"}, {"test_a.py": None}, {"pytest.ini": "new\n"}]
+)
+def test_without_a_changed_test_file_there_are_no_such_trees(
+    tmp_path: Path, changes: Mapping[str, str | None]
+) -> None:
+    workspace, patch = patched(tmp_path, BASE, changes)
+    assert trees_with_new_tests(workspace, patch) is None
+
+
+# -- whole verifications -----------------------------------------------------------------------------------------------
+
+CODE = "a-b a*2"
+"""The code has a bug; fixed, it holds `a+b`."""
+FIXED = CODE.replace("-", "+")
+TESTS = "add a+b\ndouble a*2\n"
+"""A line of a test file is a test and what it asks of the code: that it holds a word. See `Trial.run_tests`."""
+GREEN = "sum a\ndouble a*2\n"
+FLAKY = "flaky odd\n"
+LEFT_OUT = "; 1 flaky test left out of account"
+STEADY = "1 test red before, green after; nothing else turned red"
+NOTHING_RED = "no test was red before the patch, so none shows that it fixes the issue"
+
+
+@dataclass
+class Trial:
+    """Verifies changes to code with tests of our own kind.
+
+    odd: for each tree, in the order they come up, the runs on it (from 0) in which tests that ask for `odd` fail.
+    """
+
+    folder: Path
+    odd: Sequence[Collection[int]] = ()
+    seconds: float = 1.0
+    runs: dict[str, int] = field(default_factory=dict)
+    made: list[tuple[int, int, list[str]]] = field(default_factory=list)
+    """Tree, number and targets of each run."""
+
+    async def __call__(
+        self,
+        changes: Mapping[str, str | None],
+        tests: str = TESTS,
+        reruns: int = 3,
+        more: Mapping[str, str] = {},  # it is not changed
+    ) -> Verification:
+        base = {"calc.py": CODE, "test_calc.py": tests, **more}
+        workspace, patch = patched(self.folder, base, changes)
+        found = await verify(workspace, patch, self.fresh, self.folder, reruns)
+        assert (found.old_tree, found.new_tree) == trees_to_compare(workspace, patch)[:2]
+        return found
+
+    def fresh(self, of: Workspace) -> Sandbox:
+        """A sandbox for one run on a tree."""
+        number = self.runs[of.base] = self.runs.get(of.base, -1) + 1
+        tree = list(self.runs).index(of.base)
+
+        def run(files: Mapping[str, str], targets: Sequence[str]) -> Run:
+            self.made.append((tree, number, list(targets)))
+            is_odd = tree < len(self.odd) and number in self.odd[tree]
+            return Run(*self.run_tests(files, targets, is_odd), self.seconds)
+
+        return memory_sandbox(of, Suite(run))
+
+    @staticmethod
+    def run_tests(
+        files: Mapping[str, str], targets: Sequence[str], is_odd: bool
+    ) -> tuple[dict[str, str], bool]:
+        """Outcomes by id, and whether the run came to its end.
+
+        A test is green where the code holds its word, but `odd` is a word of odd runs. A test called `import` is for
+        the whole file, one called `hang` ends the run where it is red, and one called `skip` is not run.
+        """
+        outcomes: dict[str, str] = {}
+        code = "".join(text for path, text in files.items() if not path.startswith("test_"))
+        for path in sorted(path for path in files if path.startswith("test_")):
+            if targets != ["."] and f"./{path}" not in targets:
+                continue
+            for name, word in (line.split() for line in files[path].splitlines()):
+                green = not is_odd if word == "odd" else word in code
+                if name == "skip":
+                    outcomes[f"{path}::{word}"] = "skipped"
+                elif name != "import":
+                    outcomes[f"{path}::{name}"] = "passed" if green else "failed"
+                if name == "import" and not green:
+                    outcomes[path] = "error"
+                    break
+                if name == "hang" and not green:
+                    return outcomes, False
+        return outcomes, True
+
+    def logs(self) -> set[str]:
+        """The runs that were made, by their logs."""
+        return {path.stem.removeprefix("verify-") for path in self.folder.glob("verify-*.log")}
 
 
 @pytest.fixture
-def verification(workspace_of: WorkspaceOf, best_backend: Backend, tmp_path: Path) -> RunVerification:
-    """Verify these changes (None deletes a file) to a repository with one bug and a test that shows it.
-
-    odd: for each tree, in the order they come up, the runs on it (from 0) that get the sandbox that odd() tells.
-    """
-
-    async def run(
-        changes: dict[str, str | None],
-        image: str | None = None,
-        tests: str = TESTS,
-        odd: Sequence[Collection[int]] = (),
-    ) -> Verification:
-        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": tests})
-        changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
-        deleted = [path for path, text in changes.items() if text is None]
-        patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
-        backend: Backend = best_backend if image is None else "docker"
-        runs: dict[str, int] = {}  # on each tree so far
-
-        def fresh(of: Workspace) -> Sandbox:
-            number = runs[of.base] = runs.get(of.base, -1) + 1
-            position = list(runs).index(of.base)
-            is_odd = position < len(odd) and number in odd[position]
-            spec = SandboxSpec(backend, image, ODD if is_odd else USUAL)
-            return new_sandbox(backend, spec, of, lambda _: None)
-
-        return await verify(workspace, patch, fresh, tmp_path)
-
-    return run
+def trial(tmp_path: Path) -> Trial:
+    return Trial(tmp_path)
 
 
-async def test_a_real_fix_is_verified(verification: RunVerification, tmp_path: Path) -> None:
-    new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
-    result = await verification({"calc.py": FIXED, "test_more.py": new_test})
-    assert result.verdict == "verified"
-    assert result.reason == "2 tests red before, green after; nothing else turned red"
-    assert result.fixed == ("test_calc.py::test_add", "test_more.py::test_negative")
-    assert result.new_tests == ("test_more.py::test_negative",)
-    assert (result.broken, result.still_red) == ((), ())
-    assert result.before.passed == ("test_calc.py::test_double",)
-    assert result.after.complete
+def ids(names: str) -> tuple[str, ...]:
+    return tuple(f"test_calc.py::{name}" for name in names.split())
+
+
+async def test_a_fix_is_verified(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_more.py": "negative a+b\n"})
+    assert (result.verdict, result.reason) == (
+        "verified",
+        "2 tests red before, green after; nothing else turned red",
+    )
+    assert result.fixed == (*ids("add"), "test_more.py::negative")
+    assert result.new_tests == ("test_more.py::negative",)
+    assert (result.broken, result.still_red, result.flaky) == ((), (), ())
+    assert (result.before.passed, result.after.complete) == (ids("double"), True)
+    assert 0 <= result.seconds < 30
     again = [f"-again-{number}" for number in (1, 2, 3)]
-    assert logs(tmp_path) == {f"{tree}{run}" for tree in ("before", "after") for run in ("", *again)}
+    assert trial.logs() == {f"{tree}{run}" for tree in ("before", "after") for run in ("", *again)}
+    assert [targets for _, _, targets in trial.made] == [["."]] * 2 + [
+        ["./test_calc.py", "./test_more.py"]
+    ] * 6
+    assert [number for _, number, _ in trial.made] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def logs(folder: Path) -> set[str]:
-    """The runs that were made."""
-    return {path.stem.removeprefix("verify-") for path in folder.glob("verify-*.log")}
+async def test_without_reruns_each_tree_is_run_once(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, reruns=0)
+    assert result.verdict == "verified"
+    assert trial.logs() == {"before", "after"}
 
 
-async def test_a_fix_that_breaks_something_is_not(verification: RunVerification) -> None:
-    result = await verification({"calc.py": FIXED.replace("a * 2", "a * 3")})
-    assert (result.verdict, result.fixed) == ("failed", ("test_calc.py::test_add",))
-    assert result.broken == ("test_calc.py::test_double",)
+async def test_only_files_that_the_verdict_rests_on_are_run_again(trial: Trial) -> None:
+    await trial({"calc.py": FIXED}, more={"test_other.py": "other a*2\nred never\n"})
+    assert {tuple(targets) for _, number, targets in trial.made if number} == {("./test_calc.py",)}
+
+
+@pytest.mark.parametrize(("most", "targets"), [(2, ["./test_calc.py", "./test_more.py"]), (1, ["."])])
+async def test_where_too_many_files_are_to_be_run_again_all_are(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, most: int, targets: list[str]
+) -> None:
+    monkeypatch.setattr(verification_module, "MOST_FILES", most)
+    await trial({"calc.py": FIXED, "test_more.py": "more a+b\n"})
+    assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 6
+
+
+async def test_a_fix_that_breaks_something_is_not_verified(trial: Trial) -> None:
+    result = await trial({"calc.py": "a+b a*3"})
+    assert (result.verdict, result.fixed, result.broken) == ("failed", ids("add"), ids("double"))
+    assert len(trial.made) == 8, "what is broken is run again as well"
+
+
+async def test_where_nothing_changed_nothing_is_run_again(trial: Trial) -> None:
+    result = await trial({"calc.py": f"{CODE} c"})
+    assert (result.verdict, result.still_red) == ("failed", ids("add"))
+    assert trial.logs() == {"before", "after"}
+
+
+async def test_a_run_that_is_cut_short_is_not_made_good_by_another(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED.replace("a*2", "")}, tests="add a+b\nhang a*2\nlast a\n")
+    assert result.verdict == "failed"
+    assert not result.after.complete
+    assert trial.logs() == {"before", "after"}
+
+
+async def test_a_run_that_is_cut_short_with_nothing_lost(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, tests="add a+b\nhang never\n")
+    assert (result.verdict, result.reason) == (
+        "failed",
+        "the test run on the patched tree did not come to its end",
+    )
+
+
+async def test_a_run_that_was_cut_short_before_the_patch(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, tests="hang a+b\nlast a\nred never\n")
+    assert (result.fixed, result.still_red) == (ids("hang"), ids("red"))
+    assert result.verdict == "failed"
+    assert "beside them still red" in result.reason
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"test_calc.py": TESTS.replace("== 5", "== -1")},
-        {"test_calc.py": None},
-        {"pytest.ini": "[pytest]\naddopts = --deselect test_calc.py::test_add\n"},
-    ],
-    ids=["weakened", "deleted", "deselected"],
+    "changes", [{"test_calc.py": "add a\ndouble a*2\n"}, {"test_calc.py": None}], ids=["weakened", "deleted"]
 )
-async def test_a_patch_to_the_tests_alone_is_not(
-    verification: RunVerification, changes: dict[str, str | None]
+async def test_a_patch_to_the_tests_alone_is_not_verified(
+    trial: Trial, changes: Mapping[str, str | None]
 ) -> None:
     """Also beside a test of its own that turns green."""
-    own = {
-        "more.py": "X = 1\n",
-        "test_more.py": "def test_more():\n    import more\n    assert more.X\n",
+    result = await trial({**changes, "more.py": "more", "test_more.py": "more more\n"})
+    assert (result.verdict, result.fixed, result.still_red) == (
+        *("failed", ("test_more.py::more",)),
+        ids("add"),
+    )
+    assert result.reason == "1 test red before and after in test files that the patch changes"
+
+
+@pytest.mark.parametrize(("path", "verdict"), [("pytest.ini", "failed"), ("notes.ini", "verified")])
+async def test_a_configuration_is_every_test_file_s(trial: Trial, path: str, verdict: Verdict) -> None:
+    result = await trial({path: "x", "more.py": "more", "test_more.py": "more more\n"})
+    assert (result.verdict, result.still_red) == (verdict, ids("add"))
+
+
+async def test_new_tests_are_those_of_added_files(trial: Trial) -> None:
+    """Green or red; not those of files that were there."""
+    result = await trial({"calc.py": FIXED, "test_more.py": "more a+b\nred never\nskip x\n"})
+    assert result.new_tests == ("test_more.py::more", "test_more.py::red")
+
+
+# tests in existing files, where nothing else shows anything
+
+
+async def test_a_test_added_to_an_existing_file_counts_where_nothing_else_does(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": f"{GREEN}shown a+b\nother a\n"}, tests=GREEN)
+    assert (result.verdict, result.fixed) == ("verified", ids("shown"))
+    assert result.reason == "1 test added by the patch: red on the old code, green on the new"
+    assert result.new_tests == ids("other shown")
+    assert {log for log in trial.logs() if "new-tests" in log} == {
+        f"new-tests-{tree}{run}"
+        for tree in ("before", "after")
+        for run in ("", "-again-1", "-again-2", "-again-3")
     }
-    result = await verification({**changes, **own})
-    assert result.verdict == "failed"
-    assert result.fixed == ("test_more.py::test_more",)
-    assert result.still_red == ("test_calc.py::test_add",)
+    assert result.before.passed == ids("double sum"), "the runs that are shown are those of the old tests"
 
 
-async def test_a_regression_test_added_to_an_existing_file_counts(verification: RunVerification) -> None:
-    """The bug had no red test: the one the patch adds beside the old ones has to show it."""
-    untested = TESTS.replace("== 5", "is not None")
-    added = untested + "def test_sum():\n    assert add(2, 3) == 5\n"
-    result = await verification({"calc.py": FIXED, "test_calc.py": added}, tests=untested)
-    assert (result.verdict, result.fixed) == ("verified", ("test_calc.py::test_sum",))
-    assert result.new_tests == ("test_calc.py::test_sum",)
+async def test_a_test_added_to_an_existing_file_does_not_count_beside_others(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": f"{TESTS}shown a+b\n"})
+    assert (result.fixed, result.new_tests) == (ids("add"), ())
+    assert not any("new-tests" in log for log in trial.logs())
 
 
 @pytest.mark.parametrize(
-    "added",
-    ["def test_sum():\n    assert add(2, 3)\n", "def test_sum():\n    assert add(2, 3) == 6\n"],
-    ids=["green before", "red after"],
+    ("tests", "added", "again"),
+    [
+        (GREEN, "shown a\n", False),
+        (GREEN, "shown never\n", False),
+        (GREEN, "shown a+b\nred never\n", True),
+        (GREEN, "shown a+b\nhang never\n", False),
+        (f"{GREEN}skip shown\n", "shown a+b\n", False),
+        (GREEN, "skip shown\n", False),
+    ],
+    ids=["green before", "red after", "half", "cut short", "not new", "skipped"],
 )
-async def test_a_regression_test_that_shows_nothing_does_not(
-    verification: RunVerification, added: str
-) -> None:
-    untested = TESTS.replace("== 5", "is not None")
-    result = await verification({"calc.py": FIXED, "test_calc.py": untested + added}, tests=untested)
-    assert (result.verdict, result.fixed) == ("unverified", ())
+async def test_added_tests_that_show_nothing(trial: Trial, tests: str, added: str, again: bool) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": tests + added}, tests=tests)
+    assert (result.verdict, result.reason, result.flaky) == ("unverified", NOTHING_RED, ())
+    assert any("again" in log for log in trial.logs()) is again, (
+        "where nothing can come of it, nothing is run again"
+    )
 
 
-async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> None:
-    own = {"more.py": "X = 1\n", "test_more.py": "def test_more():\n    import more\n    assert more.X\n"}
-    hidden = {"conftest.py": "collect_ignore = ['test_calc.py']\n"}
-    result = await verification({"calc.py": BUGGY.replace("a * 2", "a * 3"), **own, **hidden})
-    assert result.verdict == "failed"
-    assert result.broken == ("test_calc.py::test_double",)
+async def test_no_tests_at_all(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, tests="")
+    assert (result.verdict, result.reason) == ("unverified", "there are no tests to check the patch with")
 
 
-async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunVerification) -> None:
-    """The error itself, not a group of them: the one who asked catches it by its type."""
-    with pytest.raises(SandboxError):
-        await verification({"calc.py": FIXED}, image="m3agent.invalid/no-such-image:0")
-
-
-UNTESTED = ODD_HERE + TESTS.replace("== 5", "is not None")
-STEADY = "1 test red before, green after; nothing else turned red"
-LEFT_OUT = "; 1 flaky test left out of account"
-FLAKY = "def test_flaky():\n    assert not odd()\n"
+# flaky tests
 
 
 @pytest.mark.parametrize(
     ("tests", "odd", "verdict", "reason"),
     [
-        # red on the old tree the first time, never again
-        (UNTESTED + FLAKY, [{0}], "unverified", "no test was red before the patch, so none shows that it fixes the issue" + LEFT_OUT),
-        # beside a test that shows the fix: red on the new tree now and then, and on the old one
-        (ODD_HERE + TESTS + FLAKY, [{2}, {0}], "verified", STEADY + LEFT_OUT),
-        (ODD_HERE + TESTS + FLAKY, [{2}, {0, 1, 2, 3}], "verified", STEADY + LEFT_OUT),
-        # red both times, in the file that has the fixed one
-        (ODD_HERE + TESTS + FLAKY, [{0}, {0, 3}], "verified", STEADY + LEFT_OUT),
-        (ODD_HERE + TESTS + FLAKY, [(), {0}], "verified", STEADY + LEFT_OUT),
-        (UNTESTED + FLAKY, [{0, 1, 2, 3, 4}, {2}], "unverified", "no test was red before the patch, so none shows that it fixes the issue" + LEFT_OUT),
+        (GREEN, [{0}], "unverified", NOTHING_RED),
+        (TESTS, [{2}, {0}], "verified", STEADY),
+        (TESTS, [{2}, {0, 1, 2, 3}], "verified", STEADY),
+        (TESTS, [{0}, {0, 3}], "verified", STEADY),
+        (TESTS, [(), {0}], "verified", STEADY),
+        (GREEN, [{0, 1, 2, 3, 4}, {2}], "unverified", NOTHING_RED),
     ],
     ids=["fixed", "broken", "broken apart", "still red", "broken once", "half fixed"],
-)  # fmt: skip
+)
 async def test_a_flaky_test_counts_for_nothing(
-    verification: RunVerification, tests: str, odd: list[set[int]], verdict: Verdict, reason: str
+    trial: Trial, tests: str, odd: list[set[int]], verdict: Verdict, reason: str
 ) -> None:
-    result = await verification({"calc.py": FIXED}, tests=tests, odd=odd)
-    assert (result.verdict, result.reason) == (verdict, reason)
-    assert result.flaky == ("test_calc.py::test_flaky",)
-    assert result.fixed == (() if tests.startswith(UNTESTED) else ("test_calc.py::test_add",))
+    trial.odd = odd
+    result = await trial({"calc.py": FIXED}, tests=tests + FLAKY)
+    assert (result.verdict, result.reason) == (verdict, reason + LEFT_OUT)
+    assert result.flaky == ids("flaky")
+    assert result.fixed == (() if tests == GREEN else ids("add"))
     assert (result.broken, result.still_red) == ((), ())
 
 
-async def test_what_the_patch_breaks_more_often_than_not_is_broken(verification: RunVerification) -> None:
-    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + TESTS + FLAKY, odd=[(), {0, 1, 3}])
-    assert (result.verdict, result.broken, result.flaky) == ("failed", ("test_calc.py::test_flaky",), ())
+async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial) -> None:
+    trial.odd = [(), {0, 1, 3}]
+    result = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
+    assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
 
 
-@pytest.mark.slow
-async def test_a_stable_failure_beside_a_flaky_one_counts(verification: RunVerification) -> None:
-    patch = {"calc.py": FIXED.replace("a * 2", "a * 3")}
-    result = await verification(patch, tests=ODD_HERE + TESTS + FLAKY, odd=[{1}, {0}])
-    assert (result.verdict, result.broken) == ("failed", ("test_calc.py::test_double",))
-    assert result.reason == "1 test passed before the patch and not after it" + LEFT_OUT
+async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial) -> None:
+    """Apart it is red on both trees; in the whole suite, which is run once more, it shows the fix."""
+    trial.odd = [{0, 1, 2, 3, 4}, {1, 2, 3}]
+    result = await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
+    assert (result.verdict, result.fixed, result.flaky) == ("verified", ids("flaky"), ())
+    assert {log for log in trial.logs() if "whole" in log} == {"after-whole-again"}
+    assert trial.made[-1] == (1, 4, ["."])
 
 
-@pytest.mark.slow
-async def test_a_file_that_cannot_be_imported_now_and_then(verification: RunVerification) -> None:
-    """All its tests are lost, and there is a red id for the file."""
-    new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
-    tests = ODD_HERE + TESTS.replace("== 5", "is not None") + "assert not odd()\n"
-    result = await verification({"calc.py": FIXED, "test_more.py": new_test}, tests=tests, odd=[{3}, {0}])
-    assert (result.verdict, result.fixed) == ("verified", ("test_more.py::test_negative",))
-    assert result.flaky == ("test_calc.py", "test_calc.py::test_add", "test_calc.py::test_double")
-
-
-async def test_ids_that_are_new_in_every_run(verification: RunVerification) -> None:
-    random = "import os, pytest\n@pytest.mark.parametrize('n', [os.urandom(8).hex()])\ndef test_random(n):\n    pass\n"
-    result = await verification({"calc.py": FIXED}, tests=TESTS + random)
-    assert (result.verdict, result.reason) == ("verified", STEADY + LEFT_OUT)
-    (ident,) = result.flaky
-    assert ident.startswith("test_calc.py::test_random[")
-
-
-@pytest.mark.slow
-async def test_tests_of_chance(verification: RunVerification) -> None:
-    """Of 60, three in four are judged by the first two runs, and 1 of 28 of those is missed. Fewer than 22 found: p < 1e-7."""
-    chance = "import os, pytest\n@pytest.mark.parametrize('n', range(60))\ndef test_coin(n):\n    assert os.urandom(1)[0] & 1\n"
-    result = await verification({"calc.py": FIXED}, tests=TESTS + chance)
-    assert len(result.flaky) >= 22
-    assert all("test_coin" in ident for ident in result.flaky)
-    assert "test_calc.py::test_add" in result.fixed
-    assert not set(result.flaky) & {*result.fixed, *result.broken, *result.still_red}
-    assert f"{len(result.flaky)} flaky tests" in result.reason
-
-
-async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(
-    verification: RunVerification, tmp_path: Path
-) -> None:
-    """By itself test_b is red on both trees; in the whole suite it shows the fix."""
-    changes = {
-        "calc.py": FIXED,
-        "test_a.py": "import calc\ndef test_a():\n    calc.ready = True\n",
-        "test_b.py": "import calc\ndef test_b():\n    assert calc.ready and calc.add(1, 1) == 2\n",
-    }
-    result = await verification(changes)
-    assert (result.verdict, result.flaky) == ("verified", ())
-    assert result.fixed == ("test_b.py::test_b", "test_calc.py::test_add")
-    assert {name for name in logs(tmp_path) if "whole" in name} == {"after-whole-again"}
+async def test_both_trees_are_run_whole_again_where_both_are_unsettled(trial: Trial) -> None:
+    trial.odd = [{0, 4}, {1, 2, 3}]
+    await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
+    assert {log for log in trial.logs() if "whole" in log} == {"before-whole-again", "after-whole-again"}
 
 
 @pytest.mark.parametrize(
-    ("odd", "verdict"), [([(), (), {0}], "unverified"), ([(), (), {1, 2}, {0}], "verified")]
-)
+    ("odd", "shown", "verdict"), [([(), (), {0}], "", "unverified"), ([(), (), {1, 2}, {0}], "shown a+b\n", "verified")]
+)  # fmt: skip
 async def test_flaky_tests_that_the_patch_writes_into_existing_files(
-    verification: RunVerification, odd: list[set[int]], verdict: Verdict
+    trial: Trial, odd: list[set[int]], shown: str, verdict: Verdict
 ) -> None:
     """The third and fourth tree have them: red on the old code once, or on both beside one that shows the fix."""
-    shown = "def test_sum():\n    assert add(2, 3) == 5\n" if verdict == "verified" else ""
-    result = await verification(
-        {"calc.py": FIXED, "test_calc.py": UNTESTED + FLAKY + shown}, tests=UNTESTED, odd=odd
-    )
-    assert (result.verdict, result.flaky) == (verdict, ("test_calc.py::test_flaky",))
-    assert result.fixed == (("test_calc.py::test_sum",) if shown else ())
+    trial.odd = odd
+    result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + FLAKY + shown}, tests=GREEN)
+    assert (result.verdict, result.flaky) == (verdict, ids("flaky"))
+    assert result.fixed == (ids("shown") if shown else ())
     assert result.reason.endswith(LEFT_OUT)
 
 
-async def test_where_nothing_changed_nothing_is_run_again(
-    verification: RunVerification, tmp_path: Path
-) -> None:
-    result = await verification({"calc.py": BUGGY + "\n"})
-    assert (result.verdict, result.still_red) == ("failed", ("test_calc.py::test_add",))
-    assert logs(tmp_path) == {"before", "after"}
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "rounds"), [(5.0, 3), (5.1, 2), (11.0, 2)])
 async def test_reruns_end_when_they_took_longer_than_the_first_runs(
-    verification: RunVerification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trial: Trial, seconds: float, rounds: int
 ) -> None:
-    monkeypatch.setattr(verification_module, "FREE_SECONDS", 0.0)
-    slow = "import time\ndef test_slow():\n    time.sleep(8 * odd())\n"
-    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + TESTS + slow, odd=[(), {1, 2, 3}])
-    assert result.verdict == "verified"
-    assert logs(tmp_path) == {"before", "after", "before-again-1", "after-again-1"}
+    """But at least ten seconds in all, and then with the one that is under way."""
+    trial.seconds = seconds
+    await trial({"calc.py": FIXED})
+    assert sum("again" in log for log in trial.logs()) == 2 * rounds
+
+
+# sandboxes
+
+
+async def test_a_sandbox_that_fails_is_an_error(trial: Trial) -> None:
+    """The error itself, not a group of them: the one who asked catches it by its type."""
+    made: list[Sandbox] = []
+
+    def dying(of: Workspace) -> Sandbox:
+        async def die(_: Command) -> Done:
+            await made[-1].machine.destroy()
+            return await asyncio.Future()
+
+        made.append(memory_sandbox(of, die))
+        return made[-1]
+
+    workspace, patch = patched(trial.folder, {"calc.py": CODE}, {"calc.py": FIXED})
+    with pytest.raises(SandboxDied):
+        await verify(workspace, patch, dying, trial.folder)
+
+
+async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) -> None:
+    made: list[Sandbox] = []
+    fresh = trial.fresh
+
+    def noted(of: Workspace) -> Sandbox:
+        made.append(fresh(of))
+        return made[-1]
+
+    workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
+    await verify(workspace, patch, noted, trial.folder, 1)
+    assert len(made) == len(set(map(id, made))) == 4
+    assert {sandbox.workspace.base for sandbox in made} == set(trees_to_compare(workspace, patch)[:2])
+    for sandbox in made:
+        with pytest.raises(SandboxDied):
+            await sandbox.ping()

@@ -1,4 +1,4 @@
-"""A conversation that reaches the end of the model's window: its tail is summarised, its beginning stays."""
+"""How full the model's window is, and what stays when a conversation's tail is summarised."""
 
 from __future__ import annotations
 
@@ -11,176 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.agent.context.forms import estimate
 from m3agent.agent.conversation import FIRST, Conversation, Digest, read_messages
-from m3agent.agent.prompt import SUMMARISE, summary
-from m3agent.agent.window import Window, calls_made, conversation_room, tokens
+from m3agent.agent.prompt import summary
+from m3agent.agent.window import MOST_CALLS, SHOWN, Window, calls_made, conversation_room, tokens
 from m3agent.serving.chat import Usage
-from tests.agent.test_fix import BUGGY, DONE, FIX, TEST, MakeRepo, calls, chunk, fix, of_type, run, start
-from tests.agent.test_resume import kill
-from tests.servers.misbehaving import (
-    MODEL,
-    MisbehavingServer,
-    Reply,
-    Silence,
-    Stream,
-    history_faults,
-    messages_bytes,
-    usage,
-)
 
 WINDOW = 16_000
-LOOK = calls("code_exec", code="import os\nprint(os.urandom(600).hex())")
-NOTES = "calc.add subtracts: change the sign, then run the tests."
-TOO_LONG = Reply(
-    400,
-    {
-        "error": {
-            "message": f"This model's maximum context length is {WINDOW} tokens. However, you requested 99999 tokens."
-        }
-    },
-)
-
-
-def at(prompt: int, answer: Stream) -> Stream:
-    """The same answer, to a prompt that the server counted so many tokens in."""
-    return Stream([*answer.events[:-1], usage(prompt, 10)])
-
-
-def says_notes(text: str = NOTES) -> Stream:
-    return Stream(
-        [chunk({"reasoning": "hm"}), chunk({"content": text}), chunk({}, "stop"), usage(14_500, 30)]
-    )
-
-
-@pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    data = [{"id": MODEL, "owned_by": "vllm", "max_model_len": WINDOW}]
-    server.pages["/v1/models"] = {"object": "list", "data": data}
-    return server
-
-
-def bodies(model: MisbehavingServer) -> list[dict[str, Any]]:
-    return [chat.json for chat in model.chats]
-
-
-def looks(count: int) -> list[Stream]:
-    """So many steps, the last of which leaves the window nearly full."""
-    return [at(2000, LOOK)] * (count - 1) + [at(14_400, LOOK)]
-
-
-def test_the_tail_is_summarised_behind_the_untouched_prefix(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [*looks(8), says_notes(), at(3000, FIX), at(3100, TEST), at(3200, DONE)]
-    done = fix(make_repo(BUGGY), model.url)
-    assert done.returncode == 0, done.stderr
-    sent = bodies(model)
-    assert [body["tool_choice"] for body in sent] == ["auto"] * 8 + ["none"] + ["auto"] * 3
-    assert sent[8]["messages"][-1] == {"role": "user", "content": SUMMARISE}
-    assert sent[8]["tools"] == sent[0]["tools"], "the tools stay in the prompt, or its prefix changes"
-    after = sent[9]["messages"]
-    first = messages_bytes(model.chats[0].body)
-    assert messages_bytes(model.chats[9].body).startswith(first), "the repository is not touched"
-    assert NOTES in after[FIRST]["content"]
-    assert "Nothing has changed so far" in after[FIRST]["content"]
-    kept = after[FIRST + 1 :]
-    assert kept, "the last step stays"
-    assert kept == sent[8]["messages"][-1 - len(kept) : -1]
-    assert len(kept) < 16, "and most of the tail goes"
-    assert history_faults([chat.body for chat in model.chats[:9]]) == []
-    assert history_faults([chat.body for chat in model.chats[9:]]) == []
-    [event] = of_type(own_state, "context.summarised")
-    assert (event["messages"], event["kept"], event["own_words"]) == (FIRST + 16, len(kept), True)
-    assert event["text"] == after[FIRST]["content"]
-    for request, line in zip(sent, of_type(own_state, "turn.started"), strict=True):
-        digest = Digest()
-        digest.add(request["messages"])
-        assert line["digest"] == str(digest)
-
-
-@pytest.mark.slow
-def test_where_the_model_cannot_say_what_it_did_its_calls_are_listed(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    for cannot in (says_notes(""), TOO_LONG):
-        model.answers = [at(2000, FIX), *looks(7), cannot, at(3100, TEST), at(3200, DONE)]
-        done = fix(make_repo(BUGGY, f"repo{id(cannot)}"), model.url)
-        assert done.returncode == 0, done.stderr
-        told = bodies(model)[-2]["messages"][FIRST]["content"]
-        assert "file_edit" in told
-        assert "+    return a + b" in told, "the change so far"
-
-
-def test_a_refused_request_is_made_shorter_once(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    """A server that does not count, and says only when it is too late that there is a limit."""
-    silent = Stream(LOOK.events[:-1])
-    model.pages["/v1/models"] = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm"}]}
-    model.answers = [*[silent] * 8, TOO_LONG, says_notes(), FIX, TEST, DONE]
-    done = fix(make_repo(BUGGY), model.url)
-    assert done.returncode == 0, done.stderr
-    assert len(of_type(own_state, "context.summarised")) == 1
-
-
-def test_what_stays_too_long_is_an_error_and_no_loop(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [at(2000, FIX), *[at(2000, LOOK)] * 7, TOO_LONG]
-    done = fix(make_repo(BUGGY), model.url)
-    assert done.returncode == 4
-    assert "tokens" in done.stderr.splitlines()[-1] or "tokens" in done.stderr
-    assert len(of_type(own_state, "context.summarised")) == 1
-    assert "+    return a + b" in done.stdout, "the change so far is handed over"
-
-
-def test_a_prompt_that_is_all_repository_is_not_summarised(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [TOO_LONG]
-    assert fix(make_repo(BUGGY), model.url).returncode == 4
-    assert of_type(own_state, "context.summarised") == []
-
-
-@pytest.mark.slow
-def test_a_summarised_session_is_resumed_and_exported(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
-) -> None:
-    model.answers = [*looks(8), says_notes(), at(3000, FIX), Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
-    model.wait_for_chats(11)
-    kill(process)
-    model.answers = [at(3100, TEST), at(3200, DONE)]
-    done = run("sessions", "resume", "last")
-    assert done.returncode == 0, done.stderr
-    assert model.chats[11].body == model.chats[10].body, "the same bytes"
-    exported = run("sessions", "export", "last", "--format", "sft")
-    row = json.loads(exported.stdout)
-    assert NOTES in row["messages"][FIRST]["content"], (
-        "the example is the conversation as the model had it at the end"
-    )
-    assert [m["role"] for m in row["messages"][:3]] == ["system", "user", "user"]
-    atif = json.loads(run("sessions", "export", "last").stdout)
-    kinds = [step.get("extra", {}).get("kind") for step in atif["steps"]]
-    assert kinds.count("summary") == 1
-    assert sum(step["source"] == "agent" for step in atif["steps"]) == 12, "all that was said is there"
-
-
-@pytest.mark.slow
-def test_killed_while_it_summarises(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, best_backend: str
-) -> None:
-    model.answers = [*looks(8), Silence()]
-    process = start(make_repo(BUGGY), model.url, best_backend)
-    model.wait_for_chats(9)
-    kill(process)
-    model.answers = [at(3000, FIX), at(3100, TEST), at(3200, DONE)]
-    done = run("sessions", "resume", "last")
-    assert done.returncode == 0, done.stderr
-    assert bodies(model)[9]["tool_choice"] == "auto"
-    assert "goes on now" in bodies(model)[9]["messages"][-1]["content"]
-
-
 STEP = st.tuples(st.integers(0, 3), st.integers(0, 40_000), st.booleans())
 
 
@@ -263,3 +100,120 @@ def test_what_is_read_back_is_what_was_there(steps: list[tuple[int, int, bool]],
         digest = Digest()
         digest.add(told)
         assert told.digest() == str(digest)
+
+
+# -- the numbers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "summary_tokens"),
+    [(None, 4000), (1 << 20, 4000), (64_000, 4000), (63_999, 3999), (16_000, 1000), (16, 1), (1, 1)],
+)
+def test_tokens_of_a_summary(limit: int | None, summary_tokens: int) -> None:
+    assert Window(limit).summary_tokens == summary_tokens
+
+
+def sized(*sizes: int) -> list[dict[str, Any]]:
+    """Rules and repository, then answers of about so many tokens each."""
+    first = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    empty = {"role": "assistant", "content": ""}
+    return [*first, *({**empty, "content": "a" * (3 * (size - tokens([empty])))} for size in sizes)]
+
+
+def test_tokens_are_estimated_from_the_bytes_of_each_message() -> None:
+    messages = sized(100, 200)
+    assert tokens(messages[FIRST:]) == 300
+    assert tokens(messages) == sum(estimate(json.dumps(message).encode()) for message in messages)
+
+
+@pytest.mark.parametrize(("counted", "full"), [(6900, False), (6901, True)])
+def test_a_window_is_nearly_full_where_the_next_step_may_not_fit(counted: int, full: bool) -> None:
+    """Of 8000 tokens, 1000 are the next step's; what the server has not counted yet has 100."""
+    messages = sized(1000, 1000, 100)
+    window = Window(8000)
+    window.told(Usage(prompt=counted - 10, completion=10), 4)
+    assert window.is_nearly_full(messages) is full
+    window.forget()
+    assert not window.is_nearly_full(messages)
+
+
+@pytest.mark.parametrize(("sizes", "worth"), [((500, 500), False), ((500, 501), True)])
+def test_a_tail_shorter_than_a_step_is_not_worth_a_summary(sizes: tuple[int, int], worth: bool) -> None:
+    window = Window(8000)
+    messages = sized(*sizes)
+    window.told(Usage(prompt=8000, completion=0), len(messages))
+    assert window.is_nearly_full(messages) is worth
+
+
+@pytest.mark.parametrize("usage", [Usage(prompt=8000), Usage(completion=8000)])
+def test_a_count_that_is_not_whole_is_not_taken(usage: Usage) -> None:
+    messages = sized(1000, 1000)
+    window = Window(8000)
+    window.told(usage, len(messages))
+    assert not window.is_nearly_full(messages)
+    window.told(Usage(prompt=8000, completion=0), len(messages))
+    window.told(usage, 0)
+    assert window.is_nearly_full(messages), "the last whole one counts"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [((600, 500), 1), ((600, 501), 0), ((600, 250, 250), 2), ((250, 251, 249), 2), ((100, 100), 2)],
+)
+def test_the_steps_that_fit_into_half_the_margin_stay(sizes: tuple[int, ...], kept: int) -> None:
+    messages = sized(*sizes)
+    assert Window(8000).kept_steps(messages) == range(len(messages) - kept, len(messages))
+
+
+def test_a_step_stays_with_its_results_or_not_at_all() -> None:
+    messages = conversation([(1, 30, False), (1, 1400, False)])
+    assert tokens(messages[-1:]) < 500 < tokens(messages[-2:])
+    assert Window(8000).kept_steps(messages) == range(len(messages), len(messages))
+
+
+def test_the_largest_margin_is_that_of_a_large_window() -> None:
+    messages = sized(17_000, 16_384)
+    for limit in (None, 1 << 18, 1 << 20):
+        assert Window(limit).kept_steps(messages) == range(3, 4)
+    assert Window((1 << 18) - 16).kept_steps(messages) == range(4, 4)
+
+
+def test_a_refused_request_tells_the_window_of_a_server_that_had_not() -> None:
+    window = Window(None)
+    assert window.refused(8000, sized(600, 500))
+    assert window.limit == 8000
+    assert not window.refused(9000, sized(100, 100)), "nothing would go"
+    assert window.limit == 8000
+    assert not Window(None).refused(None, sized())
+
+
+def test_notes_are_those_of_a_summary_and_no_words_of_the_model_s() -> None:
+    text = summary("the cause is in f", "No tests have run so far.")
+    assert calls_made([{"role": "assistant", "content": text}]) == "The calls so far:"
+
+
+def test_calls_are_listed_with_the_first_line_of_their_results() -> None:
+    def made(ident: str, arguments: str) -> dict[str, Any]:
+        return {"id": ident, "type": "function", "function": {"name": "code_exec", "arguments": arguments}}
+
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": [made("1", '{"code": "1"}'), made("2", "{}")]},
+        {"role": "tool", "tool_call_id": "2", "content": "\nsecond\nof many"},
+        {"role": "tool", "tool_call_id": "1", "content": "x" * 200},
+        {"role": "user", "content": "go on"},
+        {"role": "assistant", "content": "", "tool_calls": [made("3", "{}")]},
+    ]
+    assert calls_made(messages).splitlines() == [
+        "The calls so far:",
+        f'- code_exec {{"code": "1"}}: {"x" * (SHOWN - 1)}…',
+        "- code_exec {}: second",
+        "- code_exec {}: ",
+    ]
+
+
+def test_of_many_calls_the_last_are_listed() -> None:
+    steps = [(1, 1, False)] * MOST_CALLS
+    assert len(calls_made(conversation(steps)).splitlines()) == 1 + MOST_CALLS
+    lines = calls_made(conversation([*steps, *steps[:3]])).splitlines()
+    assert lines[1] == "- 3 calls before these"
+    assert len(lines) == 2 + MOST_CALLS

@@ -24,14 +24,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a quarter of it on two cores of one's own
-def test_twelve_runs(tmp_path: Path) -> None:
+def test_a_run_with_each_kind_of_fault(tmp_path: Path) -> None:
     without = barred()
     command = [
         sys.executable,
         "-m",
         "benchmarks.chaos",
         "--runs",
-        "12",
+        "6",
         "--json",
         str(tmp_path / "found.json"),
     ]
@@ -116,6 +116,7 @@ def log_of(stage: Stage, *types: str) -> Path:
     return log
 
 
+@pytest.mark.integration
 def test_a_run_that_left_nothing_is_clean(stage: Stage, witness: Witness) -> None:
     log_of(stage, "session.started")
     assert (
@@ -125,6 +126,7 @@ def test_a_run_that_left_nothing_is_clean(stage: Stage, witness: Witness) -> Non
     assert witness.faults(ended(-9), 1.0) == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("end", "part"),
     [
@@ -139,6 +141,7 @@ def test_a_bad_end_is_found(stage: Stage, witness: Witness, end: End, part: str)
     assert any(part in fault for fault in witness.faults(end, None))
 
 
+@pytest.mark.integration
 def test_a_damaged_log_is_found(stage: Stage, witness: Witness) -> None:
     log_of(stage, "call.started", "call.started")
     assert any("begun twice" in fault for fault in witness.faults(ended(), None))
@@ -150,6 +153,7 @@ def test_a_damaged_log_is_found(stage: Stage, witness: Witness) -> None:
     assert any("half a line" in fault for fault in found)
 
 
+@pytest.mark.integration
 def test_what_is_left_or_touched_is_found(stage: Stage, witness: Witness) -> None:
     (log_of(stage).with_name("patch.diff.tmp")).touch()
     (stage.scratch / "forgotten").touch()

@@ -103,6 +103,7 @@ def ask(connection: http.client.HTTPConnection, path: str, request: dict[str, An
     return answer.status, answer.read()
 
 
+@pytest.mark.integration
 def test_the_server_answers_as_it_is_asked_on_one_connection(url: str) -> None:
     host = url.removeprefix("http://").removesuffix("/v1")
     request: dict[str, Any] = {"messages": [{"role": "user", "content": '"stream": true, "name": "bash"'}]}
@@ -135,6 +136,7 @@ def measured(url: str, folder: Path, kinds: list[str], turns: int) -> list[Resul
         return measure(children, turns)
 
 
+@pytest.mark.integration
 def test_each_takes_a_turn_in_every_round(url: str, tmp_path: Path) -> None:
     for found in measured(url, tmp_path, ["socket", "client"], 3):
         assert len(found.cpu()) == 3, found
@@ -157,6 +159,7 @@ def test_a_whole_turn_carries_its_call_out(url: str, tmp_path: Path) -> None:
     assert all("value = " in event["content"] for event in results)
 
 
+@pytest.mark.integration
 def test_what_cannot_run_is_out_with_its_reason_and_the_others_go_on(url: str, tmp_path: Path) -> None:
     absent, there = measured(
         url, tmp_path, ["mini-query", "socket"], 2
@@ -165,6 +168,7 @@ def test_what_cannot_run_is_out_with_its_reason_and_the_others_go_on(url: str, t
     assert len(there.cpu()) == 2
 
 
+@pytest.mark.integration
 def test_without_its_server_a_contestant_is_out(tmp_path: Path) -> None:
     with server(deltas=1, pace=0) as gone:
         pass
@@ -173,6 +177,7 @@ def test_without_its_server_a_contestant_is_out(tmp_path: Path) -> None:
     assert "ConnectionRefusedError" in found.samples
 
 
+@pytest.mark.integration
 def test_a_peer_that_cannot_be_installed_is_absent(tmp_path: Path) -> None:
     python = tmp_path / "mini-swe-agent" / "bin" / "python"
     python.parent.mkdir(parents=True)

@@ -122,6 +122,7 @@ def test_a_program_that_is_not_there(bench: Bench) -> None:
         bench.run(["/nowhere/at/all"], {})
 
 
+@pytest.mark.integration
 def test_the_child_needs_nothing_but_the_interpreter(tmp_path: Path) -> None:
     child = [sys.executable, "-I", "-S", context_child.__file__, str(tmp_path / "out"), str(tmp_path / "err")]
     done = subprocess.run([*child, "sh", "-c", "echo hi"], capture_output=True, check=True)

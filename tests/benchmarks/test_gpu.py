@@ -108,6 +108,7 @@ def test_an_expression_matches_its_text_alone(text: str) -> None:
     assert not re.fullmatch(expression(text), text + "x")
 
 
+@pytest.mark.integration
 def test_the_proxy_adds_the_line_and_nothing_else() -> None:
     lines = [write("one", "", [Call("f", {"x": "é\n"})]), write("two", "end", [])]
     with GrammarServer() as server, ScriptingProxy(server.url, lines) as proxy:

@@ -22,6 +22,8 @@ from m3agent.sandbox.errors import PathEscapes
 from tests.conftest import git, write_files
 from tests.evals.small import checkout, instance, write_programs
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def task(tmp_path: Path) -> Task:

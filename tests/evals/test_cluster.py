@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from m3agent.evals.cluster.node import AWAY, packed, unpack
 from m3agent.evals.cluster.sources import RECEIVED, arrived, parcel
 from m3agent.evals.data.load import load
 from m3agent.evals.run_folder import RunFolder
-from tests.conftest import docker_here
+from tests.conftest import alone, docker_here
 from tests.evals.small import PROGRAMS
 from tests.evals.test_run import outcomes, wait_for
 
@@ -90,7 +92,7 @@ class Cluster:
 def free_ports(count: int) -> list[int]:
     """Below those that Ray's workers take (from 10002 on)."""
     found: list[int] = []
-    for port in range(7000, 10000):
+    for port in range(7000 + os.getpid() % 2900, 10000):  # not those of another worker
         with socket.socket() as trial:
             try:
                 trial.bind(("127.0.0.1", port))
@@ -103,16 +105,24 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def ray_alone() -> Iterator[None]:
+    """No other test has a cluster meanwhile: each begins with port 23000 for Ray's servers of clients."""
+    with alone("ray"):
+        yield
+
+
+@pytest.fixture
+def cluster(ray_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if not docker_here():
         pytest.skip("grading needs a Docker engine")
     folder = tmp_path_factory.mktemp("ray")
+    sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the folder's path is too long for some
     port, client = free_ports(2)
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
     ray += ["--disable-usage-stats", "--node-ip-address=127.0.0.1"]
     head = ["--head", f"--port={port}", f"--ray-client-server-port={client}", "--include-dashboard=false"]
     made = Cluster(f"ray://127.0.0.1:{client}", [], [])
-    env = {**os.environ, "RAY_TMPDIR": str(folder)}
+    env = {**os.environ, "RAY_TMPDIR": sockets}
     try:
         for number, more in enumerate([head, [f"--address=127.0.0.1:{port}"]]):
             state = folder / f"state{number}"
@@ -143,6 +153,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             except subprocess.TimeoutExpired:
                 os.killpg(node.pid, signal.SIGKILL)
                 node.wait()
+        shutil.rmtree(sockets, ignore_errors=True)  # processes of Ray may still write there
 
 
 @slow
@@ -206,6 +217,7 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
     assert out.startswith("resolved 2 of 2")
 
 
+@pytest.mark.integration
 @here
 @pytest.mark.parametrize(
     ("address", "code", "said"),

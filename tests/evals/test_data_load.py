@@ -53,6 +53,7 @@ def test_parquet_gives_the_same_instances(tmp_path: Path) -> None:
     assert "cannot be read as Parquet" in wrong(str(tmp_path / "rows.parquet"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("source", "package"), [("x.parquet", "pyarrow"), ("owner/name:dev", "datasets")])
 def test_a_package_that_is_not_installed_is_named(tmp_path: Path, source: str, package: str) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
@@ -195,13 +196,13 @@ def instances_or_one_sentence(content: bytes, suffix: str = ".jsonl") -> None:
             instance.model_dump_json()
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(SPOILT | RECIPES | JSON, max_size=3))
 def test_rows_of_anything_give_instances_or_one_sentence(rows: list[Any]) -> None:
     instances_or_one_sentence("\n".join(map(json.dumps, rows)).encode())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200), st.sampled_from([".jsonl", ".json"]))
 def test_bytes_of_anything_give_instances_or_one_sentence(content: bytes, suffix: str) -> None:
     instances_or_one_sentence(content, suffix)
@@ -210,7 +211,7 @@ def test_bytes_of_anything_give_instances_or_one_sentence(content: bytes, suffix
 WHOLE = "".join(json.dumps(row) + "\n" for row in THREE).encode()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, len(WHOLE)), st.binary(max_size=3), st.sampled_from([".jsonl", ".json"]))
 def test_cut_and_spoilt_files_give_instances_or_one_sentence(cut: int, more: bytes, suffix: str) -> None:
     instances_or_one_sentence(WHOLE[:cut] + more, suffix)

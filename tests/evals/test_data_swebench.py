@@ -254,6 +254,7 @@ def test_the_test_command_comes_from_the_script_or_from_the_patch(folder: Path) 
     assert answer.runner == "django"
 
 
+@pytest.mark.integration
 def test_the_official_tables_stand_in_for_a_recipe_without_importing_their_package(folder: Path) -> None:
     package = folder / "lib" / "swebench"
     (package / "harness" / "constants").mkdir(parents=True)

@@ -147,6 +147,7 @@ def installable(folder: Path) -> Instance:
 
 @pytest.mark.slow
 @needs_base
+@pytest.mark.usefixtures("images_alone")
 @pytest.mark.timeout(1200)
 async def test_an_environment_is_built_once_and_its_instance_graded(tmp_path: Path) -> None:
     said: list[str] = []
@@ -181,6 +182,7 @@ async def test_an_environment_is_built_once_and_its_instance_graded(tmp_path: Pa
 
 @pytest.mark.slow
 @needs_base
+@pytest.mark.usefixtures("images_alone")
 @pytest.mark.timeout(900)
 async def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
     environments = Environments(tmp_path / "state", print)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from m3agent.agent.errors import UsageError
 from m3agent.evals.predictions import read_predictions
+from tests.command_line import run
 from tests.conftest import write_files
 from tests.evals.bases import needs_docker
 
@@ -19,8 +19,7 @@ TESTS = "from half import half\n\n\ndef test_half():\n    assert half(8) == 4\n\
 
 
 def m3agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "m3agent.agent.start", "eval", *map(str, arguments)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+    return run("eval", *map(str, arguments))
 
 
 @pytest.fixture
@@ -39,6 +38,7 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.integration
 @needs_docker
 def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
     kept = tmp_path / "validation.json"
@@ -59,6 +59,7 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
     assert "0 of 1 resolved by our rules\n" in done.stdout and " error " in done.stdout
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

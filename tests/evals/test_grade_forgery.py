@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.results import Verdict
-from tests.conftest import docker_here
+from tests.conftest import docker_here, later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
 from tests.evals.forgeries import FORGERIES
 
@@ -17,21 +17,15 @@ pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="
 
 QUICK = (
     "conftest at the root",
-    "plugin by metadata",
-    "tests rewritten",
     "written to every descriptor",
-    "expected failure in a test",
     "reports replaced",
     "running replaced by name",
-    "plugin registered from the code",
     "tests rewritten from the code",
 )
 """One of each sort; the others are run with the long tests."""
 
 
-@pytest.mark.parametrize(
-    "forgery", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FORGERIES]
-)
+@pytest.mark.parametrize("forgery", [name if name in QUICK else later(name) for name in FORGERIES])
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     instance = small_instance(tmp_path / "instance")
     patch = diff(tmp_path / "patch", FILES, FORGERIES[forgery])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,11 @@ from m3agent.evals.data.instance import Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grade_all import grade_all
 from m3agent.evals.grade.grader import Grader
+from m3agent.evals.grade.strict import TestRun
+from m3agent.evals.grade.trees import Trees
 from m3agent.evals.results import Grade, Verdict
-from m3agent.evals.validate import HARMLESS, Validations, validate
-from tests.conftest import docker_here
+from m3agent.evals.validate import HARMLESS, HARMLESS_FILE, Validations, validate
+from tests.conftest import docker_here, later
 from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, diff, small_instance
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
@@ -68,14 +71,15 @@ async def test_binary_files_and_line_ends_of_windows_come_through(tmp_path: Path
 
 
 async def test_tests_that_hang_are_a_timeout_and_leave_nothing(tmp_path: Path) -> None:
-    instance = small_instance(tmp_path / "instance", timeout=4.0)
+    instance = small_instance(tmp_path / "instance", timeout=2.0)
     hang = "import os\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass\n"
     grade = await graded(tmp_path, instance, diff(tmp_path / "patch", FILES, {"calc.py": hang + CODE}))
-    assert grade.verdict is Verdict.TIMEOUT and "4 s" in grade.reason
+    assert grade.verdict is Verdict.TIMEOUT and "2 s" in grade.reason
 
 
+@pytest.mark.slow  # quick: test_test_runner.py
 async def test_one_test_that_hangs_does_not_hide_the_others(tmp_path: Path) -> None:
-    instance = small_instance(tmp_path / "instance", timeout=30.0)
+    instance = small_instance(tmp_path / "instance", timeout=15.0)  # a third of it for one test
     patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("return a * 2", "while True: pass")})
     grade = await graded(tmp_path, instance, patch)
     assert grade.verdict is Verdict.UNRESOLVED
@@ -95,28 +99,46 @@ async def test_tests_that_decide_are_found_where_a_row_lists_none(tmp_path: Path
     assert found.reference == (Verdict.RESOLVED, Verdict.RESOLVED)
 
 
-async def test_what_cannot_be_graded_is_invalid_and_says_why(tmp_path: Path) -> None:
+PATCH = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"fail_to_pass": TO_KEEP}, "pass without the reference"),
+        later({"pass_to_pass": ("tests/test_calc.py::test_gone",)}, "does not resolve it"),
+        later({"test_patch": PATCH}, "of the instance's own"),
+    ],
+)
+async def test_what_cannot_be_graded_is_invalid_and_says_why(
+    tmp_path: Path, answer: dict[str, Any], why: str
+) -> None:
     environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
-
-    async def why(name: str, **answer: object) -> str:
-        found = await validate(small_instance(tmp_path / name, **answer), environments, grader)  # type: ignore[arg-type]
-        assert not found.valid
-        return found.reason
-
-    assert "pass without the reference" in await why("green", fail_to_pass=TO_KEEP)
-    assert "does not resolve it" in await why("gone", pass_to_pass=("tests/test_calc.py::test_gone",))
-    assert "of the instance's own" in await why(
-        "patch", test_patch="diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
-    )
+    found = await validate(small_instance(tmp_path / "instance", **answer), environments, grader)
+    assert not found.valid
+    assert why in found.reason
 
 
+class Dice(Grader):
+    """Grades references with a file beside them every second time, so that a test of that file is flaky for sure."""
+
+    thrown = 0
+
+    async def tried(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
+        if patch == instance.answer.patch.encode():
+            self.thrown += 1
+            patch += HARMLESS * (self.thrown % 2)
+        return await super().tried(instance, patch, image)
+
+
+@pytest.mark.slow  # quick: test_grade_command.py and test_flaky.py
 async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
-    dice = "\n\ndef test_dice():\n    import os\n    assert os.urandom(1)[0] < 128\n"
+    dice = f"\n\ndef test_dice():\n    import os\n    assert os.path.exists({HARMLESS_FILE!r})\n"
     tests = diff(tmp_path / "t", FILES, {"tests/test_calc.py": NEW_TESTS + dice}).decode()
     flaky = "tests/test_calc.py::test_dice"
     instance = small_instance(tmp_path / "instance", test_patch=tests, pass_to_pass=(*TO_KEEP, flaky))
     environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
-    found = await validate(instance, environments, grader, runs=12)  # agree by chance: 1 in 2,048
+    found = await validate(instance, environments, Dice(tmp_path / "state", print))
     assert found.flaky == (flaky,) and found.pass_to_pass == TO_KEEP
     assert found.valid, found
     file = tmp_path / "validation.json"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,10 +14,13 @@ import pytest
 
 from m3agent.evals.results import Result, TestCount, Verdict
 from m3agent.evals.run_folder import RunFolder
+from tests.command_line import Process
 from tests.emulated_terminal import EmulatedTerminal
 from tests.evals.small import NO_ENGINE, write_programs
 from tests.evals.test_agents import runs
 from tests.tools.small_disk import fill, small_disk
+
+pytestmark = pytest.mark.integration
 
 FIX = "sh -c 'sed -i \"s/a - b/a + b/; s/v < best/v > best/\" *.py' agent {issue}"
 ONLY_ADDER = "sh -c 'sed -i \"s/a - b/a + b/\" *.py' agent {issue}"
@@ -31,20 +33,18 @@ def programs(tmp_path: Path) -> Path:
     return write_programs(tmp_path / "programs")
 
 
-def command(programs: Path, output: Path, **options: Any) -> list[str]:
+def arguments(programs: Path, output: Path, **options: Any) -> list[str]:
     given = {"instances": BOTH, "agent": FIX, **options}
     options = {name: value for name, value in given.items() if value is not None}
-    return [sys.executable, "-m", "tests.evals.small", str(programs), str(output), json.dumps(options)]
+    return [str(programs), str(output), json.dumps(options)]
 
 
-def start(programs: Path, output: Path, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(programs, output, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start(programs: Path, output: Path, **options: Any) -> Process:
+    return Process(*arguments(programs, output, **options), module="tests.evals.small")
 
 
-def end(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate()
+def end(process: Process, code: int = 0) -> tuple[str, str]:
+    out, err = (said.decode() for said in process.communicate())
     assert process.returncode == code, err
     assert "Traceback" not in err
     return out, err
@@ -166,6 +166,7 @@ def test_another_experiment_in_the_folder_and_damage_are_one_sentence(programs: 
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.integration
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(programs: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 8 << 20) as disk:
         agent = waiting_agent(tmp_path)
@@ -181,9 +182,11 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(programs: Path, tmp_pat
         assert json.loads(out)["resolved"] == 2
 
 
+@pytest.mark.integration
 def test_on_a_terminal_rows_say_what_is_being_done(programs: Path, tmp_path: Path) -> None:
-    agent = waiting_agent(tmp_path)
-    with EmulatedTerminal(command(programs, tmp_path / "run", agent=agent), columns=70) as terminal:
+    asked = arguments(programs, tmp_path / "run", agent=waiting_agent(tmp_path))
+    argv = [sys.executable, "-m", "tests.evals.small", *asked]
+    with EmulatedTerminal(argv, columns=70) as terminal:
         lines = terminal.until(
             lambda lines: any("agent at work" in line for line in lines[1:]) and "1 resolved" in str(lines)
         )
@@ -220,6 +223,6 @@ def test_the_embedded_engine_repairs_both_and_a_kill_changes_nothing(programs: P
     assert outcomes(tmp_path / "run") == outcomes(tmp_path / "whole")
 
 
-def own(programs: Path, output: Path, options: dict[str, Any]) -> subprocess.Popen[str]:
+def own(programs: Path, output: Path, options: dict[str, Any]) -> Process:
     """A run with our own agent."""
     return start(programs, output, agent=None, **options)

@@ -17,6 +17,8 @@ from m3agent.sandbox.open import SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
 from tests.conftest import bwrap_here
 
+pytestmark = pytest.mark.integration
+
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 CROWD = "for n in $(seq 50); do sleep 300 & done; sleep 300"
 

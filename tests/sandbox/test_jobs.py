@@ -10,6 +10,8 @@ import pytest
 
 from m3agent.sandbox.base import Limits, Sandbox
 
+pytestmark = pytest.mark.supervisor
+
 SandboxOf = Callable[..., Sandbox]
 
 HIDE = """
@@ -54,6 +56,10 @@ async def test_what_hides_is_ended_with_its_command(sandbox_of: SandboxOf) -> No
     async with sandbox_of() as sandbox:
         beside = await sandbox.exec(["python3", "-c", server], background=True)
         assert beside.job is not None
+        for _ in range(200):  # a busy machine may run the next command before this one has started its own
+            if await sleepers(sandbox) == ["201", "202"]:
+                break
+            await asyncio.sleep(0.05)
         for ending in ("", "import time; time.sleep(60)", "os.abort()"):
             done = await sandbox.exec(["python3", "-c", program + ending], timeout=2 if ending else 20)
             assert done.timed_out == ("sleep" in ending)

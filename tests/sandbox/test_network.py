@@ -18,6 +18,8 @@ from m3agent.sandbox.network import Network
 from m3agent.sandbox.proxy import Caps, NetworkRequest, Proxy
 from m3agent.sandbox.tunnel import MOST
 
+pytestmark = pytest.mark.supervisor
+
 SandboxOf = Callable[..., Sandbox]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

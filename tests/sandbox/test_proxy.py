@@ -394,6 +394,7 @@ class Wire:
         return answer
 
 
+@pytest.mark.integration
 async def test_only_the_parsed_request_goes_on() -> None:
     async with Wire() as wire:
         smuggled = b"GET http://up.example.org:PORT/second HTTP/1.1\r\n\r\n"
@@ -404,6 +405,7 @@ async def test_only_the_parsed_request_goes_on() -> None:
         assert wire.log[0].sent == 4
 
 
+@pytest.mark.integration
 @settings(max_examples=25)
 @given(st.lists(st.integers(min_value=1, max_value=60), max_size=5))
 def test_a_request_may_come_in_any_pieces(cuts: list[int]) -> None:
@@ -418,6 +420,7 @@ def test_a_request_may_come_in_any_pieces(cuts: list[int]) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.integration
 async def test_a_name_is_resolved_once_and_each_address_is_checked() -> None:
     checked: list[str] = []
 
@@ -438,6 +441,7 @@ async def test_a_name_is_resolved_once_and_each_address_is_checked() -> None:
         assert checked == ["127.0.0.1", "10.0.0.1"]
 
 
+@pytest.mark.integration
 async def test_refusals_say_how_to_open_a_host() -> None:
     async with Wire() as wire:
         answer = await wire.ask(b"GET http://other.example.org/ HTTP/1.1\r\n\r\n")
@@ -453,6 +457,7 @@ async def test_refusals_say_how_to_open_a_host() -> None:
         )
 
 
+@pytest.mark.integration
 async def test_heads_too_long_too_late_or_cut_off() -> None:
     async with Wire(caps=Caps(head=0.3)) as wire:
         assert (await wire.ask(b"GET http://up.example.org/" + b"x" * 20_000)).startswith(b"HTTP/1.1 431 ")
@@ -466,6 +471,7 @@ async def test_heads_too_long_too_late_or_cut_off() -> None:
         assert len(wire.log) == 5, "a connection without a word is no request"
 
 
+@pytest.mark.integration
 async def test_hosts_that_cannot_be_reached() -> None:
     async def nowhere(host: str, port: int) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -490,6 +496,7 @@ async def test_hosts_that_cannot_be_reached() -> None:
         assert (await wire.ask(request)).startswith(b"HTTP/1.1 502 ")
 
 
+@pytest.mark.integration
 async def test_the_second_address_is_tried() -> None:
     async def two(host: str, port: int) -> list[str]:
         return ["127.0.0.9", "127.0.0.1"]  # nothing listens at the first

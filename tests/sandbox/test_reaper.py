@@ -19,6 +19,8 @@ from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.reaper import start_reaper, sweep
 
+pytestmark = pytest.mark.integration
+
 PROMISED = 2.0  # seconds
 
 CREATE = """

@@ -22,6 +22,8 @@ from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.supervisor import FRAME, VERSIONS, Supervisor
 from tests.conftest import bwrap_here
 
+pytestmark = pytest.mark.integration
+
 Header = dict[str, Any]
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
 
@@ -87,6 +89,7 @@ def wire() -> Iterator[Wire]:
     wire.close()
 
 
+@pytest.mark.integration
 def test_greeting_and_version(wire: Wire) -> None:
     assert wire.hello["ev"] == "hello"
     assert wire.hello["versions"] == list(VERSIONS)
@@ -115,6 +118,7 @@ def test_the_host_picks_the_newest_in_common(said: Header, chosen: int | None) -
         assert common_version(said) == chosen
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -190,7 +194,7 @@ FIELDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(op=OPERATIONS | ANY, fields=st.dictionaries(FIELDS, ANY, max_size=5), payload=st.binary(max_size=40))
 def test_any_fields(wire: Wire, op: object, fields: Header, payload: bytes) -> None:
     answerless = {"tunnel", "alive"}
@@ -207,7 +211,7 @@ def test_any_fields(wire: Wire, op: object, fields: Header, payload: bytes) -> N
     assert answered
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(
     raw=st.binary(max_size=60) | ANY.map(lambda value: json.dumps(value).encode()),
     payload=st.binary(max_size=20),
@@ -237,6 +241,7 @@ def test_a_frame_in_pieces(wire: Wire) -> None:
     assert wire.frame() == ({"id": wire.last, "ev": "ok"}, b"")
 
 
+@pytest.mark.integration
 def test_an_impossible_frame_ends_it() -> None:
     if not bwrap_here():
         pytest.skip("bubblewrap does not work on this machine")

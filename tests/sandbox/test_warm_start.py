@@ -12,6 +12,8 @@ import pytest
 from m3agent.sandbox.base import Sandbox
 from m3agent.tools.code_exec import PYTHON
 
+pytestmark = pytest.mark.supervisor
+
 SandboxOf = Callable[..., Sandbox]
 
 SURROUNDINGS = r"""

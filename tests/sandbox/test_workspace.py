@@ -87,6 +87,7 @@ def test_links_inside_the_tree_are_handed_over(workspace_of: WorkspaceOf, target
     assert workspace.patch(tree).paths == ("d/link",)
 
 
+@pytest.mark.integration
 def test_a_full_disk_is_said_and_what_was_begun_is_not_used(tmp_path: Path) -> None:
     files = {".gitignore": "*.log\n" + "# a long one\n" * 2000}
     with small_disk(tmp_path / "disk", 2 << 20) as disk:

@@ -301,6 +301,12 @@ def test_numbers_that_json_does_not_have_do_not_enter_the_history(constant: str)
     assert made.to_request()["function"]["arguments"] == "{}"
 
 
+def test_line_ends_and_tabs_need_no_escape_in_arguments() -> None:
+    """Models write the text of a file as it is; JSON wants `\\n` and `\\t`."""
+    [made] = said(call(0, "file_write", '{"content": "a\n\tb\x00"}', "x")).calls
+    assert made.arguments == {"content": "a\n\tb\x00"}
+
+
 LEAKED = wire.write("", "", ANSWER.calls).removeprefix("</mm:think>")
 
 

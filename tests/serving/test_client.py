@@ -504,6 +504,7 @@ async def test_nothing_listens_there(server: MisbehavingServer) -> None:
             await ask(made)
 
 
+@pytest.mark.integration
 async def test_a_server_that_dies() -> None:
     with MisbehavingServer() as mortal:
         mortal.answers = [FINE]

@@ -19,6 +19,8 @@ from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ServerD
 from tests.servers.misbehaving import MisbehavingServer, Reply, Stream, delta, finish
 from tests.serving.talk import FINE, HELLO, ask, endpoint
 
+pytestmark = pytest.mark.integration
+
 
 @contextmanager
 def once(answer: bytes) -> Iterator[str]:

@@ -161,6 +161,7 @@ async def test_answers_that_are_none(server: MisbehavingServer, page: Reply, sta
     assert "\n" not in said
 
 
+@pytest.mark.integration
 async def test_nothing_listens() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -9,6 +9,8 @@ from m3agent.serving.examine import Findings, examine
 from tests.servers.engine import EngineServer
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
+pytestmark = pytest.mark.integration
+
 
 def endpoint(url: str, flavour: Flavour = "vllm", window: int | None = None) -> Endpoint:
     return Endpoint(

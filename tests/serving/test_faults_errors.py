@@ -16,6 +16,8 @@ from tests.servers.dialects import Answer, MiniMax, OpenRouter, Sglang, Vllm, fr
 from tests.servers.misbehaving import MisbehavingServer, Pause, Reply, Silence, Stall, Stream, call, delta
 from tests.serving.talk import FINE, ask, calls, client, endpoint
 
+pytestmark = pytest.mark.integration
+
 # Statuses
 
 

@@ -174,6 +174,7 @@ async def test_first_line(exit_code: int, timed_out: bool, oom: bool, said: str)
     assert describe(result, 5).endswith(said)
 
 
+@pytest.mark.integration
 @given(
     data=st.binary(max_size=300) | st.text(max_size=300).map(str.encode),
     repeat=st.integers(1, 40),

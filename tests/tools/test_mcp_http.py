@@ -19,6 +19,8 @@ from m3agent.tools.mcp.server import McpServer
 from tests.servers.misbehaving import QuietServer
 from tests.tools.test_mcp_servers import opened
 
+pytestmark = pytest.mark.integration
+
 App = Callable[[Any, Any, Any], Awaitable[None]]
 KEY = "Bearer sesame"
 
@@ -26,7 +28,7 @@ KEY = "Bearer sesame"
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[str]:
     """The address of an app, on loopback."""
-    config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=0)
     server = QuietServer(config)
     task = asyncio.create_task(server.serve())
     until = time.monotonic() + 60
@@ -112,8 +114,8 @@ def answering(way: str) -> App:
 async def test_a_server_that_answers_what_it_likes_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(connection, "START_SECONDS", 10)
-    monkeypatch.setattr(connection, "PROBE_SECONDS", 2)
+    if way == "silence":
+        monkeypatch.setattr(connection, "START_SECONDS", 0.5)
     async with (
         serving(answering(way)) as address,
         opened(tmp_path, McpServer("odd", url=f"{address}/mcp")) as (servers, said),

@@ -111,6 +111,7 @@ async def test_cut_says_how_much_is_missing(text: str, limit: int) -> None:
     assert result == f"{text[:half]}\n[... {missing:,} characters omitted ...]\n{text[-half:]}"
 
 
+@pytest.mark.integration
 @given(st.binary(max_size=200))
 async def test_readable_text_is_printable(data: bytes) -> None:
     text = readable(data)

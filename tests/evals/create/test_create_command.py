@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,14 +19,15 @@ from m3agent.evals.create.graded import GradedValidator, compared
 from m3agent.evals.create.history import open_history
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.strict import TestRun
+from tests.command_line import Process, run
 from tests.evals.bases import Bare, needs_base, needs_docker
 from tests.evals.create.history_of import FIRST, FIX, FIXED, MORE_TEST, TEST, Repo
 
-COMMAND = [sys.executable, "-m", "m3agent.agent.start", "eval", "create"]
+pytestmark = pytest.mark.integration
 
 
 def create(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return run("eval", "create", *map(str, arguments))
 
 
 def tried(folder: Path) -> dict[str, dict[str, str]]:
@@ -65,6 +65,7 @@ async def make(repo: Repo, tmp_path: Path, out: Path, limit: int = 50) -> tuple[
             return list(made.rows), said
 
 
+@pytest.mark.integration
 @needs_docker
 async def test_instances_are_made_validated_and_gone_on_with(repo: Repo, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -95,11 +96,12 @@ async def test_instances_are_made_validated_and_gone_on_with(repo: Repo, tmp_pat
 
 @pytest.mark.slow
 @needs_base
+@pytest.mark.usefixtures("images_alone")
 @pytest.mark.timeout(900)
 def test_an_interruption_leaves_a_folder_to_go_on_with(repo: Repo, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = [*COMMAND, str(repo.folder), "-o", str(out), "--python", "3.11"]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    arguments = [str(repo.folder), "-o", str(out), "--python", "3.11"]
+    with Process("eval", "create", *arguments) as process:
         deadline = time.monotonic() + 600
         while not (out / "instances.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -108,7 +110,7 @@ def test_an_interruption_leaves_a_folder_to_go_on_with(repo: Repo, tmp_path: Pat
     assert process.returncode == 130
     assert len((out / "instances.jsonl").read_text().splitlines()) == 1
     assert not list(out.glob(".trial-*"))
-    done = create(*arguments[len(COMMAND) :])
+    done = create(*arguments)
     assert done.returncode == 0 and len(done.stdout.split()) == 2
     assert len(tried(out)) == 3
 
@@ -135,6 +137,7 @@ def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
     assert "0 instances of site" in done.stderr and "1 changes no Python source" in done.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -34,6 +34,7 @@ def run(tmp_path: Path) -> RunFolder:
     return run_folder(tmp_path / "run", results)
 
 
+@pytest.mark.integration
 def test_the_table_is_the_product(run: RunFolder) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "m3agent.agent.start", "eval", "report", str(run.path)],

@@ -19,6 +19,8 @@ from m3agent.serving.errors import EndpointRefused
 from tests.servers.misbehaving import history_faults
 from tests.servers.paced import BLOCK, PacedServer
 
+pytestmark = pytest.mark.integration
+
 SMALL: dict[str, Any] = {
     "lengths": (2048,),
     "rounds": 2,

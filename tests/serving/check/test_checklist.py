@@ -137,6 +137,7 @@ def test_pages_of_sglang_and_trtllm() -> None:
     assert read_state("embedded", [], {}) == EngineState()
 
 
+@pytest.mark.integration
 async def test_a_server_with_all_that_is_wanted() -> None:
     with ForcedServer(
         metrics=PAGE, settings={"vllm_config": "enable_chunked_prefill=True"}, key="k"
@@ -154,6 +155,7 @@ async def test_a_server_with_all_that_is_wanted() -> None:
     assert found["metrics"].detail == f"http://{server.host}/metrics"
 
 
+@pytest.mark.integration
 async def test_a_server_that_says_nothing_of_itself() -> None:
     with ForcedServer(missing=("/metrics",), version="?") as server:
         found = await checked(server)
@@ -276,6 +278,7 @@ async def test_versions_against_the_table_of_traps(
     )
 
 
+@pytest.mark.integration
 async def test_the_gpus_of_this_machine_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho '0, GPU-1, NVIDIA H200, 143771, 0, Disabled'\n")
@@ -286,6 +289,7 @@ async def test_the_gpus_of_this_machine_decide(tmp_path: Path, monkeypatch: pyte
     assert check.ok is False and "wrong text, no error" in check.detail
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("targets", "ok", "words"),
     [
@@ -303,6 +307,7 @@ async def test_metrics_that_nobody_reads(
         assert ("m3agent serve scrape" in check.fix) == (ok is False)
 
 
+@pytest.mark.integration
 async def test_a_target_that_cannot_be_read_and_a_prometheus_that_is_not_there() -> None:
     with ForcedServer(metrics=PAGE) as server:
         target = {"scrapeUrl": f"http://{server.host}/metrics", "health": "down", "lastError": "refused"}
@@ -314,6 +319,7 @@ async def test_a_target_that_cannot_be_read_and_a_prometheus_that_is_not_there()
         assert check.ok is None and "no Prometheus answers" in check.detail
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("everywhere", "key", "ok", "words"),
     [

@@ -11,6 +11,8 @@ from m3agent.serving.check.model_check import model_check
 from m3agent.serving.endpoint import probe
 from tests.servers.forced import Fault, ForcedServer, Mind
 
+pytestmark = pytest.mark.integration
+
 
 async def checked(server: ForcedServer, limit: float = 20) -> tuple[Check, Check]:
     endpoint = await probe(server.url, api_key=None, model=None)

@@ -16,6 +16,8 @@ from m3agent.serving.examine import Findings
 from m3agent.serving.wire import ThinkingMode, parse
 from tests.servers.forced import END, Fault, ForcedServer
 
+pytestmark = pytest.mark.integration
+
 WIRE = ("no thinking", "thinking adaptive", "thinking enabled")
 NOTHING = Findings()
 Encode = Callable[[str], list[int]]

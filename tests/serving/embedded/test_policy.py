@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import math
 import re
 import zlib
@@ -22,9 +23,46 @@ def bench_of(folder: Path, fault: Fault) -> Workbench:
     return Workbench.of(folder, fault.written(), fault.issue)
 
 
-@pytest.mark.parametrize("fault", [STOCK, CONFIG], ids=lambda fault: fault.name)
-def test_repairs(tmp_path: Path, fault: Fault) -> None:
-    check_repair(bench_of(tmp_path, fault), fault)
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    """The conversation about STOCK to its end, with a seed and without a limit of time; tests only read it."""
+    bench = bench_of(tmp_path_factory.mktemp("stock"), STOCK)
+    bench.budget = Budget(candidates=400, seconds=math.inf, seed=7)
+    bench.converse()
+    return bench
+
+
+@pytest.fixture(scope="module")
+def calendar(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    """The conversation about CALENDAR to its end; tests only read it."""
+    bench = bench_of(tmp_path_factory.mktemp("calendar"), CALENDAR)
+    bench.converse()
+    return bench
+
+
+def begun(folder: Path, whole: Workbench, fault: Fault, turns: int) -> Workbench:
+    """The first `turns` of a conversation again, over files that it has not changed yet."""
+    bench = bench_of(folder, fault)
+    bench.budget = whole.budget
+    bench.messages = copy.deepcopy(whole.messages[: 1 + 2 * turns])
+    return bench
+
+
+def calls(bench: Workbench) -> list[dict[str, str]]:
+    """The function called at each turn and its arguments, as JSON."""
+    return [message["tool_calls"][0]["function"] for message in bench.messages[1::2]]
+
+
+@pytest.mark.integration
+def test_repairs_with_a_seed(stock: Workbench) -> None:
+    check_repair(copy.deepcopy(stock), STOCK)
+
+
+@pytest.mark.integration
+def test_repairs(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, CONFIG)
+    bench.converse()
+    check_repair(bench, CONFIG)
 
 
 @pytest.mark.slow
@@ -32,11 +70,14 @@ def test_repairs(tmp_path: Path, fault: Fault) -> None:
     "fault", [fault for fault in FAULTS if fault not in (STOCK, CONFIG)], ids=lambda fault: fault.name
 )
 def test_repairs_the_others(tmp_path: Path, fault: Fault) -> None:
-    check_repair(bench_of(tmp_path, fault), fault)
+    bench = bench_of(tmp_path, fault)
+    bench.converse()
+    check_repair(bench, fault)
 
 
 def check_repair(bench: Workbench, fault: Fault) -> None:
-    last = bench.converse()
+    """The conversation of `bench` has come to its end, and that is a repair."""
+    last = bench.ask()
     assert "All tests pass" in last.text
     assert re.search(r"Tried \d+ candidate", last.text)
     assert bench.text(fault.path) != fault.written()[fault.path]
@@ -59,25 +100,27 @@ def check_repair(bench: Workbench, fault: Fault) -> None:
     assert "All tests pass" in asked.text
 
 
-def test_replay_is_deterministic(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path, CALENDAR)
-    for _ in range(3):
+@pytest.mark.integration
+def test_replay_is_deterministic(tmp_path: Path, calendar: Workbench) -> None:
+    for turns in range(3):
+        bench = begun(tmp_path / str(turns), calendar, CALENDAR, turns)
         reply = bench.ask()
         assert bench.ask() == reply
-        bench.take_turn(reply)
+        assert json.dumps(reply.calls[0].arguments) == calls(calendar)[turns]["arguments"]
+    bench = begun(tmp_path, calendar, CALENDAR, 3)
     one, other = bench.ask(), respond(copy.deepcopy(bench.request()), bench.budget)
     assert one.calls == other.calls
     assert "judge" in one.calls[0].arguments["code"]
 
 
-def test_the_seed_orders_what_is_equal(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path, CALENDAR)
-    for _ in range(3):
-        bench.take_turn(bench.ask())
+@pytest.mark.integration
+def test_the_seed_orders_what_is_equal(tmp_path: Path, calendar: Workbench) -> None:
+    bench = begun(tmp_path, calendar, CALENDAR, 3)
     other = respond(bench.request(), Budget(seed=1))
     assert other.calls != bench.ask().calls
 
 
+@pytest.mark.integration
 def test_no_failing_test_means_nothing_to_judge_by(tmp_path: Path) -> None:
     bench = Workbench.of(tmp_path, CALENDAR.files)
     last = bench.converse()
@@ -85,11 +128,13 @@ def test_no_failing_test_means_nothing_to_judge_by(tmp_path: Path) -> None:
     assert {path: bench.text(path) for path in CALENDAR.files} == CALENDAR.files
 
 
+@pytest.mark.integration
 def test_no_tests(tmp_path: Path) -> None:
     last = Workbench.of(tmp_path, {"m.py": "x = 1\n"}).converse()
     assert last.text.startswith("No change: there are no tests here")
 
 
+@pytest.mark.integration
 def test_test_files_are_never_edited(tmp_path: Path) -> None:
     files = {"m.py": "def f():\n    return 1\n", "test_m.py": "def test_x():\n    assert 1 == 2\n"}
     bench = Workbench.of(tmp_path, files)
@@ -98,6 +143,7 @@ def test_test_files_are_never_edited(tmp_path: Path) -> None:
     assert bench.text("test_m.py") == files["test_m.py"]
 
 
+@pytest.mark.integration
 def test_out_of_reach_is_said(tmp_path: Path) -> None:
     files = {
         "m.py": "def f(x):\n    return x\n",
@@ -110,6 +156,8 @@ def test_out_of_reach_is_said(tmp_path: Path) -> None:
     assert bench.text("m.py") == files["m.py"]
 
 
+@pytest.mark.slow  # quick: test_localise.py
+@pytest.mark.integration
 def test_imports_that_fail_are_localised_by_the_traceback(tmp_path: Path) -> None:
     fault = Fault(
         "import",
@@ -123,10 +171,12 @@ def test_imports_that_fail_are_localised_by_the_traceback(tmp_path: Path) -> Non
         "LIMITS['high']",
     )
     bench = bench_of(tmp_path, fault)
+    bench.budget = Budget(candidates=40)  # each is imported afresh, which takes a while
     assert "All tests pass" in bench.converse().text
     assert bench.text("m.py") == fault.files["m.py"]
 
 
+@pytest.mark.integration
 def test_source_that_does_not_parse_is_given_up_on(tmp_path: Path) -> None:
     files = {
         "m.py": "def f(:\n    return 1\n",
@@ -136,19 +186,18 @@ def test_source_that_does_not_parse_is_given_up_on(tmp_path: Path) -> None:
     assert last.text.startswith("No change: ")
 
 
-def test_tool_choice_none_gets_a_summary(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path, CALENDAR)
-    bench.take_turn(bench.ask())
-    bench.take_turn(bench.ask())
+@pytest.mark.integration
+def test_tool_choice_none_gets_a_summary(tmp_path: Path, calendar: Workbench) -> None:
+    bench = begun(tmp_path, calendar, CALENDAR, 2)
     bench.messages.append({"role": "user", "content": "The limit is reached."})
     reply = bench.ask(tool_choice="none")
     assert not reply.calls
     assert "the search has not ended yet" in reply.text
 
 
-def test_a_history_of_somebody_else_is_not_gone_on_with(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path, CALENDAR)
-    bench.take_turn(bench.ask())
+@pytest.mark.integration
+def test_a_history_of_somebody_else_is_not_gone_on_with(tmp_path: Path, calendar: Workbench) -> None:
+    bench = begun(tmp_path, calendar, CALENDAR, 1)
     bench.messages[1]["tool_calls"][0]["function"]["arguments"] = '{"test_file": "x"}'
     reply = bench.ask()
     assert not reply.calls
@@ -189,13 +238,11 @@ def test_arguments_a_tool_does_not_know_are_left_out(tmp_path: Path) -> None:
     assert bench.ask(tools=tools).calls[0].arguments == {"test_file": ".", "framework": "pytest"}
 
 
-def test_a_change_that_does_not_hold_is_taken_back(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path, CALENDAR)
-    reply = bench.ask()
-    while reply.calls[0].name != "file_edit":
-        bench.take_turn(reply)
-        reply = bench.ask()
-    bench.take_turn(reply)
+@pytest.mark.integration
+def test_a_change_that_does_not_hold_is_taken_back(tmp_path: Path, calendar: Workbench) -> None:
+    edit = [call["name"] for call in calls(calendar)].index("file_edit")
+    bench = begun(tmp_path, calendar, CALENDAR, edit)
+    bench.take_turn(bench.ask())
     bench.take_turn(
         bench.ask(), "1 passed, 3 failed, 0 errors, 0 skipped\nFAILED tests/test_dates.py::test_leap"
     )
@@ -235,46 +282,51 @@ def test_the_engine_knows_no_benchmark() -> None:
     assert not {word: used[word] for word in known & used.keys()}
 
 
-def test_the_names_of_files_do_not_matter(tmp_path: Path) -> None:
+@pytest.mark.slow  # quick: test_repairs
+@pytest.mark.integration
+def test_the_names_of_files_do_not_matter(tmp_path: Path, stock: Workbench) -> None:
     renamed = {
         path.replace("stock", "zebra"): text.replace("import stock", "import zebra").replace(
             "from stock", "from zebra"
         )
         for path, text in STOCK.written().items()
     }
-    one, other = bench_of(tmp_path / "one", STOCK), Workbench.of(tmp_path / "other", renamed, STOCK.issue)
-    one.converse()
+    other = Workbench.of(tmp_path, renamed, STOCK.issue)
+    other.budget = stock.budget
     other.converse()
-    assert one.text("stock.py") == other.text("zebra.py") != STOCK.written()["stock.py"]
+    assert stock.text("stock.py") == other.text("zebra.py") != STOCK.written()["stock.py"]
 
 
-def test_the_same_seed_and_candidates_give_the_same_patch(tmp_path: Path) -> None:
-    reports, texts = [], []
-    for number in range(2):
-        bench = bench_of(tmp_path / str(number), STOCK)
-        bench.budget = Budget(candidates=400, seconds=math.inf, seed=7)
-        reports.append(re.sub(r"in \d+ s", "", bench.converse().text))
-        texts.append(bench.text(STOCK.path))
+@pytest.mark.slow  # quick: test_replay_is_deterministic
+@pytest.mark.integration
+def test_the_same_seed_and_candidates_give_the_same_patch(tmp_path: Path, stock: Workbench) -> None:
+    again = bench_of(tmp_path, STOCK)
+    again.budget = stock.budget
+    reports = [re.sub(r"in \d+ s", "", last.text) for last in (stock.ask(), again.converse())]
     assert reports[0] == reports[1]
-    assert texts[0] == texts[1] != STOCK.written()[STOCK.path]
+    assert stock.text(STOCK.path) == again.text(STOCK.path) != STOCK.written()[STOCK.path]
 
 
-def test_a_batch_cut_by_time_loses_no_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.integration
+def test_a_batch_cut_by_time_loses_no_candidate(
+    tmp_path: Path, calendar: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However short the batches, each candidate is judged once and in order."""
-    whole = bench_of(tmp_path / "whole", CALENDAR)
-    report = whole.converse().text
+    report = calendar.ask().text
     monkeypatch.setattr("m3agent.serving.embedded.repair.BATCH_SECONDS", 1.5)
-    cut = bench_of(tmp_path / "cut", CALENDAR)
+    cut = bench_of(tmp_path, CALENDAR)
     assert cut.converse().text.splitlines()[2:] == report.splitlines()[2:]
-    assert len(cut.messages) >= len(whole.messages)
-    assert cut.text(CALENDAR.path) == whole.text(CALENDAR.path)
+    assert len(cut.messages) >= len(calendar.messages)
+    assert cut.text(CALENDAR.path) == calendar.text(CALENDAR.path)
 
 
 @pytest.mark.slow
 def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     """One whose packed text is longer than an answer may be."""
-    filler = "".join(f"WORD_{zlib.crc32(b'%d' % n)} = {zlib.adler32(b'%d' % n) * n}\n" for n in range(4000))
+    noise = [format(zlib.crc32(b"%d" % n), "08x") for n in range(8000)]
+    filler = "".join(f'TEXT_{n} = "{"".join(noise[n : n + 400])}"\n' for n in range(0, 8000, 400))
     files = {path: (filler + text if path == STOCK.path else text) for path, text in STOCK.written().items()}
     bench = Workbench.of(tmp_path, files, STOCK.issue)
     assert "All tests pass" in bench.converse().text
+    assert sum('"mode":"read"' in message["content"] for message in bench.messages) > 1
     assert bench.text(STOCK.path) != files[STOCK.path]

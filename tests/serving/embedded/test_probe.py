@@ -10,6 +10,8 @@ import pytest
 from m3agent.serving.embedded.probe.tree import is_test, listing
 from tests.serving.embedded.workbench import Workbench
 
+pytestmark = pytest.mark.integration
+
 MODULE = """
 def half(n):
     return n // 3

@@ -16,6 +16,8 @@ import pytest
 from m3agent.serving.embedded.server import MODEL, EmbeddedServer
 from tests.serving.embedded.workbench import TOOLS
 
+pytestmark = pytest.mark.integration
+
 
 async def complete(client: openai.AsyncOpenAI, **parameters: Any) -> Any:
     """Ask as any program would; answers are read without the client's types, which lack what servers add."""

@@ -279,6 +279,7 @@ def program(folder: Path, text: str) -> dict[str, str]:
     return {"PATH": str(path.parent), "HOME": str(folder)}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -300,6 +301,7 @@ def test_an_engine_that_does_not_answer_is_one_sentence(
         container_start(job(), image="i", name="n", folder=folder, environ=program(tmp_path, text))
 
 
+@pytest.mark.integration
 def test_without_docker_it_says_where_to_get_it(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(LaunchError, match="There is no docker on this machine: install Docker"):
         container_start(job(), image="i", name="n", folder=folder, environ={"PATH": str(tmp_path)})

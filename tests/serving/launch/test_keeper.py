@@ -16,6 +16,8 @@ import pytest
 
 from m3agent.serving.launch import keeper
 
+pytestmark = pytest.mark.integration
+
 PATIENCE = 30.0
 
 # An engine as the real ones are: its first process starts another in a session of its own, which starts a third.

@@ -44,6 +44,7 @@ def add(state: Path, pid: int, number: int = 1, **more: object) -> tuple[Path, S
     return folder, record
 
 
+@pytest.mark.integration
 def test_the_newest_comes_first(tmp_path: Path, other_process: subprocess.Popen[bytes]) -> None:
     assert live_servers(tmp_path / "nothing") == []
     state = tmp_path / "not" / "yet"
@@ -57,6 +58,7 @@ def test_the_newest_comes_first(tmp_path: Path, other_process: subprocess.Popen[
     assert live_servers(state) == [(new[0], again), old]
 
 
+@pytest.mark.integration
 def test_records_of_the_dead_are_removed_and_their_logs_stay(
     tmp_path: Path, other_process: subprocess.Popen[bytes]
 ) -> None:
@@ -114,6 +116,7 @@ def test_only_a_few_folders_of_ended_servers_are_kept(tmp_path: Path) -> None:
     assert mine.exists(), "one that runs is kept however old"
 
 
+@pytest.mark.integration
 def test_a_process_that_ended_is_dead_also_before_its_parent_asks(
     other_process: subprocess.Popen[bytes],
 ) -> None:

@@ -207,6 +207,7 @@ def test_a_server_that_only_its_own_node_would_reach_is_refused(tmp_path: Path, 
     assert not list(folder.iterdir())
 
 
+@pytest.mark.integration
 def test_tensorrt_llm_keeps_its_srun_and_gets_this_jobs_folders(tmp_path: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     guide = recipe("trtllm-gb200-2x4")

@@ -11,6 +11,8 @@ import pytest
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.gpus import GIB, MIB
 
+pytestmark = pytest.mark.integration
+
 H200 = "NVIDIA H200, 143771"
 L4 = "NVIDIA L4, 23034"
 

@@ -308,6 +308,7 @@ def test_the_engines_own_parser_agrees(known: Listing) -> None:
         assert (not problems(["vllm", "serve", *checked["cmd"]], known)) == checked["ok"], checked["cmd"]
 
 
+@pytest.mark.integration
 @raw_listings
 def test_the_script_writes_what_is_committed(tmp_path: Path) -> None:
     copy = tmp_path / "scripts" / "condense_listing.py"

@@ -181,7 +181,7 @@ def test_wishes_that_are_none(context: int, concurrency: int, typical: int | Non
         Wish(context, concurrency, typical)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(GPU, st.integers(1, 16), st.integers(1, 2), WISH, st.none() | st.floats(0, 1))
 def test_no_plan_exceeds_memory(gpu: Gpu, per_node: int, nodes: int, wish: Wish, free: float | None) -> None:
     fleet = Fleet(gpu, per_node, nodes)
@@ -202,7 +202,7 @@ def test_no_plan_exceeds_memory(gpu: Gpu, per_node: int, nodes: int, wish: Wish,
     assert shown.isdisjoint(refusal.precision for refusal in refusals(fleet, wish))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(GPU, st.integers(1, 15), st.integers(1, 3), WISH)
 def test_more_gpus_never_allow_less(gpu: Gpu, per_node: int, nodes: int, wish: Wish) -> None:
     fleet = Fleet(gpu, per_node, nodes)
@@ -212,7 +212,7 @@ def test_more_gpus_never_allow_less(gpu: Gpu, per_node: int, nodes: int, wish: W
         assert max((plan.sequences for plan in plans(larger, wish)), default=0) >= most
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(GPU, st.integers(1, 16), WISH)
 def test_the_first_plan_holds_what_is_wanted_if_any_does(gpu: Gpu, count: int, wish: Wish) -> None:
     found = plans(Fleet(gpu, count), wish)

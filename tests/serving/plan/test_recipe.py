@@ -179,6 +179,7 @@ def test_a_recipe_is_plain_data(name: str) -> None:
         assert change["source"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("docker")])
 def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -> None:
     """Every program is a script that writes down the words and variables it was started with."""
@@ -201,6 +202,7 @@ def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -
     assert {key: env[key] for key in known.env} == dict(known.env)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "file"),
     [(known.name, file) for known in RECIPES for file in known.files if file.endswith(".sh")],

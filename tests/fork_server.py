@@ -1,0 +1,141 @@
+"""A process that has imported m3agent and forks one child for each command line it is asked to run.
+
+Importing what `m3agent fix` needs takes about a second of processor time, and the tests run hundreds of commands. A
+fork of a process that has imported everything is a process of its own, with its own pid, signals and exit status, and
+takes milliseconds. Only `tests.command_line` talks to it.
+
+Each request is one message on the socket whose number is the first argument: JSON with `module`, `arguments`, `cwd` and `env`,
+and four descriptors: standard input, output and error of the command, and a pipe. The pipe gets the child's pid, and when
+the child has ended its wait status, each as a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import runpy
+import selectors
+import socket
+import sys
+from typing import Any, NoReturn
+
+LARGEST = 1 << 17
+"""Bytes of a request; a socket of this kind takes about 200 kB at a time."""
+
+
+class Child(Exception):
+    """Raised in a new child with the module to run, so that the server's own frames are left before it runs."""
+
+
+def preload() -> None:
+    """Import what commands import when they run, but no module that is run itself."""
+    import anyio._backends._asyncio
+    import docker
+    import git
+    import httpcore2
+    import mcp
+    import openai
+    import redact_secret
+    import tenacity
+    import typer.main
+    import uvicorn.protocols.http.h11_impl
+
+    import m3agent.agent.acp.command
+    import m3agent.agent.attempt
+    import m3agent.agent.cli
+    import m3agent.agent.context.chunks
+    import m3agent.agent.context.pack
+    import m3agent.agent.doctor
+    import m3agent.agent.eval_run_command
+    import m3agent.agent.fix
+    import m3agent.agent.new_fix
+    import m3agent.agent.offer
+    import m3agent.agent.resume
+    import m3agent.agent.screen
+    import m3agent.agent.sessions
+    import m3agent.evals.run.evaluate
+    import m3agent.evals.run.other_agent
+    import m3agent.evals.run.own_agent
+    import m3agent.sandbox.bwrap_machine
+    import m3agent.sandbox.docker_machine
+    import m3agent.serving.bench.run
+    import m3agent.serving.check.check
+    import m3agent.serving.client
+    import m3agent.serving.embedded.server
+    import m3agent.serving.launch.server
+    import m3agent.serving.plan.planner
+    import m3agent.tools.mcp.servers
+
+    # Typer makes its commands anew for each call, in 0.05 s; here they are made once.
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(m3agent.agent.cli.app)
+    needed = (anyio, docker, git, httpcore2, mcp, openai, redact_secret, tenacity, uvicorn, m3agent)
+    assert all(needed)
+
+
+def become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Turn this fresh child into the process of the command."""
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+    os.closerange(3, 1024)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = ["m3agent", *request["arguments"]]
+    sys.modules["__main__"].__package__ = None  # as in the installed program, which usage messages then name
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # they live as long as the process
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def serve(asked: socket.socket) -> None:
+    """Fork a child for each request until the other end is closed. Raises `Child` in the children."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(asked, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is asked:
+                    data, descriptors, _, _ = socket.recv_fds(asked, LARGEST, 4)
+                    if not data:
+                        return
+                    pid = os.fork()
+                    if pid == 0:
+                        asked.detach()
+                        wanted = json.loads(data)
+                        become(wanted, descriptors)
+                        raise Child(wanted["module"])
+                    *streams, told = descriptors
+                    for stream in streams:
+                        os.close(stream)
+                    os.write(told, b"%d\n" % pid)
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
+                else:
+                    pid, told = key.data
+                    selector.unregister(key.fileobj)
+                    os.close(key.fd)
+                    _, status = os.waitpid(pid, 0)
+                    with contextlib.suppress(BrokenPipeError):  # nobody waits for this one
+                        os.write(told, b"%d\n" % status)
+                    os.close(told)
+
+
+def main() -> NoReturn:
+    """Serve, or in a child run the command."""
+    preload()
+    gc.freeze()  # what is shared with the children is not touched by their collections
+    try:
+        with socket.socket(fileno=int(sys.argv[1])) as asked:
+            serve(asked)
+    except Child as child:
+        module = str(child)
+    else:
+        sys.exit()
+    runpy.run_module(module, run_name="__main__")
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main()
