@@ -177,6 +177,7 @@ class BwrapMachine:
                 cwd="/",
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 pass_fds=tuple(etc.values()),
+                start_new_session=True,
             )
         except OSError as error:
             raise EngineUnavailable(f"cannot start bubblewrap: {error.strerror}") from None
@@ -189,34 +190,35 @@ class BwrapMachine:
         return Channel(process.stdout, process.stdin, multiplexed=False, why_dead=self._why_dead)
 
     async def destroy(self) -> None:
-        """Kill bubblewrap: its process namespace dies with it."""
+        """Kill bubblewrap and what it has started; its process namespace dies with it."""
         if self._process is None:
             return
         # Neither `send_signal` nor closing the whole transport: both ask for the process's status behind the back of
         # asyncio's watcher, which then says so on standard error.
         self._kill(self._process.pid)
-        # output that nobody reads any more keeps older versions of asyncio from seeing the end of the process
-        output = self._process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
-        if output is not None:
-            output.close()
+        # A pipe that is still open keeps `wait` from returning, though the process has ended.
+        for number in (1, 2):
+            pipe = self._process._transport.get_pipe_transport(number)  # type: ignore[attr-defined]
+            if pipe is not None:
+                pipe.close()
         await self._process.wait()
         await asyncio.gather(self._drain, return_exceptions=True)
 
     def _kill(self, pid: int) -> None:
-        """SIGKILL, if the process is still there and ours: without a number that another may have by then."""
+        """Send SIGKILL to bubblewrap's process group, unless bubblewrap has ended.
+
+        Bubblewrap alone is not enough. Until its child has asked to die with it, the child would live on and wait for it
+        for ever. Later, the child leaves the group, but then it ends with bubblewrap or with its standard input.
+        """
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             try:
-                handle = os.pidfd_open(pid)
+                os.close(os.pidfd_open(pid))  # the number is still that of a process
             except OSError as error:
-                if error.errno == errno.ENOSYS and self._process.returncode is None:  # before Linux 5.3
-                    self._process.kill()
-                return
-            try:
-                if self._process.returncode is None:
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-            finally:
-                os.close(handle)
+                if error.errno != errno.ENOSYS:  # before Linux 5.3
+                    return
+            if self._process.returncode is None:
+                os.killpg(pid, signal.SIGKILL)
 
     async def _keep_stderr(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(4096):

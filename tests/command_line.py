@@ -148,7 +148,7 @@ class Process:
 
         def end() -> None:
             over.set()
-            self.kill()
+            self.send_signal(signal.SIGABRT)  # it then prints what each of its threads does
 
         alarm = threading.Timer(timeout, end)
         for thread in (*work, alarm):
@@ -161,7 +161,9 @@ class Process:
         for stream in (self.stdout, self.stderr):
             stream.close()
         if over.is_set():
-            raise subprocess.TimeoutExpired("m3agent", timeout, output, errors)
+            failure = subprocess.TimeoutExpired("m3agent", timeout, output, errors)
+            failure.add_note(errors.decode(errors="replace"))
+            raise failure
         return output, errors
 
     def _feed(self, data: bytes) -> None:

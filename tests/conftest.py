@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import gc
 import os
@@ -197,6 +198,13 @@ def alone(what: str) -> Iterator[None]:
 def later(*values: object) -> ParameterSet:
     """Parameters that are tried in the long tests, since the others guard the same behaviour."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until the condition holds, for at most 20 seconds. Raises `TimeoutError`."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what it waits for is in another process
+            await asyncio.sleep(0.01)
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:

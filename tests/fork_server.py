@@ -12,6 +12,7 @@ the child has ended its wait status, each as a line.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import gc
 import json
@@ -89,6 +90,7 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  # they live as long as the process
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    faulthandler.enable()  # for `communicate`, which aborts what hangs
 
 
 def serve(asked: socket.socket) -> None:

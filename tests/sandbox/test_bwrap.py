@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from m3agent.sandbox.bwrap_machine import FIRST_USER, BwrapMachine, command
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.sandbox.open import SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
-from tests.conftest import bwrap_here
+from tests.conftest import bwrap_here, until
 
 pytestmark = pytest.mark.integration
 
@@ -105,6 +106,42 @@ def test_root_without_a_way_to_drop_its_rights(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(EngineUnavailable, match="bubblewrap is not safe as root, and setpriv"):
         command(Limits())
+
+
+async def test_its_child_dies_with_it_at_any_time(
+    monkeypatch: pytest.MonkeyPatch, workspace_of: WorkspaceOf
+) -> None:
+    """Until bubblewrap's child has asked to die with its parent, it is a process like any other and holds the pipes."""
+    folder = Path(f"/tmp/m3agent-test-{os.getpid()}")
+    stand_in(folder, "sleep 300 & wait")
+    try:
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        sandbox = new_sandbox("bwrap", SandboxSpec("bwrap"), workspace_of({"a": "a"}), lambda _: None)
+        machine = sandbox.machine
+        assert isinstance(machine, BwrapMachine)
+        starting = asyncio.create_task(sandbox.boot())
+        await until(lambda: machine._process and "sleep" in running(machine._process.pid))
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        async with asyncio.timeout(20):
+            await sandbox.close()
+        assert machine._process
+        group = machine._process.pid
+        await until(lambda: not running(group))
+    finally:
+        shutil.rmtree(folder)
+
+
+def running(group: int) -> list[str]:
+    """The names of the processes of a group that have not ended."""
+    names = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = path.read_text().partition("(")[2].rpartition(")")
+            state, _, its_group, *_ = fields.split()
+            if int(its_group) == group and state != "Z":
+                names.append(name)
+    return names
 
 
 async def test_users_and_this_machine_have_names(sandbox_of_few: Callable[[], Sandbox]) -> None:

@@ -17,6 +17,7 @@ from m3agent.sandbox.base import ExecResult, Sandbox
 from m3agent.sandbox.network import Network
 from m3agent.sandbox.proxy import Caps, NetworkRequest, Proxy
 from m3agent.sandbox.tunnel import MOST
+from tests.conftest import until
 
 pytestmark = pytest.mark.supervisor
 
@@ -119,13 +120,6 @@ def open_to(
 async def python(sandbox: Sandbox, script: str, *args: object, stdin: bytes = b"") -> ExecResult:
     argv = ["python3", "-c", script, *(str(arg) for arg in args)]
     return await sandbox.exec(argv, stdin=stdin, timeout=60)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what is bound to come; the test's own time limit ends it otherwise."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what it waits for is in another process
-            await asyncio.sleep(0.01)
 
 
 def sockets() -> set[str]:
