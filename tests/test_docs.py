@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import yaml
 
 from m3agent.agent import events
 from m3agent.agent.errors import EXIT_CODES, Status
@@ -57,8 +58,9 @@ def test_plain_defaults_are_right() -> None:
             assert re.search(rf"^\| `{name}` \| `?{re.escape(default)}`? \|", text, re.MULTILINE), name
 
 
-def test_the_readme_has_every_status_and_exit_code() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("paper", ["README.md", "docs/fix.md"])
+def test_the_tables_have_every_status_and_exit_code(paper: str) -> None:
+    text = (ROOT / paper).read_text()
     for status, code in EXIT_CODES.items():
         if status is not Status.ERROR:  # an error has the code of its kind
             assert re.search(rf"^\| {code} \|.*`{status}`", text, re.MULTILINE), status
@@ -101,6 +103,22 @@ def test_the_page_of_licences_is_current() -> None:
     except PackageNotFoundError as missing:
         pytest.fail(f"stale: {missing} is not on it; write it again with `make docs-pages`")
     assert current == text, "stale: write it again with `make docs-pages`"
+
+
+def test_the_workflow_has_the_steps_of_ci() -> None:
+    run, workflow = ((ROOT / name).read_text() for name in (".ci/run", ".github/workflows/ci.yml"))
+    steps = re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE)
+    assert steps
+    assert set(steps) == set(re.findall(r"\bmake ([a-z-]+)$", workflow, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("length", "passes"), [(1, True), (72, True), (73, False), (0, False)])
+def test_the_subject_of_a_commit_has_72_characters_at_most(length: int, passes: bool) -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    [hook] = [hook for hook in hooks if "commit-msg" in hook.get("stages", [])]
+    message = "x" * length + "\n\n" + "A body may have longer lines. " * 10
+    assert bool(re.search(hook["entry"], message, re.MULTILINE)) == passes
+    assert "--negate" in hook["args"]
 
 
 def test_every_package_has_a_licence_and_those_of_the_base_are_looked_up() -> None:

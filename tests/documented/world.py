@@ -67,6 +67,7 @@ RULES: list[tuple[str, Callable[[World], str]]] = [
     (r"\bROWS\b", lambda world: str(world.rows)),
     (r"\bSESSION\b(\.\.\.)?", lambda _: "last"),
     (r"\bISSUE\b", lambda _: "issue.md"),
+    (r"(?<=--branch )NAME\b", lambda _: "repaired"),
     (r"\bFILE\b", lambda world: f"file-{next(world.numbers)}"),
     (r"'PROGRAM \.\.\.'", lambda world: f"'{world.agent} {{issue}}'"),
     (r"\bCOMMAND\b(\.\.\.)?", lambda _: "python3 -c 'print(1)'"),
