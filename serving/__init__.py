@@ -1,1 +1,5 @@
-"""Serving MiniMax M3 and talking to it: the wire format, the client, the endpoint probe, the engines."""
+"""Serve MiniMax M3 and talk to its servers.
+
+Contains the wire format, the client, the endpoint probe, and the tools that plan, start, check and measure
+inference engines.
+"""

@@ -1,8 +1,9 @@
-"""The inside of one `<invoke>`: parameters as text to and from a dictionary of arguments.
+"""Read and write the parameters inside one `<invoke>`: markup to and from a dictionary of arguments.
 
-Parameters in order are read as they stand. Only where an element is never closed is the body read again, and
-then a value also ends where its parent does or where the next declared parameter begins, so that a closing
-tag that is missing, misspelt or without its namespace token costs neither that value nor a later one.
+The reader takes the parameters in order, as they are written. Only if an element is never closed, it reads
+the body a second time, in repair mode. In repair mode a value also ends where its parent element ends, or
+where the next declared parameter begins. A closing tag that is missing, misspelt or without its namespace
+token therefore costs neither that value nor a later one.
 """
 
 import html
@@ -15,28 +16,28 @@ from m3agent.serving.coerce import Coercer, item, json_object, member, propertie
 
 NAMESPACE = "]<]minimax[>["
 
-# How a value that itself contains the namespace token survives. The writer puts a backslash after
-# `]<]minimax[` wherever `>[` or a backslash follows, the reader takes that backslash away again. Text that
-# M3 writes on its own never has a backslash there, so ordinary output passes through untouched.
+# Escape for values that contain the namespace token. The writer inserts a backslash after `]<]minimax[` if
+# `>[` or a backslash follows; the reader removes that backslash. M3 itself never writes a backslash there, so
+# its output passes through unchanged.
 ESCAPED = "]<]minimax[\\"
 _NEEDS_ESCAPE = re.compile(r"(\]<\]minimax\[)(?=>\[|\\)")
 
-# Deeper elements are kept as text; no tool has such arguments, hostile output may.
+# Deeper elements stay text. No tool has such arguments, but hostile output may.
 _MAX_DEPTH = 64
-# M3 at times puts white space between the namespace token and its tag.
+# M3 sometimes writes white space between the namespace token and its tag.
 _OPEN = re.compile(r"\s{0,20}<([^<>/][^<>]*?)(/?)>")
 _CLOSE = re.compile(r"\s{0,20}</([^<>]*?)\s*>")
 _NAMED = re.compile(r"parameter(?:\s+name)?\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|(\S+))\s*")
 _PLAIN_OPEN = re.compile(r"\s*<(?:(parameter\s+name\s*=\s*[^<>]+)|([^<>/\s][^<>\s]*))>")
 _PLAIN_CLOSE = re.compile(r"</([^<>/\s]+)\s*>")
 _SAFE_TAG = re.compile(r"[\w$@.:\-]+")
-# Names that mean something as a tag, so an argument of that name is written with a `name` attribute.
+# These names have a meaning as tags. An argument with such a name is written with a `name` attribute.
 _RESERVED_TAGS = frozenset({"invoke", "tool_call", "parameter"})
 _MIXED_TEXT = "$text"
 
 
 def escape(text: str) -> str:
-    """Make text safe to stand between namespaced tags."""
+    """Escape text so that it can stand between namespaced tags."""
     return _NEEDS_ESCAPE.sub(r"\1\\", text) if "]<]minimax[" in text else text
 
 
@@ -46,12 +47,12 @@ def unescape(text: str) -> str:
 
 
 def attribute(text: str) -> str:
-    """Make text safe to stand in a double-quoted attribute of a tag."""
+    """Escape text for a double-quoted attribute of a tag."""
     return html.escape(text).replace("]", "&#93;").replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:
-    """Write arguments (JSON values) as M3 does: one namespaced element for each."""
+    """Write arguments (JSON values) in M3's markup: one namespaced element per argument."""
     return "".join(_write_element(name, value, _RESERVED_TAGS) for name, value in arguments.items())
 
 
@@ -67,7 +68,7 @@ def _write_value(value: Any) -> str:
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, Mapping) and value:
-        inner = _RESERVED_TAGS | {"item"}  # `<item>` inside an element would be read as a list
+        inner = _RESERVED_TAGS | {"item"}  # the reader would take `<item>` for a list
         return "".join(_write_element(name, child, inner) for name, child in value.items())
     if isinstance(value, Sequence) and value:
         return "".join(f"{NAMESPACE}<item>{_write_value(child)}{NAMESPACE}</item>" for child in value)
@@ -75,7 +76,7 @@ def _write_value(value: Any) -> str:
 
 
 class _Members:
-    """Named values in the order in which they were read."""
+    """Named values, in the order in which they were read."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -86,7 +87,7 @@ class _Members:
         self.by_name.setdefault(name, []).append(value)
 
     def fold(self, coercer: Coercer, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """An object of the values; a name that comes again makes a list of its values."""
+        """Return the values as an object; the values of a repeated name become a list."""
         result: dict[str, Any] = {}
         for name, values in self.by_name.items():
             if len(values) == 1:
@@ -103,7 +104,13 @@ class _Members:
 
 
 def read_arguments(body: str, coercer: Coercer, *, finished: bool) -> dict[str, Any]:
-    """Read the parameters of an `<invoke>`; where it is not `finished`, those that are closed."""
+    """Read the parameters of an `<invoke>`.
+
+    Args:
+        body: The markup between the tags of the `<invoke>`.
+        coercer: Converts the values by the tool's schema.
+        finished: Whether the `<invoke>` was closed. If not, only closed parameters are returned.
+    """
     if finished and (written := _as_json(body)) is not None:
         return written
     reader = _Reader(body, coercer, repair=False)
@@ -114,10 +121,13 @@ def read_arguments(body: str, coercer: Coercer, *, finished: bool) -> dict[str, 
 
 
 def read_plain_arguments(body: str, coercer: Coercer) -> dict[str, Any] | None:
-    """Read parameters without namespace tokens; None unless all of the body is read and closed.
+    """Read parameters without namespace tokens: M2's form `<parameter name="x">`, or `<x>` if x is declared.
 
-    M2's `<parameter name="x">`, or `<x>` for a known x. A value ends at the closing tag that another
-    parameter or the end follows, so it may contain such a tag.
+    A value ends at a closing tag only if another parameter or the end of the body follows. A value may
+    therefore contain the text of such a tag.
+
+    Returns:
+        The arguments, or None unless the whole body was read and every parameter is closed.
     """
     if (written := _as_json(body)) is not None:
         return written
@@ -127,27 +137,27 @@ def read_plain_arguments(body: str, coercer: Coercer) -> dict[str, Any] | None:
 
 
 def ends_with_closing_tag(text: str, coercer: Coercer) -> bool:
-    """Whether the end of `text`, or all of it if it is blank, is where a parameter without namespace ends."""
+    """Return whether `text` is blank, or ends with a parameter's closing tag without namespace token."""
     name, _ = _plain_closing(text, len(text))
     declared = properties(coercer.root)
     return not text.strip() or (bool(name) and (not declared or name == "parameter" or name in declared))
 
 
 def _as_json(body: str) -> dict[str, Any] | None:
-    """The arguments where the model wrote one JSON object instead of elements."""
+    """Return the arguments if the model wrote one JSON object instead of elements, else None."""
     text = body.strip()
     return json_object(text) if text.startswith("{") and NAMESPACE not in text else None
 
 
 def _read_plain(body: str, coercer: Coercer, found: _Members, *, repair: bool = False) -> str:
-    """Add the parameters at the start of `body` to `found`, and return what comes after them.
+    """Add the parameters at the start of `body` to `found`; return the rest of `body`.
 
-    With `repair`, one that is not closed ends where the next one begins.
+    With `repair`, a parameter that is not closed ends where the next one begins.
     """
     known = properties(coercer.root)
     starts = "|".join([r"parameter\s+name\s*=", *(re.escape(name) + ">" for name in known)])
     position = 0
-    never: set[str] = set()  # closing tags that do not come again
+    never: set[str] = set()  # closing tags that do not occur again
     while opening := _PLAIN_OPEN.match(body, position):
         name, closer = _tag_name(opening[1] or opening[2])
         if opening[2] and known and name not in known:
@@ -167,15 +177,15 @@ def _read_plain(body: str, coercer: Coercer, found: _Members, *, repair: bool = 
 
 
 def _tag_name(tag: str) -> tuple[str, str]:
-    """The argument a tag names, and the name its closing tag has."""
+    """Return the argument name that a tag gives, and the name of its closing tag."""
     if named := _NAMED.fullmatch(tag):
         return html.unescape(named[1] or named[2] or named[3] or ""), "parameter"
-    name = (tag.split() or [tag])[0]  # what follows are attributes that M3 made up
+    name = (tag.split() or [tag])[0]  # the rest are attributes that M3 invented
     return name, name
 
 
 class _Outside(NamedTuple):
-    """What stands around an element: its closing tags, and the names that are declared there."""
+    """The elements around an element: their closing tags, and the names that are declared there."""
 
     closers: frozenset[str]
     names: frozenset[str]
@@ -194,28 +204,28 @@ class _Element:
         self._texts: list[str] = []
 
     def add_text(self, loose: list[str]) -> None:
-        """Take the text since the last member, in pieces that namespace tokens cut."""
+        """Add the text since the last member, as pieces that were split at namespace tokens."""
         self._texts.append(NAMESPACE.join(loose))
 
     def inside(self, first: str) -> _Outside:
-        """What stands around the members, of which the first has the closing tag `first`."""
+        """Return the surroundings of this element's members; `first` is the first member's closing tag."""
         if not self.members.values:
             self.kind, self.container = self._coercer.container(self.schema, first)
         names = {"item"} if self.kind == "array" else properties(self.container).keys()
         return _Outside(self.outside.closers | {self.closer}, self.outside.names | names)
 
     def schema_of(self, name: str) -> object:
-        """The schema of the next member, if that is its name."""
+        """Return the schema of the next member, given its name."""
         if self.kind == "array":
             return item(self.container, len(self.members.values))
         return member(self.container, name)
 
     def belongs_outside(self, name: str) -> bool:
-        """Whether a tag of that name can only be one that stands behind this element."""
+        """Return whether a tag with this name can only belong to an element after this one."""
         return name in self.outside.names and not self._coercer.takes(self.schema, name)
 
     def text_without_tags(self, text: str) -> str:
-        """The end of an element that is not closed, without the closing tags that lack their namespace token."""
+        """Remove closing tags without namespace token from the end of an unclosed element."""
         end = len(text)
         while True:
             name, start = _plain_closing(text, end)
@@ -226,7 +236,7 @@ class _Element:
             end = start
 
     def value(self) -> Any:
-        """What it all makes."""
+        """Return the value that the text and the members make."""
         text = "".join(self._texts)
         if not self.members.values:
             return self._coercer.text(unescape(text), self.schema)
@@ -241,11 +251,14 @@ class _Element:
 
 
 class _UnclosedError(Exception):
-    """An element that nothing closes."""
+    """An element is never closed."""
 
 
 class _Reader:
-    """Reads a body cut at its namespace tokens: every piece after the first begins with a tag, or is text."""
+    """Read a body that is split at its namespace tokens.
+
+    Each piece after the first begins with a tag, or is text.
+    """
 
     def __init__(self, body: str, coercer: Coercer, *, repair: bool) -> None:
         self.found = _Members()
@@ -255,10 +268,10 @@ class _Reader:
         self._repair = repair
 
     def read(self) -> bool:
-        """Read all parameters into `found`, in order; False if it stopped at one that is not closed."""
+        """Read all parameters into `found`, in order; return False if an unclosed parameter stopped it."""
         root = self._coercer.root
         outside = _Outside(frozenset(), frozenset(properties(root)))
-        loose = [self._pieces[0]]  # since the last parameter; after its first entry, what follows a namespace
+        loose = [self._pieces[0]]  # text since the last parameter, split at namespace tokens
         try:
             while self._at < len(self._pieces):
                 piece = self._pieces[self._at]
@@ -282,14 +295,14 @@ class _Reader:
         return True
 
     def _take_plain(self, text: str) -> None:
-        """Read parameters that stand between the others without their namespace tokens."""
+        """Read parameters between the others that have no namespace tokens."""
         if _PLAIN_OPEN.match(text):
             rest = _read_plain(text, self._coercer, self.found, repair=self._repair)
             if not self._repair and _PLAIN_OPEN.match(rest):
                 raise _UnclosedError
 
     def _take_elided(self, name: str, loose: list[str], schema: Mapping[str, Any], members: _Members) -> bool:
-        """Read the value in `loose` whose opening tag is missing, if there is one."""
+        """Read the value in `loose` if its opening tag is missing; return whether there was one."""
         value = NAMESPACE.join(loose[1:] if len(loose) > 1 else loose)
         if not (value.strip() or len(loose) > 1) or not self._may_be_elided(name, schema, members):
             return False
@@ -302,7 +315,11 @@ class _Reader:
         return bool(name) and (name in declared or not declared) and name not in members.by_name
 
     def _opening(self, piece: str, schema: Mapping[str, Any], members: _Members) -> re.Match[str] | None:
-        """The opening tag at the start of `piece`, unless that is a value, say HTML, without its own."""
+        """Return the opening tag at the start of `piece`.
+
+        Return None if the tag is rather the start of a value (for example HTML) that has no opening tag of
+        its own.
+        """
         opening = _OPEN.match(piece)
         declared = properties(schema)
         if opening is None or not declared or _tag_name(opening[1])[0] in declared:
@@ -315,7 +332,7 @@ class _Reader:
     def _element(
         self, opening: re.Match[str], schema: object, outside: _Outside, depth: int
     ) -> tuple[Any, str]:
-        """The value of the element that the current piece opens, and the text after its closing tag."""
+        """Return the value of the element that the current piece opens, and the text behind its closing tag."""
         text = self._pieces[self._at][opening.end() :]
         self._at += 1
         if opening[2]:  # `<x/>`
@@ -335,12 +352,12 @@ class _Reader:
                 if self._repair and closing[1] in outside.closers:
                     break
                 self._at += 1
-                # As at the top, but only for names that are declared: anything else is text of the value.
+                # As at the top level, but only for declared names: any other tag is text of the value.
                 if closing[1] in properties(element.container) and self._take_elided(
                     closing[1], loose, element.container, element.members
                 ):
                     loose = [tail]
-                elif self._repair:  # it closes nothing
+                elif self._repair:  # the tag closes no open element
                     element.add_text(loose)
                     loose = [tail]
                 else:
@@ -363,9 +380,9 @@ class _Reader:
         return element.value(), ""
 
     def _string(self, element: _Element, text: str) -> tuple[Any, str]:
-        """A string ends at its own closing tag; whatever stands before that belongs to it."""
+        """Read a string: it ends at its own closing tag, and everything before that belongs to it."""
         start = self._at
-        boundary: int | None = None  # where it ends if nothing closes it
+        boundary: int | None = None  # where the string ends if no tag closes it
         for at in range(start, len(self._pieces)):
             piece = self._pieces[at]
             if closing := _CLOSE.match(piece):
@@ -379,7 +396,7 @@ class _Reader:
                 name, closer = _tag_name(opening[1])
                 if boundary is None and (name in element.outside.names or closer == element.closer):
                     boundary = at
-                if closer == element.closer:  # the closing tag further on belongs to that one
+                if closer == element.closer:  # the next closing tag belongs to that element
                     break
         self._unclosed()
         self._at = len(self._pieces) if boundary is None else boundary
@@ -395,7 +412,10 @@ class _Reader:
 
 
 def _plain_closing(text: str, end: int) -> tuple[str, int]:
-    """The name of the closing tag without namespace token that ends text[:end], and where it starts."""
+    """Return the name and start of the closing tag without namespace token that ends `text[:end]`.
+
+    Return ("", end) if there is none; `end` is then before any trailing white space.
+    """
     while end and text[end - 1].isspace():
         end -= 1
     start = text.rfind("</", 0, end)

@@ -1,4 +1,4 @@
-"""Runs blocking work beside the event loop without the end of the program waiting for it."""
+"""Run blocking work beside the event loop, without delaying the end of the program."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,11 @@ T = TypeVar("T")
 
 
 async def in_background(work: Callable[[], T]) -> T:
-    """The result of `work()`, run in a daemon thread.
+    """Run `work()` in a daemon thread and return its result.
 
-    Unlike `asyncio.to_thread`: cancelled, it returns at once and the thread is left to itself, so that Ctrl-C ends a
-    program that reads from a terminal or a slow server. Only for work that leaves nothing half done.
+    If the caller is cancelled, this returns at once and leaves the thread running, unlike
+    `asyncio.to_thread`. Ctrl-C therefore ends a program that reads from a terminal or from a slow server. Use
+    it only for work that may stop at any point.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -30,9 +31,9 @@ async def in_background(work: Callable[[], T]) -> T:
         result, failure = None, None
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  # carried to whoever awaits, whatever it is
+        except BaseException as error:  # noqa: BLE001  # the awaiting task gets every error
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=run, daemon=True, name="m3agent-background").start()

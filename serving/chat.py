@@ -1,4 +1,4 @@
-"""What the client and the loop exchange: an assistant's message, its calls, its usage."""
+"""Types that the client and the agent loop exchange: an assistant's message, its calls, its usage."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ ReasoningField: TypeAlias = Literal["reasoning", "reasoning_content", "reasoning
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one turn as the server counted them; None is unknown, which is not zero."""
+    """Token counts of one turn, as the server reported them; None means unknown, which is not zero."""
 
     prompt: int | None = None
     cached: int | None = None
@@ -20,10 +20,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call the model asked for.
+    """One tool call that the model requested.
 
-    `arguments` is None, and `error` says why, where the text is not a JSON object: such a call must be
-    answered with its error and never run.
+    If the arguments are not a JSON object, `arguments` is None and `error` gives the reason. The loop must
+    answer such a call with its error and must never run it.
     """
 
     id: str
@@ -33,23 +33,27 @@ class ToolCall:
     error: str | None = None
 
     def to_request(self) -> dict[str, Any]:
-        """The call as it stands in the history; malformed arguments stay out of it, or the server refuses."""
+        """Return the call for the message history, without malformed arguments: servers reject those."""
         arguments = json.dumps(self.arguments or {}, ensure_ascii=False)
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
 
 @dataclass(frozen=True)
 class AssistantMessage:
-    """What the model said in one turn; `reasoning` goes back to it whole, or M3 loses its thread."""
+    """The model's message of one turn.
+
+    `reasoning` must be sent back in full, or M3 loses its line of thought.
+    """
 
     reasoning: str = ""
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
 
     def to_request(self, reasoning_field: str) -> dict[str, Any]:
-        """The message as the next request carries it: equal messages give equal bytes.
+        """Return the message for the next request; equal messages give equal bytes.
 
-        `reasoning_field` is the one key that the server reads reasoning from (`Endpoint.reasoning_field`).
+        Args:
+            reasoning_field: The one key from which the server reads reasoning (`Endpoint.reasoning_field`).
         """
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.reasoning and reasoning_field == "reasoning_details":
@@ -63,7 +67,15 @@ class AssistantMessage:
 
 @dataclass(frozen=True)
 class Turn:
-    """One finished answer: how it ended, and how long it took in seconds from the request that succeeded."""
+    """One finished answer.
+
+    Attributes:
+        message: The model's message.
+        usage: Token counts as the server reported them.
+        finish: Why the answer ended.
+        seconds: Duration, measured from the start of the attempt that succeeded.
+        first_token_seconds: Seconds from that start to the first event; None if no event came.
+    """
 
     message: AssistantMessage
     usage: Usage
@@ -74,10 +86,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer on its way, for people to watch.
+    """A piece of an answer that is still arriving, for display.
 
-    `call` carries the name of a tool as soon as it is known. `reset` takes back every delta of this answer so
-    far: its stream broke and it is asked for again, or text turned out to be reasoning and follows as such.
+    The kind `call` carries the name of a tool as soon as it is known. The kind `reset` revokes all earlier
+    deltas of this answer. That happens if the stream broke and the request is repeated, or if text turned out
+    to be reasoning; the reasoning then follows in new deltas.
     """
 
     kind: Literal["reasoning", "text", "call", "reset"]

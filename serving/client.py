@@ -1,4 +1,4 @@
-"""Talking to a model server: one streamed answer at a time, retried where that is safe."""
+"""Talk to a model server: stream one answer at a time, and retry where that is safe."""
 
 import json
 import time
@@ -38,15 +38,21 @@ _T = TypeVar("_T")
 
 _CONNECT_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 30.0
-# Once a finish reason came only the usage is awaited, which is not worth a long silence.
+# After the finish reason only the usage is missing, which is not worth a long wait.
 _USAGE_SECONDS = 30.0
-# A stream's end follows its last event at once; where it does not, a new connection costs less than waiting.
+# A stream normally ends right after its last event. If not, a new connection is cheaper than waiting.
 _END_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class RetryNote:
-    """A request failed and is sent again: which attempt that was (from 1), the wait, and why."""
+    """A request failed and is about to be retried.
+
+    Attributes:
+        attempt: Number of the failed attempt, from 1.
+        wait_seconds: Seconds until the next attempt.
+        reason: Why the attempt failed.
+    """
 
     attempt: int
     wait_seconds: float
@@ -54,12 +60,18 @@ class RetryNote:
 
 
 class Client:
-    """A conversation's line to one endpoint; use one for each conversation, as an async context manager.
+    """A connection to one endpoint for one conversation; use it as an async context manager.
 
-    `idle_timeout` is how many seconds a stream may be silent: M3 thinks, and a server may hold back a whole
-    call's arguments, for minutes. A failed request is tried up to `attempts` times in all (a server that had been
-    answering and is gone as often as time allows), and not again once `retry_seconds` have passed since the
-    first failure; waits start at `backoff` seconds. `on_retry` hears of each.
+    Args:
+        endpoint: The model server.
+        api_key: Key to send, or None.
+        on_retry: Callback that receives a note before each retry.
+        idle_timeout: Seconds that a stream may be silent. M3 may think for minutes, and a server may hold
+            back the arguments of a whole call for minutes.
+        attempts: How often a failed request is sent in all. This limit does not apply to a server that
+            answered earlier and is now gone; then only `retry_seconds` counts.
+        retry_seconds: Seconds after the first failure, after which no new attempt begins.
+        backoff: Seconds of the first wait.
     """
 
     def __init__(
@@ -88,7 +100,10 @@ class Client:
 
     @property
     def reasoning_field(self) -> ReasoningField:
-        """The one name under which reasoning goes back; of a server that we do not know, the one it uses itself."""
+        """The key under which reasoning is sent back.
+
+        For a server of unknown type, this is the key that the server itself uses.
+        """
         if self.endpoint.flavour == "unknown" and self._heard_under is not None:
             return self._heard_under
         return self.endpoint.reasoning_field
@@ -118,14 +133,23 @@ class Client:
         sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
         deadline: float | None = None,
     ) -> AsyncGenerator[Delta | Turn, None]:
-        """Ask for the next message: deltas as they come, then exactly one Turn.
+        """Request the next message: yield deltas as they arrive, then exactly one Turn.
 
-        `messages` and `tools` are OpenAI's. `deadline` is an instant of `time.monotonic()`. With `tool_choice`
-        "none" calls the model makes all the same are dropped.
+        If an answer breaks off, its deltas are void: a Delta `reset` announces that before the next attempt.
+        After a Turn was yielded nothing is retried, so a call that was executed is never requested twice.
 
-        If an answer breaks off midway its deltas are void: a Delta `reset` says so before the next attempt.
-        Nothing is retried once a Turn was handed out, so a call that ran is never asked for twice.
-        Raises the errors of `m3agent.serving.errors`.
+        Args:
+            messages: The conversation in OpenAI's format.
+            tools: The tools in OpenAI's format.
+            tool_choice: OpenAI's parameter. With "none", calls that the model makes in spite of it are
+                dropped.
+            max_tokens: Most tokens of the answer; None for the server's own limit.
+            thinking: M3's thinking mode.
+            sampling: How tokens are drawn.
+            deadline: Latest end of the answer, as a time of `time.monotonic()`.
+
+        Raises:
+            ModelServerError: One of the errors of `m3agent.serving.errors`.
         """
         parameters = request_parameters(
             self.endpoint,
@@ -176,7 +200,7 @@ class Client:
             now = time.monotonic()
             failed_first = failed_first or now
             resumes = now + state.upcoming_sleep
-            # A server that is started again takes minutes to load M3, so then only the clock counts.
+            # A restarted server needs minutes to load M3, so only the time limit counts then.
             tired = state.attempt_number >= self._attempts and not self._may_be_back(_failure(state))
             return (
                 tired
@@ -197,7 +221,7 @@ class Client:
         )
 
     def _is_death(self, error: Exception) -> bool:
-        """Whether the server had been answering, and has stopped or says that its engine has."""
+        """Return whether the server vanished after it had answered, or reports that its engine is dead."""
         if isinstance(error, EndpointUnreachable):
             return self._answered
         if not isinstance(error, EndpointRefused) or error.status < 500:
@@ -206,19 +230,20 @@ class Client:
         return "engine" in words and "dead" in words
 
     def _may_be_back(self, error: Exception) -> bool:
-        """Whether the server is gone, or here and not ready, after it had been answering."""
+        """Return whether a server that answered earlier is gone, or is back but still loading."""
         loading = isinstance(error, EndpointRefused) and error.status == 503 and self._answered
         return loading or self._is_death(error)
 
     async def _answer(
         self, body: bytes, answer: Accumulator, max_tokens: int | None, deadline: float | None
     ) -> AsyncGenerator[Delta | Turn, None]:
-        """One attempt."""
+        """Make one attempt."""
         started = time.monotonic()
         first_token: float | None = None
         async with aclosing(self.chunks(body, answer, deadline)) as chunks:
             async for chunk in chunks:
-                # The first event is sent with the first token, also where a whole call follows minutes later.
+                # The server sends the first event with the first token, even if a whole call follows minutes
+                # later.
                 first_token = first_token or time.monotonic()
                 for delta in answer.add(chunk):
                     yield delta
@@ -234,7 +259,7 @@ class Client:
         yield Turn(message, answer.usage, finish, time.monotonic() - started, first_token_seconds)
 
     def _limit_reached(self, answer: Accumulator, max_tokens: int | None) -> bool:
-        """Whether the tokens say that the answer was cut, whatever its finish reason says."""
+        """Return whether the token counts show that the answer was cut, whatever its finish reason is."""
         prompt, completion = answer.usage.prompt, answer.usage.completion
         if completion is None:
             return False
@@ -245,9 +270,18 @@ class Client:
     async def chunks(
         self, body: bytes, answer: Accumulator, deadline: float | None
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The JSON of each event of one answer as the server sent it, for `answer` to add up; asked for once.
+        """Yield the JSON of each event of one answer, as the server sent it; do not retry.
 
-        Raises the errors of `m3agent.serving.errors`.
+        The caller adds each chunk to `answer`. Once that has a finish reason, a broken stream is no error:
+        only the usage is missing.
+
+        Args:
+            body: The encoded request.
+            answer: Accumulator of this answer.
+            deadline: Latest end of the answer, as a time of `time.monotonic()`; None for no limit.
+
+        Raises:
+            ModelServerError: One of the errors of `m3agent.serving.errors`.
         """
         import httpx2
         import openai
@@ -273,7 +307,7 @@ class Client:
                             yield chunk
             except (httpx2.HTTPError, StreamCut, EndpointRefused, ValueError, RecursionError) as error:
                 if answer.finish_reason is not None:
-                    return  # the message was whole, only the usage is lost
+                    return  # the message was complete, only the usage is lost
                 if isinstance(error, httpx2.HTTPError):
                     raise StreamCut(host, "the connection was lost") from error
                 if isinstance(error, ValueError | RecursionError):
@@ -285,7 +319,10 @@ class Client:
     async def _events(
         self, response: "httpx2.Response", watch: Watch, answer: Accumulator
     ) -> AsyncGenerator[bytes, None]:
-        """The data of each event, up to `[DONE]`; bytes that complete none are no sign of life."""
+        """Yield the data of each event, up to `[DONE]`.
+
+        Bytes that complete no event do not reset the idle timer.
+        """
         reader = EventReader()
         async with aclosing(response.aiter_bytes()) as pieces:
             heard = time.monotonic()
@@ -306,16 +343,22 @@ class Client:
                     heard = time.monotonic()
 
     async def _post(self, body: bytes) -> "httpx2.Response":
-        """Send a request; its answer is there up to its headers."""
+        """Send a request; return its response once the headers have arrived."""
         if self._openai is None:
-            # Silence is timed above, from event to event: bytes that complete none are no sign of life.
+            # No read timeout here: `_events` measures silence between events, and bytes that complete no
+            # event do not count.
             self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
         return await post_chat(self._openai, body, self._api_key)
 
     async def _within(
         self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None
     ) -> _T:
-        """Await one step for `left` seconds, what is left of `patience`; more silence, or the deadline, is an error."""
+        """Await one step for at most `left` seconds, the rest of `patience`.
+
+        Raises:
+            DeadlineExceeded: The deadline passed.
+            StreamCut: The step did not end in time; the message names `patience`.
+        """
         try:
             return await watch.wait(step, left)
         except TimeoutError:
@@ -325,7 +368,7 @@ class Client:
 
 
 async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> None:
-    """Read what little there is behind the last event, so that the connection serves the next turn as well."""
+    """Read the few bytes after the last event, so that the connection can be reused for the next turn."""
     import httpx2
 
     with suppress(TimeoutError, httpx2.HTTPError):
@@ -334,7 +377,7 @@ async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> Non
 
 
 def _failure(state: "RetryCallState") -> ModelServerError:
-    """What made the attempt fail; only our errors are retried."""
+    """Return the error that made the attempt fail; only our own errors are retried."""
     error = state.outcome.exception() if state.outcome is not None else None
     if not isinstance(error, ModelServerError):
         raise TypeError(f"not an error to retry: {error!r}")

@@ -1,4 +1,4 @@
-"""Typing raw text by a JSON schema: on M3's wire nothing else tells a number from a string."""
+"""Convert raw text to JSON values by a JSON schema: M3's wire format does not mark numbers and strings."""
 
 import html
 import json
@@ -9,14 +9,14 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 
-# Python refuses to read longer decimal integers by default (sys.get_int_max_str_digits).
+# Python's default limit for decimal integers (sys.get_int_max_str_digits).
 _MAX_INTEGER_DIGITS = 4300
-# Deep enough for any hand-written schema, small enough to stop a $ref that points at itself.
+# Enough for any hand-written schema; stops a $ref that points at itself.
 _MAX_SCHEMA_DEPTH = 12
 
 _INTEGER = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-# Spellings of the seven JSON types that tool authors use although JSON Schema does not know them.
+# Type names that tool authors use although JSON Schema does not define them.
 _TYPE_ALIASES = {
     "str": "string",
     "int": "integer",
@@ -27,13 +27,17 @@ _TYPE_ALIASES = {
     "list": "array",
     "dict": "object",
 }
-# A union is tried in this order; the text itself, a string, is what remains.
+# Order in which the types of a union are tried. If none fits, the value is the text itself.
 _ORDER = ("null", "boolean", "integer", "number", "array", "object")
 _NO_MATCH = object()
 
 
 class Coercer:
-    """Converts text by the schemas of one tool; `document` is its `parameters`, where `$ref` points into."""
+    """Convert text by the schemas of one tool.
+
+    Args:
+        document: The tool's `parameters`, to which every `$ref` refers.
+    """
 
     def __init__(self, document: Schema | None) -> None:
         self._document: Schema = document if isinstance(document, Mapping) else {}
@@ -47,7 +51,7 @@ class Coercer:
         return self._root
 
     def alternatives(self, schema: object, depth: int = 0) -> list[tuple[str | None, Schema]]:
-        """The simple schemas a schema stands for, each with its type (None when it names none)."""
+        """Return the simple schemas that a schema stands for, each with its type (None if none is named)."""
         if not isinstance(schema, Mapping) or depth > _MAX_SCHEMA_DEPTH:
             return []
         if isinstance(reference := schema.get("$ref"), str):
@@ -71,12 +75,12 @@ class Coercer:
         return [(None, schema)]
 
     def is_text(self, schema: object) -> bool:
-        """Whether a value is a string (or another scalar) and so can hold no elements of its own."""
+        """Return whether a value is a string or another scalar, and can therefore contain no elements."""
         kinds = {kind for kind, _ in self.alternatives(schema)}
         return "string" in kinds and not kinds & {"array", "object", None}
 
     def container(self, schema: object, first_child: str) -> tuple[str, Schema]:
-        """How elements inside an element are read, `array` or `object`, and by which schema."""
+        """Return how to read the elements inside an element: `array` or `object`, and the schema for that."""
         found = self.alternatives(schema)
         preferred = ("array", "object") if first_child == "item" else ("object", "array")
         for kind in preferred:
@@ -85,7 +89,7 @@ class Coercer:
         return ("array" if first_child == "item" else "object"), {}
 
     def takes(self, schema: object, name: str) -> bool:
-        """Whether a value of this schema may hold an element of that name."""
+        """Return whether a value of this schema may contain an element with that name."""
         found = self.alternatives(schema)
         if objects := [simple for kind, simple in found if kind == "object"]:
             union = _union(objects)
@@ -94,10 +98,10 @@ class Coercer:
         return name == "item" and any(kind == "array" for kind, _ in found)
 
     def text(self, text: str, schema: object) -> Any:
-        """The value that `text` stands for under `schema`; `text` itself where it fits no other type.
+        """Return the value that `text` stands for under `schema`; `text` itself if no other type fits.
 
-        Entities stay as they are written, with one exception: where only the unescaped text is a value that
-        the schema allows (it lists the values, or wants JSON), the schema says that they are an escape.
+        HTML entities stay as they are, with one exception: the text is unescaped if only the unescaped text
+        is an allowed value. That can be decided where the schema lists the values or requires JSON.
         """
         simple = self.alternatives(schema)
         value = _fit(text, simple)
@@ -106,7 +110,7 @@ class Coercer:
         return text if value is _NO_MATCH else value
 
     def _merge(self, base: Schema, *others: object) -> Schema:
-        """One schema that says what all of these say; what a later one says counts."""
+        """Merge schemas into one: properties are combined; of other keywords, the later schema's counts."""
         merged = dict(base)
         for other in others:
             extra = self._dereference(other)
@@ -134,19 +138,19 @@ class Coercer:
 
 
 def properties(schema: Schema) -> Mapping[str, Any]:
-    """The members that an object's schema declares."""
+    """Return the members that the schema of an object declares."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
 def member(schema: Schema, name: str) -> object:
-    """The schema of an object's member of that name."""
+    """Return the schema of the object member with that name."""
     declared = properties(schema)
     return declared[name] if name in declared else schema.get("additionalProperties")
 
 
 def item(schema: Schema, index: int) -> object:
-    """The schema of an array's item at `index`."""
+    """Return the schema of an array's item at `index`."""
     items = schema.get("items")
     first = schema.get("prefixItems", items)
     if isinstance(first, Sequence) and index < len(first):
@@ -155,7 +159,10 @@ def item(schema: Schema, index: int) -> object:
 
 
 def _union(schemas: Sequence[Schema]) -> Schema:
-    """One schema for several of an object (a member may be what any of them allows) or an array (the first)."""
+    """Merge the schemas of one type.
+
+    For objects, a member may be what any of the schemas allows. For arrays, the first schema counts.
+    """
     if len(schemas) == 1:
         return schemas[0]
     members: dict[str, list[object]] = {}
@@ -171,7 +178,7 @@ def _union(schemas: Sequence[Schema]) -> Schema:
 
 
 def _fit(text: str, simple: Sequence[tuple[str | None, Schema]]) -> Any:
-    """The value that `text` stands for under one of the schemas, or _NO_MATCH."""
+    """Return the value that `text` stands for under one of the schemas, or _NO_MATCH."""
     for _, alternative in simple:
         listed = _listed_values(alternative)
         for spelling in (text, text.strip()):
@@ -189,7 +196,7 @@ def _fit(text: str, simple: Sequence[tuple[str | None, Schema]]) -> Any:
 
 
 def _listed_values(schema: Schema) -> list[Any]:
-    """The values that `enum` or `const` leave; empty when neither is there."""
+    """Return the values that `enum` or `const` allow; an empty list if the schema has neither."""
     listed = schema.get("enum")
     if isinstance(listed, Sequence) and not isinstance(listed, str):
         return list(listed)
@@ -198,14 +205,14 @@ def _listed_values(schema: Schema) -> list[Any]:
 
 def _allowed(value: Any, schema: Schema) -> bool:
     listed = _listed_values(schema)
-    # Python's True equals 1, JSON's true does not.
+    # Python's True equals 1, but JSON's true does not.
     return not listed or any(
         isinstance(value, bool) == isinstance(entry, bool) and value == entry for entry in listed
     )
 
 
 def _read(text: str, kind: str, may_be_string: bool) -> Any:
-    """`text` read as one JSON type, or _NO_MATCH."""
+    """Read `text` as one JSON type; return the value or _NO_MATCH."""
     stripped = text.strip()
     if kind == "null":
         if stripped == "null" or (not may_be_string and stripped.lower() in ("", "null", "none")):
@@ -239,7 +246,7 @@ def _number(text: str) -> Any:
 
 
 def _json(text: str, kind: type) -> Any:
-    """`text` read as a JSON array or object; models write these as often as nested elements."""
+    """Read `text` as a JSON array or object; models write these as often as nested elements."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -248,7 +255,7 @@ def _json(text: str, kind: type) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """`text` read as a JSON object, or None if it is not one."""
+    """Read `text` as a JSON object; return None if it is not one."""
     value = _json(text, dict)
     return None if value is _NO_MATCH else value
 

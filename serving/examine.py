@@ -1,8 +1,11 @@
-"""What a model server of ours does with long prompts: whether it keeps prefixes, says so, and how fast it tokenizes.
+"""Test how a self-hosted model server handles long prompts, before the first turn.
 
-At a million tokens a prefix that is not kept costs over a hundred seconds a turn, a slow tokenizer two. Only servers
-that somebody runs for us are asked (vLLM, SGLang, TensorRT-LLM): of a hosted API the turns themselves tell. Asked is
-the completions API, with a prompt of no meaning, so no conversation is touched.
+The test finds out whether the server caches prefixes, whether it reports cached tokens, and how fast it
+tokenizes. At a million tokens, a missing prefix cache costs over a hundred seconds per turn, and a slow
+tokenizer two.
+
+Only self-hosted servers (vLLM, SGLang, TensorRT-LLM) are tested; with a hosted API, the turns themselves show
+these facts. The test uses the completions API with a meaningless prompt, so it touches no conversation.
 """
 
 from __future__ import annotations
@@ -26,13 +29,16 @@ from m3agent.serving.tokenize import count_tokens
 if TYPE_CHECKING:
     import openai
 
-_TIMEOUT = 10.0  # seconds, for all questions together: a busy server is not waited for
+_TIMEOUT = 10.0  # seconds for all requests together, so that a busy server causes no long wait
 SLOW_TOKENIZER = 1.0
-"""Seconds for a million tokens, above which it is worth mending: vLLM's default needs 2.1, its fast one 0.2."""
+"""Seconds per million tokens above which a change is worthwhile.
+
+vLLM's default tokenizer needs 2.1, its fast one 0.2.
+"""
 
 _MOST_TIMES = 4
-_WORTH_SAYING = 0.3  # seconds that a slow tokenizer adds to each turn
-# Servers keep whole blocks: 128 tokens for M3 in vLLM and SGLang. This makes some ten of them.
+_WORTH_SAYING = 0.3  # seconds per turn that a slow tokenizer must add to be reported
+# Servers cache whole blocks: 128 tokens for M3 in vLLM and SGLang. This is about ten blocks.
 _PREFIX_CHARACTERS = 6_000
 _SAMPLE_CHARACTERS = 250_000
 _METRIC = "vllm:prefix_cache_hits_total"
@@ -56,10 +62,12 @@ TOKENIZER_SWITCHES: dict[Flavour, str] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found; None is unknown.
+    """Results of the test; None means unknown.
 
-    `prefix_caching`: a prompt's beginning was found again. `cached_tokens`: usage says how many tokens were.
-    `tokenizer_seconds`: for a million tokens, the way to the server and back left out.
+    Attributes:
+        prefix_caching: Whether the server reused the beginning of a prompt.
+        cached_tokens: Whether the usage reports how many prompt tokens came from the cache.
+        tokenizer_seconds: Seconds per million tokens, without the network round trip.
     """
 
     prefix_caching: bool | None = None
@@ -67,7 +75,7 @@ class Findings:
     tokenizer_seconds: float | None = None
 
     def advice(self, endpoint: Endpoint, prompt_tokens: int) -> list[str]:
-        """What is worth changing about the server for prompts of so many tokens: a sentence each."""
+        """Return one sentence per server setting worth changing, for prompts of `prompt_tokens` tokens."""
         said, host = [], endpoint.host
         if self.prefix_caching is False:
             switch = CACHING_SWITCHES[endpoint.flavour]
@@ -84,7 +92,10 @@ class Findings:
 
 
 async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _TIMEOUT) -> Findings:
-    """Find out what can be found out in `timeout` seconds; never raises for what the server does or does not do."""
+    """Test the server for at most `timeout` seconds; return what was found until then.
+
+    No behaviour of the server raises an error here.
+    """
     if endpoint.flavour not in CACHING_SWITCHES:
         return Findings()
     async with open_client(endpoint.url, api_key, connect=min(timeout, 10.0), read=timeout) as client:
@@ -99,7 +110,7 @@ async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _
 
 
 class _Questions:
-    """Asks one server; what was answered before time was up stays."""
+    """Send the test requests to one server; results that arrive before the timeout are kept."""
 
     def __init__(self, client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> None:
         self.prefix_caching: bool | None = None
@@ -109,11 +120,11 @@ class _Questions:
         self._endpoint = endpoint
         self._api_key = api_key
         self._root = endpoint.url.removesuffix("/v1")
-        # A window may be small; two characters a token are few for code.
+        # The context window may be small, and source code has at least about two characters per token.
         self._most_characters = 2 * (endpoint.max_model_len or 1_000_000)
 
     async def about_prefixes(self) -> None:
-        """Send one beginning twice; nobody has sent it before, since it starts with a number drawn for this."""
+        """Send the same beginning twice. A random number at its start ensures that no cache has it yet."""
         size = min(_PREFIX_CHARACTERS, self._most_characters)
         beginning = secrets.token_hex(16) + "\n" + (await asyncio.to_thread(_sample))[:size]
         if await self._complete(beginning + "\n1") is None:
@@ -130,9 +141,10 @@ class _Questions:
             self.prefix_caching = now > hits
 
     async def about_the_tokenizer(self) -> None:
-        """Time a long text against a short one: the best of both, and again only while it looks slow.
+        """Compare the times for a long and a short text; repeat only while the tokenizer looks slow.
 
-        The first may start things up, and anything else that runs on either machine can lengthen any of them.
+        The minimum of each counts: the first request may cause start-up work, and other load on either
+        machine can delay any request.
         """
         text = (await asyncio.to_thread(_sample))[: min(_SAMPLE_CHARACTERS, self._most_characters)]
         least_short = least_long = math.inf
@@ -147,7 +159,11 @@ class _Questions:
                 return
 
     async def _complete(self, prompt: str) -> tuple[int | None, int | None] | None:
-        """Cached tokens and prompt tokens by the server's usage, None each where it does not say; None if it failed."""
+        """Request one completion and read its usage.
+
+        Returns:
+            Cached tokens and prompt tokens, each None if not reported; or None if the request failed.
+        """
         parameters = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
         answer = await self._post(f"{self._endpoint.url}/completions", parameters)
         usage = answer.get("usage") if answer is not None else None
@@ -162,7 +178,7 @@ class _Questions:
         )
 
     async def _hits(self) -> float | None:
-        """Tokens that vLLM's cache has had so far, by its metrics."""
+        """Return the total of prefix cache hits, in tokens, from vLLM's metrics; None without them."""
         try:
             page = await get(self._client, f"{self._root}/metrics", self._api_key)
             return total(parse_metrics(page), _METRIC)
@@ -170,7 +186,7 @@ class _Questions:
             return None
 
     async def _tokenize(self, text: str) -> tuple[int, float] | None:
-        """How many tokens a text has, and the seconds until the server said so."""
+        """Return the number of tokens of a text, and the seconds until the response; None without a count."""
         started = time.perf_counter()
         count = await count_tokens(self._client, self._endpoint, text, self._api_key)
         return None if count is None else (count, time.perf_counter() - started)
@@ -180,12 +196,12 @@ class _Questions:
         try:
             answer = json.loads(await post(self._client, url, body, self._api_key))
         except (ModelServerError, ValueError):
-            return None  # it has no such page, or will not say
+            return None  # the server does not have this page, or refuses
         return answer if isinstance(answer, dict) else None
 
 
 def _sample() -> str:
-    """Program text that is no secret: some of Python's own library."""
+    """Return source code that is not secret: files of Python's standard library."""
     folder = Path(sysconfig.get_path("stdlib"))
     names = ("argparse.py", "typing.py", "inspect.py", "tarfile.py")
     texts = [path.read_text(encoding="utf-8") for path in map(folder.joinpath, names) if path.is_file()]

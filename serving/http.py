@@ -1,4 +1,4 @@
-"""The HTTP side shared by probe and client: one way to open a connection, one to read its errors."""
+"""HTTP functions for the probe and the client: open connections, and translate errors."""
 
 import email.utils
 import ipaddress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import httpx2
     import openai
 
-# How servers word a prompt that is too long: vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax; see the tests.
+# Error messages for a prompt that is too long: vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax. See the tests.
 _NUMBER = r"([0-9][0-9,]*)"
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window)|maximum model length|maximum allowed length"
@@ -33,7 +33,7 @@ _LIMIT = re.compile(
     rf"|max_(?:seq|model|input)_len\w*\W{{0,4}}{_NUMBER}",
     re.IGNORECASE,
 )
-# The sum of prompt and answer where it is given, else the prompt.
+# The sum of prompt and answer if the message has it, otherwise the prompt.
 _ASKED = (
     re.compile(rf"for a total of (?:at least )?{_NUMBER}|requested a total of {_NUMBER}", re.IGNORECASE),
     re.compile(
@@ -43,27 +43,28 @@ _ASKED = (
         re.IGNORECASE,
     ),
 )
-# "(5000 > 4096 - 300)": vLLM's sum for a `max_tokens` that leaves no room, 300 tokens being the prompt.
+# "(5000 > 4096 - 300)": vLLM's message if `max_tokens` does not fit; 300 is the length of the prompt in
+# tokens.
 _ROOM = re.compile(r"\(([0-9]+) > [0-9]+ - ([0-9]+)\)")
 
 
-# Headers that every request has, so that leaving them out would break it.
+# Headers that every request needs, so they must not be omitted.
 _OURS = frozenset({"accept", "authorization", "content-type", "user-agent"})
 
 
 def host_of(url: str) -> str:
-    """Host and port of a URL, without a user name or password in it."""
+    """Return host and port of a URL, without user name and password."""
     return urlsplit(url).netloc.rpartition("@")[2] or url
 
 
 def is_local(url: str) -> bool:
-    """Whether a URL leads to this very machine."""
+    """Return whether a URL points to this machine."""
     name = urlsplit(url).hostname or ""
     return is_loopback(name) or name.endswith(".localhost")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens at that address or name."""
+    """Return whether `host`, an address or a name, is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -71,10 +72,17 @@ def is_loopback(host: str) -> bool:
 
 
 def open_client(url: str, api_key: str | None, *, connect: float, read: float | None) -> "openai.AsyncOpenAI":
-    """An OpenAI client for `url`: no retries of its own, limits in seconds, no proxy for this machine.
+    """Return an OpenAI client for `url` that neither retries nor follows redirections.
 
-    Without a key none is sent: the one in OPENAI_API_KEY is for OpenAI, not for any server we talk to. Redirections
-    are not followed: the repository goes to the host that was named and to no other.
+    Without a key, none is sent: the key in OPENAI_API_KEY is for OpenAI only. Redirections are not followed
+    because the repository's content may go only to the host that the user named. Requests to this machine
+    bypass any proxy.
+
+    Args:
+        url: Base address of the API.
+        api_key: Key to send, or None.
+        connect: Connect timeout in seconds.
+        read: Read timeout in seconds; None for no limit.
     """
     import ssl
 
@@ -82,7 +90,8 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
     import openai
 
     timeout = httpx2.Timeout(read, connect=connect, write=60.0, pool=None)
-    # Loading the machine's certificates takes 0.05 s; plain HTTP to this machine needs none, and this context trusts none.
+    # Loading the system's certificates takes 0.05 s. Plain HTTP to this machine needs none, and this context
+    # trusts none.
     plain = is_local(url) and urlsplit(url).scheme == "http"
     transport = openai.DefaultAsyncHttpxClient(
         timeout=timeout,
@@ -96,10 +105,11 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
 
 
 def request_headers(api_key: str | None) -> "dict[str, str | openai.Omit]":
-    """Headers for each request: what the SDK would add from the environment is left out."""
+    """Return the headers of each request; they drop what the SDK would add from the environment."""
     import openai
 
-    # OPENAI_CUSTOM_HEADERS has a header a line, meant for OpenAI as the organisation and the project are.
+    # OPENAI_CUSTOM_HEADERS has one header per line. They are meant for OpenAI, like the organisation and the
+    # project.
     lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()
     names = {name.strip() for name, colon, _ in (line.partition(":") for line in lines) if colon}
     names = {name for name in names if name.lower() not in _OURS} | {"OpenAI-Organization", "OpenAI-Project"}
@@ -109,7 +119,11 @@ def request_headers(api_key: str | None) -> "dict[str, str | openai.Omit]":
 
 
 async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | None) -> "httpx2.Response":
-    """Send an encoded request for a chat completion; its answer is there up to its headers. Raises the SDK's errors."""
+    """Send an encoded chat completion request; return once the response headers have arrived.
+
+    Raises:
+        openai.APIError: The SDK's errors, not translated.
+    """
     import httpx2
 
     return await client.post(
@@ -123,7 +137,7 @@ async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | No
 
 
 def translate(error: "openai.APIError", host: str, api_key: str | None) -> ModelServerError:
-    """Our error for one of the SDK's, with the key removed from the server's words."""
+    """Convert an error of the SDK into one of ours; remove the key from the server's message."""
     import openai
 
     if isinstance(error, openai.APITimeoutError):
@@ -143,9 +157,15 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
 
 
 def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
-    """Our error for one that a server reports within an answer that began well: its `error` object, or its words.
+    """Return our error for an error that a server reports inside an answer that began well.
 
-    The code is HTTP's for vLLM, SGLang and OpenRouter, `http_code` for MiniMax, a word or absent elsewhere.
+    The code in it is an HTTP status with vLLM, SGLang and OpenRouter; MiniMax has it in `http_code`.
+    Elsewhere it is a word or missing.
+
+    Args:
+        error: The server's `error` object, or its message.
+        host: Host of the server.
+        api_key: Key to remove from the message.
     """
     fields = error if isinstance(error, Mapping) else {"message": error}
     text = redact(str(fields.get("message") or error), api_key)
@@ -158,7 +178,14 @@ def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
 
 
 def refusal(status: int, text: str, host: str, wait: float | None = None) -> ModelServerError:
-    """The error for a status and the server's words; one about the context's length is told apart."""
+    """Return the error for an HTTP status and the server's message.
+
+    Args:
+        status: The HTTP status.
+        text: The server's message. If it is about the context length, the result is ContextTooLong.
+        host: Host of the server.
+        wait: Seconds from the Retry-After header, or None.
+    """
     if status in (400, 413, 422) and _TOO_LONG.search(text):
         return ContextTooLong(_first_number(text, _LIMIT), _asked(text), host=host)
     if "<html" in text[:2000].lower():
@@ -167,12 +194,12 @@ def refusal(status: int, text: str, host: str, wait: float | None = None) -> Mod
 
 
 def redact(text: str, api_key: str | None) -> str:
-    """The text without the key."""
+    """Return the text without the key."""
     return text.replace(api_key, "[key]") if api_key else text
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, which holds seconds or a date."""
+    """Return the seconds in a Retry-After header, which holds seconds or a date."""
     if value is None:
         return None
     try:
@@ -183,7 +210,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _asked(text: str) -> int | None:
-    """The tokens that were too many, as the server's words have them."""
+    """Return the number of tokens that was too large, as the server's message gives it."""
     room = _ROOM.search(text)
     return int(room[1]) + int(room[2]) if room else _first_number(text, *_ASKED)
 
@@ -204,7 +231,7 @@ def _server_words(error: "openai.APIStatusError") -> str:
 
 
 def _connection_reason(error: BaseException) -> str:
-    """The innermost cause says it best: "Connection refused", "Name or service not known"."""
+    """Return the innermost cause, such as "Connection refused" or "Name or service not known"."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__ or error
     return str(error) or type(error).__name__

@@ -1,6 +1,7 @@
-"""The parameters of a chat request beside its messages: only those that the server at hand knows.
+"""Build the parameters of a chat request, except its messages.
 
-Others may be refused (hosted M3 fails on `reasoning_effort`) or, worse, passed over in silence.
+It sends only parameters that the server knows. Servers may reject others (hosted M3 fails on
+`reasoning_effort`) or, worse, silently ignore them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,20 @@ from typing import Any
 from m3agent.serving.endpoint import Endpoint
 from m3agent.serving.wire import ThinkingMode
 
-# Servers that hand `chat_template_kwargs` to M3's template, and know `top_k`.
+# Servers that pass `chat_template_kwargs` to M3's template, and that know `top_k`.
 _TEMPLATE_FLAVOURS = frozenset({"vllm", "sglang", "trtllm", "embedded"})
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model draws its tokens; the defaults are MiniMax's for M3. seed: for the embedded engine's search only,
-    since servers sample slower with one."""
+    """How the model draws its tokens; the defaults are MiniMax's for M3.
+
+    Attributes:
+        temperature: Sampling temperature.
+        top_p: Probability mass of nucleus sampling.
+        top_k: Number of candidate tokens.
+        seed: For the embedded engine's search only, because model servers sample slower with a seed.
+    """
 
     temperature: float = 1.0
     top_p: float = 0.95
@@ -34,7 +41,7 @@ def request_parameters(
     thinking: ThinkingMode,
     sampling: Sampling,
 ) -> dict[str, Any]:
-    """What follows the messages, in an order that never changes."""
+    """Return the parameters that follow the messages, in a fixed order."""
     hosted_by_minimax = endpoint.flavour == "minimax"
     parameters: dict[str, Any] = {
         "model": endpoint.model,
@@ -43,7 +50,7 @@ def request_parameters(
     }
     if tools:
         parameters["tools"] = tools
-        if not hosted_by_minimax:  # its documentation has no `tool_choice`
+        if not hosted_by_minimax:  # not in its documentation
             parameters["tool_choice"] = tool_choice
     if max_tokens is not None:
         parameters["max_completion_tokens" if hosted_by_minimax else "max_tokens"] = max_tokens
@@ -52,10 +59,10 @@ def request_parameters(
         parameters["seed"] = sampling.seed
     if endpoint.flavour in _TEMPLATE_FLAVOURS:
         parameters |= {"top_k": sampling.top_k, "chat_template_kwargs": {"thinking_mode": thinking}}
-    elif hosted_by_minimax:  # it thinks as it sees fit, or not at all
+    elif hosted_by_minimax:  # it has no mode that always thinks
         parameters["thinking"] = {"type": "disabled" if thinking == "disabled" else "adaptive"}
     elif endpoint.flavour == "openrouter" and thinking == "disabled":
         parameters["reasoning"] = {"enabled": False}
-    if endpoint.reasoning_field == "reasoning_details":  # else it stands within the text
+    if endpoint.reasoning_field == "reasoning_details":  # otherwise the reasoning is part of the text
         parameters["reasoning_split"] = True
     return parameters

@@ -1,4 +1,4 @@
-"""What a turn costs: by the token at a hosted API, by the hour on GPUs of one's own."""
+"""Compute the cost of a turn: by tokens for a hosted API, by time for self-hosted GPUs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _SERVER_PRICE = re.compile(r"(?:([1-9][0-9]{0,4})x)?([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars: `prompt`, `cached` and `completion` for a million tokens, `hour` for an hour of a request's time.
+    """Prices in US dollars; reasoning is part of the completion.
 
-    `cached` is for prompt tokens that the server found in its cache; None: they cost what the others do. Reasoning is
-    part of the completion.
+    Attributes:
+        prompt: For a million prompt tokens.
+        completion: For a million completion tokens.
+        cached: For a million prompt tokens from the server's cache; None if they cost as much as others.
+        hour: For an hour of a request's time.
     """
 
     prompt: float = 0.0
@@ -28,7 +31,15 @@ class Prices:
     hour: float = 0.0
 
     def of(self, usage: Usage, seconds: float) -> float | None:
-        """The price of a turn that took so long; None where the tokens cost something and are not known."""
+        """Return the price of a turn in dollars.
+
+        Args:
+            usage: Token counts of the turn.
+            seconds: Duration of the turn.
+
+        Returns:
+            Dollars; None if tokens have a price but their number is unknown.
+        """
         by_time = self.hour * seconds / 3600
         if not (self.prompt or self.completion or self.cached):
             return by_time
@@ -40,14 +51,20 @@ class Prices:
 
 
 HOSTED = {"api.minimax.io": Prices(0.60, 2.40), "api.minimaxi.com": Prices(0.60, 2.40)}
-"""By host: MiniMax's list prices for M3 of June 2026, not the promotion's half. What a cached token costs there is not
-known to us, so it counts in full: a limit on money is reached too early rather than too late."""
+"""Prices by host: MiniMax's list prices for M3 of June 2026, without the promotion that halves them.
+
+The price of a cached token there is not known, so it counts in full. A limit on cost is therefore reached too
+early rather than too late.
+"""
 
 
 def listed_prices(model: Mapping[str, Any]) -> Prices | None:
-    """The prices in a model's entry of /v1/models, as OpenRouter has them: dollars for one token, as decimal strings.
+    """Read the prices from a model's entry of /v1/models, in OpenRouter's format.
 
-    None where there are none, or where they vary (OpenRouter's routers say -1).
+    OpenRouter gives dollars for one token, as decimal strings.
+
+    Returns:
+        The prices; None if there are none, or if they vary (OpenRouter's routers give -1).
     """
     listed = model.get("pricing")
     if not isinstance(listed, Mapping):
@@ -59,11 +76,16 @@ def listed_prices(model: Mapping[str, Any]) -> Prices | None:
 
 
 def server_price(text: str) -> Prices:
-    """The price of a server of one's own from `8x2.50` (GPUs, dollars for a GPU-hour) or `20` (dollars an hour).
+    """Parse the price of a self-hosted server.
 
-    A request's time is counted in full, also while the server works for others: an upper bound.
+    A request's time counts in full, even while the server also works for others. The result is therefore an
+    upper bound.
 
-    Raises ValueError for anything else.
+    Args:
+        text: `8x2.50` (number of GPUs, dollars per GPU-hour) or `20` (dollars per hour).
+
+    Raises:
+        ValueError: `text` has another form.
     """
     match = _SERVER_PRICE.fullmatch(text.strip())
     if match is None:

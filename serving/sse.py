@@ -1,4 +1,4 @@
-"""Server-sent events, from the bytes of a stream."""
+"""Parse server-sent events from the bytes of a stream."""
 
 import re
 
@@ -6,10 +6,11 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventReader:
-    """Puts the data of each event together from pieces of any size; names, ids and comments say nothing to us.
+    """Assemble the data of each event from pieces of any size; ignore names, ids and comments.
 
-    Lines end as the standard has it, and nowhere else: text in JSON may hold other separators that Python splits at.
-    An event without data is none. See https://html.spec.whatwg.org/multipage/server-sent-events.html.
+    Lines end only where the standard says, because text in JSON may contain other separators at which Python
+    splits. An event without data is ignored. See
+    https://html.spec.whatwg.org/multipage/server-sent-events.html.
     """
 
     def __init__(self) -> None:
@@ -17,7 +18,7 @@ class EventReader:
         self._data: list[bytes] = []
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes and return the data of the events they completed."""
+        """Take the next bytes; return the data of the events that they complete."""
         text = self._rest + piece if self._rest else piece
         # A carriage return at the end may be half of a line end.
         whole, held = (text[:-1], b"\r") if text.endswith(b"\r") else (text, b"")
@@ -26,7 +27,7 @@ class EventReader:
         return self._take(lines)
 
     def close(self) -> list[bytes]:
-        """The last event, if the stream ended without the empty line that should follow it."""
+        """Return the last event if the stream ended without the empty line that should follow it."""
         line, self._rest = self._rest.removesuffix(b"\r"), b""
         return self._take([line, b""])
 

@@ -1,36 +1,36 @@
-"""`<think>` at the start of an answer: how MiniMax's API writes reasoning when it does not split it off."""
+"""Handle `<think>` at the start of an answer: MiniMax's API writes reasoning there unless it is split off."""
 
 from m3agent.serving.arguments import NAMESPACE
 
 _OPEN, _CLOSE = "<think>", "</think>"
 _M3_OPEN, _M3_CLOSE = "<mm:think>", "</mm:think>"
 _INVOKE, _END_INVOKE = NAMESPACE + "<invoke", NAMESPACE + "</invoke>"
-# The tags stand on lines of their own, and a blank line follows.
+# Each tag is on a line of its own, and a blank line follows.
 _ENDINGS = ("\n" + _CLOSE, _CLOSE)
 _MOST_NEWLINES_AFTER = 2
 
 
 class LeadingThink:
-    """Rewrites a leading `<think>` block in M3's own tags; text that speaks of the tag later is not touched."""
+    """Rewrite a leading `<think>` block with M3's own tags; later occurrences of the tag stay as they are."""
 
     def __init__(self) -> None:
         self._pending = ""
         self._state = self._start
         self._newlines = 0
         self._in_call = False
-        self._last = ""  # of what was decided, where the first half of a call's tag may stand
+        self._last = ""  # end of the text already returned, which may hold the first half of a call's tag
 
     @property
     def over(self) -> bool:
-        """Whether all that follows is returned as it is."""
+        """Whether all further text is returned unchanged."""
         return self._state == self._as_it_is
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return what of it is decided."""
+        """Take the next piece; return the part that is decided."""
         return self._state(text) if text else ""
 
     def close(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         held, self._pending = self._pending, ""
         return held
 
@@ -57,7 +57,7 @@ class LeadingThink:
         text = self._pending + text
         self._pending = ""
         place = text.find(_CLOSE)
-        while place >= 0 and self._ends_in_call(text[:place]):  # a value that has the tag in it
+        while place >= 0 and self._ends_in_call(text[:place]):  # the tag is part of a call's value
             place = text.find(_CLOSE, place + 1)
         if place >= 0:
             self._state = self._after

@@ -1,4 +1,4 @@
-"""What a server's own tokenizer makes of a text, by the page `/tokenize` that vLLM and SGLang have beside /v1."""
+"""Tokenize text with the server's own tokenizer, by `/tokenize`, which vLLM and SGLang have beside /v1."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 async def count_tokens(
     client: openai.AsyncOpenAI, endpoint: Endpoint, text: str, api_key: str | None
 ) -> int | None:
-    """Tokens of a text; None where there is no answer."""
+    """Return the number of tokens of a text; None if the server gives none."""
     try:
         answer = await _tokenize(client, endpoint, {"prompt": text}, api_key)
     except ModelServerError:
-        return None  # it has no such page, or will not say
+        return None  # the server does not have this page, or refuses
     tokens, count = answer.get("tokens"), answer.get("count")
     count = count if isinstance(count, int) else len(tokens) if isinstance(tokens, list) else 0
     return count if count > 0 else None
@@ -28,9 +28,13 @@ async def count_tokens(
 async def token_ids(
     client: openai.AsyncOpenAI, endpoint: Endpoint, text: str, api_key: str | None
 ) -> list[int] | None:
-    """The ids of a text, no special tokens added; None where the answer has none.
+    """Return the token ids of a text, without special tokens.
 
-    Raises the errors of `m3agent.serving.errors`.
+    Returns:
+        The ids; None if the response has none.
+
+    Raises:
+        ModelServerError: One of the errors of `m3agent.serving.errors`.
     """
     parameters = {"prompt": text, "add_special_tokens": False}
     ids = (await _tokenize(client, endpoint, parameters, api_key)).get("tokens")
@@ -40,7 +44,7 @@ async def token_ids(
 async def _tokenize(
     client: openai.AsyncOpenAI, endpoint: Endpoint, parameters: dict[str, Any], api_key: str | None
 ) -> dict[str, Any]:
-    """The page's answer, empty where it is no JSON object."""
+    """Return the response of `/tokenize`; an empty dictionary if it is not a JSON object."""
     url = f"{endpoint.url.removesuffix('/v1')}/tokenize"
     try:
         answer = json.loads(await post(client, url, {"model": endpoint.model, **parameters}, api_key))

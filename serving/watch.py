@@ -1,4 +1,4 @@
-"""Ends waits that last too long, cheaply enough for every event of a stream."""
+"""Timeouts that are cheap enough for every event of a stream."""
 
 import asyncio
 import math
@@ -9,23 +9,30 @@ T = TypeVar("T")
 
 
 class Watch:
-    """Times the waits of one task, one after the other; `close` it at the end.
+    """Limit the waits of one task, one after the other; call `close` at the end.
 
-    One timer looks now and then whether the present wait has lasted too long: `asyncio.timeout` sets and drops one
-    for each wait, which for a stream's events costs a sixth of all that a turn costs us. `deadline` is an instant of
-    `time.monotonic()`, after which no wait is begun.
+    One timer checks from time to time whether the current wait has lasted too long. `asyncio.timeout` would
+    set and cancel a timer for each wait; for the events of a stream, that costs a sixth of the client's own
+    work per turn.
+
+    Args:
+        deadline: Time of `time.monotonic()` at which every wait ends; None for no deadline.
     """
 
     def __init__(self, deadline: float | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = math.inf if deadline is None else deadline
-        self._task: asyncio.Task[object] | None = None  # that waits
+        self._task: asyncio.Task[object] | None = None  # the waiting task, if any
         self._until = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._expired = False
 
     async def wait(self, step: Awaitable[T], seconds: float) -> T:
-        """The result of `step`; raises TimeoutError after `seconds` without it, or at the deadline."""
+        """Return the result of `step`.
+
+        Raises:
+            TimeoutError: No result came within `seconds`, or by the deadline.
+        """
         self._until = min(self._loop.time() + seconds, self._deadline)
         if self._timer is None or self._timer.when() > self._until:
             self._look_at(self._until)
@@ -37,9 +44,7 @@ class Watch:
                 return await step
             finally:
                 self._task = None
-                if (
-                    self._expired
-                ):  # in the very moment in which the step ended: the cancellation is on its way
+                if self._expired:  # timer and step ended together: let the pending cancellation arrive
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
             if self._expired and task.uncancel() <= asked:
@@ -52,7 +57,7 @@ class Watch:
         return self._loop.time() >= self._deadline
 
     def close(self) -> None:
-        """Drop the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -63,7 +68,7 @@ class Watch:
     def _look(self) -> None:
         self._timer = None
         if self._task is None:
-            return  # the next wait sets a timer of its own
+            return  # the next wait sets its own timer
         if self._loop.time() < self._until:
             self._look_at(self._until)
         else:

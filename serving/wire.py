@@ -1,24 +1,27 @@
-"""MiniMax M3's wire format: what the model writes, to and from reasoning, text and tool calls.
+"""Parse and write MiniMax M3's wire format: model output to and from reasoning, text and tool calls.
 
-The model writes `<mm:think>reasoning</mm:think>text` and then a block of calls whose every tag follows the
-namespace token `]<]minimax[>[`. Servers parse this too, and get it wrong in known ways, so everything that
-arrives as text is read again here. What is tolerated:
+The model writes `<mm:think>reasoning</mm:think>text` and then a block of calls. In that block, the namespace
+token `]<]minimax[>[` precedes every tag. Servers parse this format too, with known faults. So this module
+parses again everything that arrives as text. It tolerates:
 
 - around calls: a block that is not closed, not opened, opened twice, or opened without the namespace token;
   `<function_calls>` for `<tool_call>`; several blocks; one JSON object `{"name", "arguments"}` in a block;
-- in the tags of a call: white space, upper case, single quotes or none, a `<` left out of `<invoke name=`,
-  white space between namespace token and tag, a closing `</invoke>` without its namespace token;
-- in arguments: a parameter without its opening tag, without its closing tag, or with a misspelt one, either
-  tag without its namespace token, hyphens in names, all arguments as one JSON object (see `arguments`);
-- think tags that are missing, doubled or stray, calls written before `</mm:think>`, and reasoning between
-  `<think>` and `</think>` at the very start, as MiniMax's own API writes it unless told otherwise;
-- M2's `<invoke name="x"><parameter name="y">v</parameter></invoke>`, for tools that were offered.
+- in the tags of a call: white space, upper case, single quotes or no quotes, a missing `<` in `<invoke
+  name=`, white space between namespace token and tag, a closing `</invoke>` without its namespace token;
+- in arguments: a parameter without its opening tag, without its closing tag, or with a misspelt one; a tag
+  without its namespace token; hyphens in names; all arguments as one JSON object (see `arguments`);
+- think tags that are missing, doubled or stray; calls before `</mm:think>`; reasoning between `<think>` and
+  `</think>` at the very start, which is the default form of MiniMax's own API;
+- M2's `<invoke name="x"><parameter name="y">v</parameter></invoke>`, for tools that the request offered.
 
-A call without its `</invoke>` is never among the calls, and nothing that `close()` says completes one: what a
-prefix of the output yields, all of it yields too. Markup does not become text: a namespace token goes, and the
-tag right behind it. Text in a block, and after a call until a think tag, is dropped, as the model servers do.
-Text that itself contains markup (a namespace token, a think tag) is written with a backslash in it and read
-back without: see `arguments.escape`; text that M3 writes by itself is not touched.
+A call without its `</invoke>` is never among the finished calls, and no event of `close()` completes one. The
+calls that a prefix of the output yields are also calls of the whole output.
+
+Markup never becomes text: the parser removes a namespace token and the tag right behind it. Like the model
+servers, it drops text inside a block, and text between a call and the next think tag.
+
+If text itself contains markup (a namespace token or a think tag), the writer adds a backslash and the reader
+removes it: see `arguments.escape`. Text that M3 itself writes is not changed.
 """
 
 import html
@@ -46,7 +49,13 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call: the tool's name, its arguments as JSON values, and the markup it was read from."""
+    """A tool call.
+
+    Attributes:
+        name: Name of the tool.
+        arguments: The arguments as JSON values.
+        raw: The markup from which the call was read.
+    """
 
     name: str
     arguments: dict[str, Any]
@@ -65,33 +74,33 @@ class Parsed:
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """More reasoning."""
+    """The next piece of reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class TextDelta:
-    """More visible text."""
+    """The next piece of visible text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class TextWasReasoning:
-    """All text so far was reasoning: its closing tag came, the opening tag never did."""
+    """All text so far was reasoning: a closing think tag came without an opening one."""
 
 
 @dataclass(frozen=True)
 class CallFinished:
-    """A call was read up to its `</invoke>`."""
+    """A call was read completely, up to its `</invoke>`."""
 
     call: Call
 
 
 @dataclass(frozen=True)
 class CallPartial:
-    """A call that was never closed, with the parameters it had complete; comes only from `close()`."""
+    """A call that was never closed, with its complete parameters; only `close()` returns it."""
 
     call: Call
 
@@ -103,10 +112,12 @@ _BLOCK, _END_BLOCK = NAMESPACE + "<tool_call>", NAMESPACE + "</tool_call>"
 _INVOKE, _END_INVOKE = NAMESPACE + "<invoke", NAMESPACE + "</invoke>"
 _PLAIN_BLOCK, _PLAIN_END_BLOCK = "<minimax:tool_call>", "</minimax:tool_call>"
 _PLAIN_INVOKE, _PLAIN_END_INVOKE = "<invoke name=", "</invoke>"
-# Blocks without the namespace token; as prose may speak of these, they need a call right behind them.
+# Blocks without the namespace token. Prose may mention these tags, so they count only if a call follows
+# directly.
 _WRAPPERS = ("<tool_call>", "<function_calls>")
 _END_WRAPPERS = ("</tool_call>", "</function_calls>")
-# Prose is escaped as values are: `stem` followed by what would make it markup, or by a backslash, gets one.
+# Prose is escaped like values: a stem gets a backslash if the next characters would make it markup, or are a
+# backslash.
 _STEMS = (
     "<mm:think",
     "</mm:think",
@@ -119,11 +130,12 @@ _STEMS = (
 _ESCAPES = (ESCAPED, *(stem + "\\" for stem in _STEMS))
 _NEEDS_ESCAPE = re.compile(f"({'|'.join(_STEMS)})(?=>|\\\\| name=)")
 
-# A tag is looked for this far and no further, so that hostile output cannot hold back text without end.
+# Longest tag content that the parser searches, so that hostile output cannot make it hold back text forever.
 _INSIDE = "[^<>]{0,1000}"
 _SPACE = r"\s{0,20}"
-# What stands behind a namespace token: a tag of a call; any tag; the beginning of one. Every beginning of
-# what the first two match has to be matched by the third, or the outcome would depend on the chunks.
+# Text that may follow a namespace token: a tag of a call; any tag; the beginning of a tag. The third pattern
+# must match every beginning of a match of the first two. Otherwise the result would depend on how the text is
+# split into chunks.
 _STRUCTURE = re.compile(
     rf"(?:{_SPACE}<(?P<close>/?)(?P<tag>tool_call|invoke)(?P<attributes>(?:\s{_INSIDE}|/)?)"
     rf"|(?P<bare_close>/)(?P<bare_tag>tool_call|invoke)"
@@ -135,17 +147,17 @@ _TAG_ARRIVING = re.compile(
     rf"{_SPACE}(?:<[^<>]{{0,1100}}|/?[a-z_]{{0,9}}|invoke\s[^<>]{{0,1100}})?\Z", re.IGNORECASE
 )
 _CLOSING_TAG = re.compile(rf"{_SPACE}</")
-# The opening of a call in M2's form, and the first character of what is in it.
+# The opening tag of a call in M2's form, and the first character of the call's content.
 _PLAIN_HEADER = re.compile(rf"<invoke( name={_INSIDE})>(?={_SPACE}(\S))")
 _PLAIN_HEADER_ARRIVING = re.compile(rf"<invoke( name={_INSIDE})(?:>{_SPACE})?\Z")
 _CALL_BEHIND = re.compile(rf"{_SPACE}(?:{re.escape(NAMESPACE)}|{_PLAIN_INVOKE})")
 _NAME = re.compile(r"\sname\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|(\S+?)(?=\s|/?\Z))", re.IGNORECASE)
-# How much of an open call is looked at to see whether a parameter was closed last.
+# Number of characters at the end of an open call that are checked for a parameter's closing tag.
 _TAIL = 400
 
 
 class _Markers:
-    """A set of literal markers to look for in text that arrives in pieces."""
+    """A set of literal markers to find in text that arrives in pieces."""
 
     def __init__(self, *markers: str) -> None:
         self._pattern = re.compile("|".join(map(re.escape, markers)))
@@ -157,7 +169,7 @@ class _Markers:
         return self._pattern.search(text, start)
 
     def undecided(self, text: str, start: int) -> int:
-        """Where the end of `text` begins that more text could turn into a marker."""
+        """Return where the end of `text` begins that further text could turn into a marker."""
         for position in range(max(start, len(text) - self._longest), len(text)):
             if text[position] in self._first and text[position:] in self._prefixes:
                 return position
@@ -180,7 +192,7 @@ _PLAIN_BODY = _Markers(_PLAIN_END_INVOKE, _PLAIN_INVOKE, _PLAIN_END_BLOCK, _BLOC
 
 
 class _OpenCall:
-    """A call between its opening tag and its end; `plain` is M2's form, without namespace tokens."""
+    """A call whose opening tag was read, but not its end; `plain` is M2's form, without namespace tokens."""
 
     def __init__(self, header: str, name: str, coercer: Coercer, *, plain: bool, as_json: bool) -> None:
         self.plain = plain
@@ -189,15 +201,18 @@ class _OpenCall:
         self._name = name
         self._coercer = coercer
         self._as_json = as_json  # its arguments are one JSON object
-        self._quoted = 0  # open calls that a value quotes; -1 after an `</invoke>` without one
+        self._quoted = 0  # number of open calls that a value quotes; -1 after an `</invoke>` that closes none
         self._body: list[str] = []
 
     def add(self, text: str) -> None:
-        """Take more of what stands in the call."""
+        """Append text of the call."""
         self._body.append(text)
 
     def finished(self, end: str) -> Call | None:
-        """The call, closed by `end`; None if it has no name, or is plain and has a parameter not closed."""
+        """Return the call that `end` closes.
+
+        Return None if it has no name, or if it is plain and a parameter is not closed.
+        """
         body = "".join(self._body)
         if self.plain:
             arguments = read_plain_arguments(body, self._coercer)
@@ -208,13 +223,13 @@ class _OpenCall:
         return Call(self._name, arguments, f"{self._header}{body}{end}")
 
     def unclosed(self) -> Call:
-        """The call with the parameters that are complete."""
+        """Return the call with its complete parameters."""
         body = "".join(self._body)
         arguments = read_arguments(body, self._coercer, finished=False)
         return Call(self._name, arguments, f"{self._header}{body}")
 
     def takes_plain_end(self) -> bool:
-        """Whether an `</invoke>` that comes now closes this plain call; if not, it is text of a value."""
+        """Return whether the next `</invoke>` closes this plain call; otherwise it is text of a value."""
         if self._quoted > 0:
             self._quoted -= 1
             return False
@@ -224,7 +239,7 @@ class _OpenCall:
         return False
 
     def is_left_open_by(self, marker: str) -> bool:
-        """Whether a marker that comes now is the end of this plain call; if not, it is text of a value."""
+        """Return whether the next marker ends this plain call unclosed; otherwise it is text of a value."""
         tail = self._tail()
         if (
             marker == _INVOKE
@@ -237,7 +252,11 @@ class _OpenCall:
         return False
 
     def take_end_from_body(self) -> str:
-        """The `</invoke>` without namespace token that ends the body right behind a parameter, or nothing."""
+        """Cut an `</invoke>` without namespace token from the end of the body, if a parameter precedes it.
+
+        Returns:
+            The removed text, or an empty string.
+        """
         tail = self._tail().rstrip()
         parameters = tail.removesuffix(_PLAIN_END_INVOKE)
         if parameters == tail or not ends_with_closing_tag(parameters, self._coercer):
@@ -256,24 +275,27 @@ class _OpenCall:
             if size >= _TAIL:
                 break
         tail = "".join(reversed(pieces))
-        return tail if size < _TAIL or tail.strip() else "..."  # a blank end is not a blank whole
+        return tail if size < _TAIL or tail.strip() else "..."  # only the end is blank, not the whole body
 
 
 class StreamParser:
-    """Reads M3's wire text in pieces of any size; each piece is looked at once.
+    """Parse M3's wire text in pieces of any size; each piece is scanned once.
 
-    `tools` is the OpenAI tool list of the request; a bare `{"name", "parameters"}` per tool will do. With
-    `thinking_mode` "enabled" the prompt already ends inside the reasoning, so the output begins there.
+    Args:
+        tools: The tool list of the request in OpenAI's format; a bare `{"name", "parameters"}` per tool is
+            enough.
+        thinking_mode: With "enabled", the prompt already ends inside the reasoning, so the output begins
+            there.
     """
 
     def __init__(self, tools: Tools | None, thinking_mode: ThinkingMode = "adaptive") -> None:
         self._parameters = dict(_signatures(tools or ()))
-        self._pending = ""  # the end of the last piece, not yet decided upon
+        self._pending = ""  # end of the last piece, still undecided
         self._reasoning = thinking_mode == "enabled"
         self._leading = None if self._reasoning else LeadingThink()
         self._think_seen = False
         self._any_text = False
-        self._blank = True  # nothing but white space since the last think tag
+        self._blank = True  # only white space since the last think tag
         self._dropping = False  # inside a block of calls, or after one
         self._in_block = False
         self._block_text: list[str] | None = None  # in a block, until its first call
@@ -282,11 +304,11 @@ class StreamParser:
         self._unclosed: Call | None = None
 
     def reasoning_is_elsewhere(self) -> None:
-        """Say that reasoning came by another way, so a closing tag here does not end any."""
+        """Note that the server sent the reasoning separately: a closing think tag here ends no reasoning."""
         self._think_seen = True
 
     def feed(self, chunk: str) -> list[WireEvent]:
-        """Take the next piece of output and say what it completed."""
+        """Take the next piece of output; return the events that it completes."""
         if self._leading is not None:
             chunk = self._leading.feed(chunk)
             if self._leading.over:
@@ -304,13 +326,13 @@ class StreamParser:
                 position = self._plain_body(call, text, position, events)
             else:
                 position = self._call_body(call, text, position, events)
-            if call is self._call:  # it read all it could
+            if call is self._call:  # it has read all that is decidable
                 break
         self._pending = text[position:]
         return events
 
     def close(self) -> list[WireEvent]:
-        """Say that the output is over: what was held back comes out, an open call comes as partial."""
+        """End the output: return the text that was held back, and an open call as partial."""
         events = [] if self._leading is None else self._read(self._leading.close())
         rest, self._pending = self._pending, ""
         if self._call is not None:
@@ -326,16 +348,18 @@ class StreamParser:
             self._say(rest, events)
         elif rest.startswith(_INVOKE):
             self._unclosed = Call("", {}, rest)
-        elif "<" not in rest.removeprefix(NAMESPACE):  # else a tag, cut off
+        elif "<" not in rest.removeprefix(NAMESPACE):  # otherwise it is a tag that was cut off
             self._say(rest.removeprefix(NAMESPACE), events)
         if self._unclosed is not None:
             events.append(CallPartial(self._unclosed))
         return events
 
-    # Each of these three reads from `position`, appends its events, and returns up to where it is done with
-    # the text: at its end, where the rest must wait for more, or where a call is opened or closed.
+    # The next three methods read from `position` and append their events. They return the position up to
+    # which the text is processed: its end, or where the rest must wait for more text, or where a call is
+    # opened or closed.
 
     def _prose(self, text: str, position: int, events: list[WireEvent]) -> int:
+        """Read text and reasoning outside of calls."""
         while match := _PROSE.search(text, position):
             start, marker = match.start(), match[0]
             self._say(text[position:start], events)
@@ -373,6 +397,7 @@ class StreamParser:
         return undecided
 
     def _call_body(self, call: _OpenCall, text: str, position: int, events: list[WireEvent]) -> int:
+        """Read the body of an open call with namespace tokens."""
         start = position
         while match := _BODY.search(text, position):
             at, position = match.start(), match.end()
@@ -390,7 +415,7 @@ class StreamParser:
                 if end := call.take_end_from_body():
                     self._finish(call, end, events)
                     return at
-                # In a value that is not closed the end of the block is text; another call ends it.
+                # Inside an unclosed value, the end of the block is text. Another call ends the value.
                 if kind == "invoke" or not call.in_value:
                     self._leave_unclosed(call)
                     return at
@@ -400,6 +425,7 @@ class StreamParser:
         return undecided
 
     def _plain_body(self, call: _OpenCall, text: str, position: int, events: list[WireEvent]) -> int:
+        """Read the body of an open call in M2's form."""
         start = position
         while match := _PLAIN_BODY.search(text, position):
             at, position = match.start(), match.end()
@@ -429,7 +455,7 @@ class StreamParser:
             events.append(TextDelta(text))
 
     def _take_marker(self, marker: str, events: list[WireEvent]) -> None:
-        """Act on a marker that says all by itself."""
+        """Process a marker that needs no text behind it."""
         if marker in _ESCAPES:
             self._say(marker[:-1], events)
         elif marker == _THINK:
@@ -448,12 +474,12 @@ class StreamParser:
         self._leave_block()
         if not self._reasoning:
             self._reasoning = self._blank = True
-        elif not self._blank:  # a first one again is what `enabled` invites
+        elif not self._blank:  # in mode `enabled` the model may repeat the tag
             self._say(_THINK, events)
 
     def _close_think(self, events: list[WireEvent]) -> None:
         if not self._reasoning and not self._dropping and self._think_seen and not self._blank:
-            self._say(_END_THINK, events)  # visible text that speaks of the tag
+            self._say(_END_THINK, events)  # visible text that mentions the tag
             return
         if not self._reasoning and not self._think_seen and self._any_text:
             self._any_text = False
@@ -463,7 +489,7 @@ class StreamParser:
         self._leave_block()
 
     def _take_structure(self, structure: re.Match[str], raw: str, events: list[WireEvent]) -> bool:
-        """Act on a namespaced tag outside of calls; True if it opened one."""
+        """Process a namespaced tag outside of calls; return whether it opened a call."""
         kind, attributes = _structure(structure)
         if kind == "tool_call":
             self._open_block()
@@ -493,7 +519,7 @@ class StreamParser:
         self._block_text = None
 
     def _call_in_json(self, text: str) -> Call | None:
-        """The call of an offered tool that a block holds as one JSON object."""
+        """Return the call of an offered tool that a block contains as one JSON object, if any."""
         written = json_object(text) or {}
         name, arguments = written.get("name"), written.get("arguments")
         if isinstance(arguments, str):
@@ -503,7 +529,10 @@ class StreamParser:
         return None
 
     def _is_plain_call(self, name: str, first: str) -> bool:
-        """Without a block around it, M2's form is believed for known tools and outside of reasoning only."""
+        """Return whether a tag in M2's form opens a call.
+
+        Outside of a block it does so only for offered tools and outside of reasoning.
+        """
         return self._in_block or (not self._reasoning and name in self._parameters and first in "<{")
 
     def _open_call(self, header: str, name: str, *, plain: bool = False, as_json: bool = False) -> _OpenCall:
@@ -514,7 +543,7 @@ class StreamParser:
         return self._call
 
     def _finish(self, call: _OpenCall, end: str, events: list[WireEvent]) -> None:
-        """The open call is closed by `end`."""
+        """Close the open call with `end`."""
         self._call = None
         if finished := call.finished(end):
             events.append(CallFinished(finished))
@@ -523,13 +552,13 @@ class StreamParser:
             self._unclosed = call.unclosed()
 
     def _leave_unclosed(self, call: _OpenCall) -> None:
-        """Give up the open call; it is the partial one, unless another follows."""
+        """Abandon the open call; it becomes the partial call, unless another one follows."""
         self._call = None
         self._unclosed = call.unclosed()
 
 
 def _structure(match: re.Match[str] | None) -> tuple[str, str]:
-    """What a namespaced tag of a call is, `invoke`, `/invoke`, `tool_call` or `/tool_call`, and its attributes."""
+    """Return the kind of a call's tag (`invoke`, `/invoke`, `tool_call`, `/tool_call`) and its attributes."""
     if match is None:
         return "", ""
     if match["bare_attributes"]:
@@ -544,19 +573,19 @@ def _name(attributes: str) -> str:
 
 
 def _may_open_call(text: str, position: int) -> bool:
-    """Whether what is left of `text` may become a call right behind a wrapper."""
+    """Return whether the rest of `text` may become a call right behind a wrapper."""
     rest = text[position:].lstrip() if len(text) - position < 60 else "."
     return NAMESPACE.startswith(rest) or _PLAIN_INVOKE.startswith(rest)
 
 
 def parse(text: str, tools: Tools | None, thinking_mode: ThinkingMode = "adaptive") -> Parsed:
-    """Read one whole output of the model; never raises, whatever the text."""
+    """Parse one whole output of the model; never raises, whatever the text is."""
     parser = StreamParser(tools, thinking_mode)
     return collect([*parser.feed(text), *parser.close()])
 
 
 def collect(events: Iterable[WireEvent]) -> Parsed:
-    """Add up the events of one message."""
+    """Combine the events of one message."""
     reasoning: list[str] = []
     visible: list[str] = []
     calls: list[Call] = []
@@ -580,8 +609,8 @@ def collect(events: Iterable[WireEvent]) -> Parsed:
 def write(reasoning: str, text: str, calls: Sequence[Call]) -> str:
     """Write a message as M3 would; `parse` reads the same message back, in every thinking mode.
 
-    Arguments are JSON values. Their types survive where the tool's schema tells them apart: a string "5" for
-    a parameter that may be an integer or a string comes back as 5.
+    Arguments are JSON values. Their types survive only if the tool's schema determines them. Example: if a
+    parameter may be an integer or a string, the string "5" comes back as 5.
     """
     opening = f"{_THINK}{_escape_prose(reasoning)}" if reasoning else ""
     message = f"{opening}{_END_THINK}{_escape_prose(text)}"
@@ -599,7 +628,7 @@ def _escape_prose(text: str) -> str:
 
 
 def _signatures(tools: Tools) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
-    """The name and the parameter schema of each tool."""
+    """Yield the name and the parameter schema of each tool."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):

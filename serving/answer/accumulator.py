@@ -1,4 +1,4 @@
-"""From the pieces of one streamed answer, in any server's dialect, to the message they make."""
+"""Build the message from the chunks of one streamed answer, in any server's dialect."""
 
 import html
 import json
@@ -23,48 +23,52 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "sensitive": "content_filter",
 }
-# A server says these of an answer that it gave up on.
+# Finish reasons of an answer that the server aborted.
 BROKEN_REASONS = frozenset(
     {"abort", "error", "cancelled", "timeout", "timeout_error", "insufficient_system_resource"}
 )
-_NAMELESS = "unnamed"  # stands for the name of a call that came without one
+_NAMELESS = "unnamed"  # placeholder name of a call without a name
 
 _Entry: TypeAlias = ServerCall | wire.Call
 
 
 class Accumulator:
-    """Adds up the chunks of one answer.
+    """Combine the chunks of one answer.
 
-    Whatever the server left as text is read again by our own wire parser, its reasoning too: markup there
-    is a server's fault, not something to show. What a server sends twice, under two names, with every chunk
-    or once more at the end, counts once. `turn` numbers this answer, for calls that come without an id.
-    Without `calls_allowed` (`tool_choice: none`) calls are dropped.
+    Our own wire parser reads again everything that the server left as text, including the reasoning: markup
+    there is a fault of the server and must not be shown. Content that a server sends twice counts once,
+    whether it comes under two names, with every chunk, or again at the end.
+
+    Args:
+        tools: The tools of the request.
+        turn: Number of this answer, for the ids of calls that come without one.
+        calls_allowed: False for `tool_choice: none`; calls are then dropped.
     """
 
     def __init__(self, tools: wire.Tools, turn: int, *, calls_allowed: bool = True) -> None:
         self._turn = turn
         self._calls_allowed = calls_allowed
-        # What is sent: fields of reasoning, and content.
+        # What the server sends: fields of reasoning, and content.
         self._fields: dict[
             tuple[ReasoningField, object], Snapshots
-        ] = {}  # by name, and entry where it is a list
+        ] = {}  # key: name, and the entry if the field is a list
         self._same_reasoning = Mirrors()
         self._whole_content = Snapshots()
         self._pieces = CallPieces()
-        self._came: set[str] = set()  # in pieces, of reasoning, content and calls
-        # What it says.
+        self._came: set[str] = set()  # which of reasoning, content and calls came as deltas
+        # What the parsers make of it.
         self._thoughts = wire.StreamParser(tools, "enabled")
         self._content = wire.StreamParser(tools)
         self._same_thoughts = Mirrors()
         self._reasoning: list[str] = []
         self._text: list[str] = []
-        self._calls: list[tuple[str, _Entry]] = []  # with where each was found, in the order they began
+        self._calls: list[tuple[str, _Entry]] = []  # each with its channel, in the order of their beginnings
         self._partial: wire.Call | None = None
         self.finish_reason: str | None = None
         self.usage = Usage()
 
     def add(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        """Take the next chunk (the JSON of one event) and say what it brought."""
+        """Take the next chunk (the JSON of one event); return the deltas that it brings."""
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = read_usage(usage, self.usage)
         choice = first_choice(chunk.get("choices"))
@@ -76,20 +80,20 @@ class Accumulator:
         if isinstance(delta := choice.get("delta"), dict):
             deltas += self._take(delta, self._came)
         if isinstance(message := choice.get("message"), dict):
-            # A server that does not stream; or MiniMax, which repeats the streamed message at its end.
+            # The server does not stream, or it is MiniMax's, which repeats the whole message at the end.
             deltas += self._take(message, set(), known=frozenset(self._came))
         return deltas
 
     @property
     def reasoning_field(self) -> ReasoningField | None:
-        """The name under which the server sends reasoning, details before text; None while it has sent none."""
+        """The key under which the server sends reasoning, details before text; None if it sent none yet."""
         names: list[ReasoningField] = [name for name, _ in self._fields]
         if "reasoning_details" in names:
             return "reasoning_details"
         return names[0] if names else None
 
     def close(self) -> list[Delta]:
-        """Say that the stream is over; what was held back to see how it goes on comes out."""
+        """End the stream; return deltas for the text that was held back as undecided."""
         deltas: list[Delta] = []
         for (name, _), whole in self._fields.items():
             deltas += self._take_reasoning(name, whole.close())
@@ -101,11 +105,15 @@ class Accumulator:
         )
 
     def finish(self, token_limit_reached: bool) -> tuple[AssistantMessage, FinishReason]:
-        """The message and why it ended; call it after `close()`, when a finish reason came.
+        """Return the message and why it ended; call this after `close()`, if a finish reason came.
 
-        A call that the limit (or a filter) cut is left out. The last call that a server parsed counts as cut
-        even if its arguments are valid JSON: servers close them as well as they can. `token_limit_reached`
-        unmasks an answer that was cut and labelled otherwise all the same.
+        A call that the token limit (or a filter) cut is left out. Then the last call that a server parsed
+        counts as cut even if its arguments are valid JSON, because servers complete cut JSON as well as they
+        can.
+
+        Args:
+            token_limit_reached: Whether the token counts show that the answer was cut; this overrides another
+                finish reason.
         """
         reason = _FINISH_REASONS.get(self.finish_reason or "", "stop")
         if token_limit_reached and reason in ("stop", "tool_calls"):
@@ -125,14 +133,20 @@ class Accumulator:
         return message, reason
 
     def _ends(self, reason: str) -> None:
-        """Note why the answer ended; that it was cut or given up is not undone by a later chunk."""
+        """Record why the answer ended; a later chunk cannot undo that it was cut or aborted."""
         if self.finish_reason not in BROKEN_REASONS and (
             reason in BROKEN_REASONS or _FINISH_REASONS.get(self.finish_reason or "") != "length"
         ):
             self.finish_reason = reason
 
     def _take(self, part: Mapping[str, Any], came: set[str], known: Collection[str] = ()) -> list[Delta]:
-        """Take a delta, and note in `came` what it brings; or a whole message, less what is `known` from deltas."""
+        """Process a delta or a whole message.
+
+        Args:
+            part: The delta or message.
+            came: Set to which the kinds of content in `part` are added.
+            known: Kinds of content to skip in a whole message, because deltas brought them already.
+        """
         deltas: list[Delta] = []
         if "reasoning" not in known:
             for name, entry, piece in reasoning_pieces(part):
@@ -189,9 +203,12 @@ class Accumulator:
         return [Delta("call", call.name)]
 
     def _without_doubles(self) -> Iterator[tuple[str, _Entry]]:
-        """Each call once, with its id; of one that was parsed and leaked as well, the markup's words count."""
+        """Yield each call once, with its id.
+
+        If a call was parsed by the server and also leaked as markup, the markup's arguments count.
+        """
         leaked = self._leaked()
-        parsed: dict[int, ServerCall] = {}  # by what was leaked of it
+        parsed: dict[int, ServerCall] = {}  # key: id of the leaked call
         for _, entry in self._calls:
             if leaked and isinstance(entry, ServerCall):
                 same = leaked.get(_likeness(entry.name, entry.arguments()[0]))
@@ -209,9 +226,10 @@ class Accumulator:
                 yield entry.id, entry
 
     def _leaked(self) -> dict[str, list[wire.Call]]:
-        """The calls in markup, equal ones together.
+        """Return the calls in markup, grouped by equality.
 
-        There are as many as the reasoning or the content has of them, for one may mirror the other.
+        Reasoning and content may mirror each other, so the larger number of equal calls in one of them
+        counts.
         """
         most: dict[str, list[wire.Call]] = {}
         for channel in ("reasoning", "content"):
@@ -235,7 +253,7 @@ class Accumulator:
         return ToolCall(identity, entry.name, arguments, entry.text, problem)
 
     def _is_missing(self, name: str, calls: list[ToolCall]) -> bool:
-        """Whether a call that was never closed in the markup is not there in a server's reading either."""
+        """Return whether an unclosed call in the markup is also missing among the server's parsed calls."""
         parsed = any(isinstance(entry, ServerCall) for _, entry in self._calls)
         return bool(name) and not (parsed and name in {call.name for call in calls})
 
@@ -245,7 +263,7 @@ class Accumulator:
 
 
 def _unique(calls: list[ToolCall], turn: int) -> tuple[ToolCall, ...]:
-    """The calls with ids that differ, so that every result finds its call."""
+    """Make the ids of the calls unique, so that every result can be assigned to its call."""
     taken: set[str] = set()
     result: list[ToolCall] = []
     for number, call in enumerate(calls):
@@ -262,7 +280,10 @@ def _unique(calls: list[ToolCall], turn: int) -> tuple[ToolCall, ...]:
 
 
 def _likeness(name: str, arguments: Mapping[str, Any] | None) -> str:
-    """Equal for two readings of one call: readers differ in types, entities and white space at the ends."""
+    """Return a key that is equal for two readings of one call.
+
+    Readers differ in types, in entities and in white space at the ends.
+    """
 
     def plain(value: object) -> object:
         match value:

@@ -1,9 +1,9 @@
-"""Errors of MiniMax's own API, which come with HTTP's status 200."""
+"""Parse errors of MiniMax's own API, which come with HTTP status 200."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# The API's codes and HTTP's for the same; MiniMax's list of error codes says which are worth another try.
+# Codes of the API and the equivalent HTTP status. MiniMax's list of error codes says which are worth a retry.
 _STATUSES = {
     1001: 408,  # timeout
     1002: 429,  # rate limit
@@ -20,9 +20,9 @@ _STATUSES = {
 
 
 def hosted_error(answer: Mapping[str, Any]) -> tuple[int, str] | None:
-    """The error in a chunk or a whole answer: HTTP's status for it and the server's words.
+    """Return the error in a chunk or a whole answer: its HTTP status and the server's message.
 
-    None if there is none. A code that is not known is a fault of the server, 500.
+    Return None if there is no error. An unknown code counts as a server fault, status 500.
     """
     said = answer.get("base_resp")
     code = said.get("status_code") if isinstance(said, Mapping) else None

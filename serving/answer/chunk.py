@@ -1,4 +1,4 @@
-"""Where a chunk of a chat completion holds what, in each server's dialect."""
+"""Read the parts of a chat completion chunk, in each server's dialect."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,12 +10,12 @@ _DETAILS: ReasoningField = "reasoning_details"
 
 
 def content_of(part: Mapping[str, Any]) -> str:
-    """The text of a delta or message; a refusal is what the model says, too."""
+    """Return the text of a delta or message; a refusal counts as text."""
     return _plain_text(part.get("content")) or _plain_text(part.get("refusal"))
 
 
 def first_choice(choices: object) -> Mapping[str, Any] | None:
-    """The choice numbered 0, or the first one without a number; one is all we ask for."""
+    """Return the choice numbered 0, or the first one without a number; requests ask for only one."""
     for choice in choices if isinstance(choices, list) else []:
         if isinstance(choice, dict) and choice.get("index") in (0, None):
             return choice
@@ -23,7 +23,7 @@ def first_choice(choices: object) -> Mapping[str, Any] | None:
 
 
 def reasoning_pieces(part: Mapping[str, Any]) -> Iterator[tuple[ReasoningField, object, str]]:
-    """Reasoning under each of its names: the name, the number of the entry where it is a list, and a piece."""
+    """Yield each piece of reasoning: the field's name, the number of the list entry or None, and the text."""
     for name in _TEXT_FIELDS:
         if isinstance(text := part.get(name), str) and text:
             yield name, None, text
@@ -45,10 +45,11 @@ def _plain_text(content: object) -> str:
 
 
 def call_pieces(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The pieces of calls as the server parsed them."""
+    """Yield the pieces of calls as the server parsed them."""
     pieces = part.get("tool_calls")
     for piece in pieces if isinstance(pieces, list) else []:
         if isinstance(piece, dict):
             yield piece
-    if not pieces and isinstance(only := part.get("function_call"), dict):  # before there were several
+    # OpenAI's older format has one call at most.
+    if not pieces and isinstance(only := part.get("function_call"), dict):
         yield {"index": 0, "function": only}

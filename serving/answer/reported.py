@@ -1,4 +1,4 @@
-"""Errors that come in place of an answer, or within one that began well, and answers that did not stream."""
+"""Handle errors inside an answer or in its place, and answers that did not stream."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,10 @@ from m3agent.serving.http import redact, refusal, reported
 
 
 def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) -> None:
-    """Raise the error that an event or an answer reports, in OpenAI's form, vLLM's older one, or MiniMax's."""
+    """Raise the error that an event or an answer reports, if any.
+
+    The report may be in OpenAI's form, vLLM's older form, or MiniMax's.
+    """
     if error := answer.get("error"):
         raise reported(error, host, api_key)
     if found := hosted_error(answer):
@@ -21,7 +24,18 @@ def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) ->
 
 
 def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapping[str, Any]:
-    """The answer of a server that does not stream, as one chunk."""
+    """Return the answer of a server that does not stream, as one chunk.
+
+    Args:
+        body: The body of the response.
+        kind: Its content type.
+        host: Host of the server, for errors.
+        api_key: Key to remove from errors.
+
+    Raises:
+        EndpointRefused: The body is not a chat completion.
+        ModelServerError: The body reports an error.
+    """
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,21 +1,24 @@
-"""Text that a server sends more than once: all of it so far with every piece, or under several names."""
+"""Remove repetitions: a server may resend the whole text with every piece, or send it under several names."""
 
 import io
 
-# Letters, each counted once, in a text that begins again: from so many on that is no chance. Words are not written
-# twice without a space between them, but lines of dashes, "haha" and blank lines are.
+# Number of different letters from which a repeated beginning is no coincidence. Texts rarely repeat words
+# without a space between them, but they do repeat dashes, "haha" and blank lines.
 _TELLING_LETTERS = 3
-# A field whose first so many characters were those of another repeats it, whatever it says later.
+# If the first characters of two fields, this many, are equal, one field repeats the other, whatever follows.
 _MIRROR = 40
 
 
 class Snapshots:
-    """One text that comes in pieces, of which each is either what is new or all there is so far.
+    """One text that comes in pieces; each piece is either new text or the whole text so far.
 
-    MiniMax documents the latter for its own API and users see the former, so each piece tells by itself: one
-    that begins with the whole text before it restates it. Where that may be chance ("a", then "and") the piece is
-    held back until the next one tells. `items` says that the pieces are those of a list's entry, which a server
-    may send again as it is; a piece of plain text that equals the only one before is believed to be new.
+    MiniMax documents whole texts for its own API, but users see new text. So each piece is classified by
+    itself: a piece that begins with the whole earlier text restates it. If that may be coincidence ("a", then
+    "and"), the piece is held back until the next one decides.
+
+    Args:
+        items: Whether the pieces belong to an entry of a list, which a server may resend unchanged. Without
+            it, a piece that equals the only earlier piece is assumed to be new.
     """
 
     def __init__(self, *, items: bool = False) -> None:
@@ -26,7 +29,7 @@ class Snapshots:
         self._held: list[str] = []
 
     def add(self, piece: str) -> str:
-        """Take the next piece and return what it adds."""
+        """Take the next piece; return the text that it adds."""
         if not piece:
             return ""
         if self._held:
@@ -40,12 +43,12 @@ class Snapshots:
         return self._append(piece[self._length :])
 
     def close(self) -> str:
-        """What was held back: nothing followed that made it a repetition."""
+        """Return the text that was held back: no later piece showed that it is a repetition."""
         held, self._held = "".join(self._held), []
         return self._append(held)
 
     def _restates(self, piece: str) -> bool:
-        if len(piece) < self._length:  # nearly always, and cheap
+        if len(piece) < self._length:  # the usual case, and a cheap check
             return False
         return piece.startswith("".join(self._parts))
 
@@ -53,7 +56,7 @@ class Snapshots:
         last = self._held[-1]
         if not piece.startswith(last):
             return self.close() + self.add(piece)
-        telling = _letters(last) + (len(last) > self._length)  # it grew before, which tells, too
+        telling = _letters(last) + (len(last) > self._length)  # it grew before, which is also evidence
         if len(piece) > len(last) and telling >= _TELLING_LETTERS:
             self._held = []
             return self._append(piece[self._length :])
@@ -68,20 +71,20 @@ class Snapshots:
 
 
 class Mirrors:
-    """One text that several fields may carry side by side, each at its own pace."""
+    """One text that several fields may carry in parallel, each at its own pace."""
 
     def __init__(self) -> None:
         self._text = io.StringIO()
         self._length = 0
-        self._read: dict[str, int] = {}  # how far each field has repeated the text
-        self._apart: set[str] = set()  # fields that say something of their own
+        self._read: dict[str, int] = {}  # characters of the text that each field has repeated
+        self._apart: set[str] = set()  # fields with text of their own
 
     def add(self, field: str, piece: str) -> str:
-        """Take the next piece of a field and return what no field has said yet."""
+        """Take the next piece of a field; return the text that no field has brought yet."""
         if field in self._apart:
             return self._append(piece)
         start = self._read.get(field, 0)
-        if start == self._length:  # the field that leads, nearly always
+        if start == self._length:  # the leading field: the usual case
             self._read[field] = start + len(piece)
             return self._append(piece)
         known = self._between(start, start + len(piece))

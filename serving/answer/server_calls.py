@@ -1,4 +1,4 @@
-"""Tool calls as a server parsed them, put together from the pieces it streams."""
+"""Assemble tool calls from the pieces that a server parsed and streamed."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,20 +10,21 @@ from typing import Any, NoReturn
 class ServerCall:
     """A call that grows piece by piece.
 
-    Some servers send a piece that begins again: all of the arguments so far, or `{}` until they come. So does a
-    nested object, in pieces, so which of the two it was is told by which of the two is JSON.
+    Some servers send a piece that restarts the arguments: all of them so far, or `{}` until they come. The
+    pieces of a nested object can look the same. So the reading that is valid JSON decides which of the two it
+    was.
     """
 
     id: str = ""
     name: str = ""
     shown: bool = False
-    """Whether its name was shown to those who watch."""
+    """Whether the call's name was already sent to display."""
     _pieces: list[str] = field(default_factory=list)
-    _begun: int = 0  # the piece that began again last
-    _length: int = 0  # since then
+    _begun: int = 0  # index of the last piece that restarted
+    _length: int = 0  # characters since then
 
     def add(self, arguments: object) -> None:
-        """Take a piece of the arguments; some servers send the object itself."""
+        """Add a piece of the arguments; some servers send the object itself."""
         piece = "" if arguments is None else _text(arguments)
         if not piece:
             return
@@ -34,20 +35,20 @@ class ServerCall:
 
     @property
     def text(self) -> str:
-        """The arguments as they were sent."""
+        """The arguments as text, as the server sent them."""
         return next((text for text in self._readings() if _object(text)[0] is not None), self._latest())
 
     def arguments(self) -> tuple[dict[str, Any] | None, str | None]:
-        """The arguments as an object, or None and why they are not one."""
+        """Return the arguments as an object, or None and the reason why they are not one."""
         return _object(self.text)
 
     def restates(self, piece: str) -> bool:
-        """Whether a piece repeats what there is of the arguments."""
+        """Return whether a piece repeats the arguments so far."""
         return piece.startswith(self._latest())
 
     def is_whole(self) -> bool:
-        """Whether the arguments are complete, and more than the `{}` that stands in until they come."""
-        if not self._pieces or not self._pieces[-1].rstrip().endswith("}"):  # cheap, for nearly all pieces
+        """Return whether the arguments are complete, and more than the placeholder `{}`."""
+        if not self._pieces or not self._pieces[-1].rstrip().endswith("}"):  # cheap check for most pieces
             return False
         return bool(self.arguments()[0])
 
@@ -67,14 +68,14 @@ class ServerCall:
 
 
 class CallPieces:
-    """Finds the call that each piece belongs to, with servers that number their calls badly or not at all."""
+    """Assign each piece to its call; servers may number their calls badly or not at all."""
 
     def __init__(self) -> None:
         self._calls: list[ServerCall] = []
         self._numbered: dict[int, ServerCall] = {}
 
     def take(self, piece: Mapping[str, Any]) -> tuple[ServerCall, bool]:
-        """Add a piece to its call; returns the call, and whether this piece began it."""
+        """Add a piece to its call; return the call, and whether this piece began it."""
         given = piece.get("function")
         function: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         identity, name = _word(piece.get("id")), _word(function.get("name"))
@@ -103,12 +104,12 @@ class CallPieces:
 
 
 def _is_another(call: ServerCall, identity: str, name: str, arguments: object) -> bool:
-    """Whether a piece that claims a known call's number or id begins a call of its own."""
+    """Return whether a piece with the number or id of a known call begins another call."""
     text = "" if arguments is None else _text(arguments)
     opens = text.lstrip().startswith("{")
     if name and call.name:
         if text and not opens:
-            return False  # goes on with the arguments, under whatever name and id
+            return False  # continues the arguments, whatever its name and id
         if name != call.name or (identity and call.id and identity != call.id):
             return True
     return opens and call.is_whole() and not call.restates(text)
@@ -133,5 +134,5 @@ def _word(value: object) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    # Python reads NaN and Infinity, but no other JSON parser takes them back in the history.
+    # Python reads NaN and Infinity, but other JSON parsers would reject them in the history.
     raise ValueError(f"{constant} is not JSON")

@@ -1,4 +1,4 @@
-"""Token counts as servers report them, under whatever names."""
+"""Read token counts, which servers report under different names."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -6,8 +6,8 @@ from typing import Any
 
 from m3agent.serving.chat import Usage
 
-# Where each count may stand: OpenAI's place first (vLLM, SGLang, TensorRT-LLM, Dynamo, OpenRouter, MiniMax),
-# then other dialects, which proxies pass on.
+# Where each count may be: OpenAI's place first (vLLM, SGLang, TensorRT-LLM, Dynamo, OpenRouter, MiniMax),
+# then other dialects that proxies pass on.
 _PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
     "prompt": (("prompt_tokens",), ("input_tokens",)),
     "cached": (
@@ -27,9 +27,9 @@ _PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 def read_usage(reported: Mapping[str, Any], before: Usage = Usage()) -> Usage:  # noqa: B008 it is frozen
-    """The counts in a `usage` object; what it leaves open stays as `before` had it.
+    """Read the counts in a `usage` object; counts that it lacks keep their value in `before`.
 
-    A server that reports with every chunk counts from the start each time, so the last word counts.
+    Some servers report with every chunk and count from the start each time, so the last report counts.
     """
     known = {count.name: next(_counts(reported, count.name), None) for count in fields(Usage)}
     return Usage(**{name: getattr(before, name) if value is None else value for name, value in known.items()})
