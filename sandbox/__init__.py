@@ -1,5 +1,5 @@
-"""Where tool calls run: an isolated machine with the work tree in it.
+"""Run tool calls in an isolated machine that contains the work tree; independent of the agent.
 
-`open_sandbox` (in `m3agent.sandbox.open`) starts one; `m3agent.sandbox.base.Sandbox` is its contract; the
-errors are in `m3agent.sandbox.errors`. Nothing in this package knows the agent.
+`open_sandbox` (in `m3agent.sandbox.open`) starts a sandbox. Its contract is `m3agent.sandbox.base.Sandbox`;
+the errors are in `m3agent.sandbox.errors`.
 """

@@ -1,7 +1,7 @@
-"""Which hosts a sandbox with a network may reach: what the user lists, and never an address inside.
+"""Decide which hosts a sandbox with a network may reach: those that the user lists, never a private address.
 
-Syntax of an entry: `example.org`, `*.example.org` (every name below it, not itself), `192.0.2.1`, `[2001:db8::1]`,
-each with or without `:port`. Without one the ports are 443 and 80.
+An entry is `example.org`, `*.example.org` (every name below it, not itself), `192.0.2.1` or `[2001:db8::1]`,
+each with or without `:port`. Without a port, the entry allows 443 and 80.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
 NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._*-]+)(?::([0-9]{1,5}))?", re.ASCII)
 
-# IANA's special-purpose address registries (RFC 6890 and later entries), with multicast and the reserved class E.
-# Written out, since what the standard library calls global differs between versions of Python.
+# IANA's special-purpose address registries (RFC 6890 and later entries), with multicast and the reserved
+# class E. They are written out here because the standard library's definition of "global" differs between
+# versions of Python.
 INSIDE_V4 = tuple(
     ipaddress.IPv4Network(net)
     for net in (
@@ -46,31 +47,37 @@ INSIDE_V4 = tuple(
 METADATA_V4 = (ipaddress.IPv4Address("168.63.129.16"),)  # Azure's platform service, on a public address
 UNICAST_V6 = ipaddress.IPv6Network(
     "2000::/3"
-)  # all that is given out; loopback, private and link-local lie outside
+)  # the addresses in public use; loopback, private and link-local addresses are outside
 INSIDE_V6 = tuple(
     ipaddress.IPv6Network(net)
     for net in (
-        "2001::/23",  # protocol assignments, Teredo (an IPv4 address in disguise) among them
+        "2001::/23",  # protocol assignments, among them Teredo (which embeds an IPv4 address)
         "2001:db8::/32",
-        "2002::/16",  # 6to4, likewise
+        "2002::/16",  # 6to4, which embeds an IPv4 address too
         "2620:4f:8000::/48",
         "3fff::/20",
     )
 )
 MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # what a network with IPv6 only makes of an IPv4 address
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # how an IPv6-only network writes an IPv4 address
 
 
 @dataclass(frozen=True)
 class AllowedHost:
-    """One entry of the list. host: lower case, an address in its usual form; below: `*.host` was written."""
+    """One entry of the list.
+
+    Attributes:
+        host: The name in lower case, or the address in its canonical form.
+        below: Whether the entry is `*.host`, which covers every name below the host.
+        ports: The allowed ports.
+    """
 
     host: str
     below: bool
     ports: frozenset[int]
 
     def allows(self, host: str, port: int) -> bool:
-        """Whether a host, as `normal_host` writes it, may be reached at a port by this entry."""
+        """Return whether this entry allows a port of a host; `normal_host` gives the host's form."""
         fits = host.endswith(f".{self.host}") if self.below else host == self.host
         return fits and port in self.ports
 
@@ -80,21 +87,25 @@ class AllowedHost:
 
 
 def parse_hosts(text: str) -> tuple[AllowedHost, ...]:
-    """The entries of a list separated by commas; an empty one opens nothing.
+    """Parse a list separated by commas; an empty list allows nothing.
 
     Raises:
-        ValueError: an entry is no host, or is one that is never opened; a sentence says which and why.
+        ValueError: An entry is not a host, or is one that is never allowed; the text says which and why.
     """
     return tuple(parse_host(entry) for entry in split_list(text))
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The entries of a list separated by commas, as they were written."""
+    """Split a list at its commas; return the entries as written."""
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
 
 
 def parse_host(entry: str) -> AllowedHost:
-    """One entry; raises ValueError with a sentence."""
+    """Parse one entry.
+
+    Raises:
+        ValueError: It is not a host, or is one that is never allowed; the text is a sentence.
+    """
     if entry.startswith("*") and not entry.startswith("*."):
         raise ValueError(f"{entry!r} would open too much: name the hosts, or write *.example.org")
     below = entry.startswith("*.")
@@ -120,12 +131,16 @@ def parse_host(entry: str) -> AllowedHost:
 
 
 def describe(hosts: Iterable[AllowedHost]) -> str:
-    """The list as a note for people."""
+    """Return a sentence about the list for the user."""
     return f"the sandbox may reach {' '.join(str(host) for host in hosts)} through a proxy, and nothing else"
 
 
 def split_authority(text: str) -> tuple[str, int | None]:
-    """`host` or `host:port` as (normal host, port or None); raises ValueError for anything else."""
+    """Split `host` or `host:port` into the normalised host and the port, or None.
+
+    Raises:
+        ValueError: `text` has another form.
+    """
     match = AUTHORITY.fullmatch(text)
     if match is None:
         raise ValueError("not a host")
@@ -136,14 +151,15 @@ def split_authority(text: str) -> tuple[str, int | None]:
 
 
 def normal_host(text: str) -> str:
-    """A host as it is compared: a name in lower case without the last dot, an address in its usual form.
+    """Normalise a host for comparison.
 
-    An IPv6 address stands in brackets, in `text` only. An IPv4 address counts only as four decimal numbers; in the
-    other notations that the C library understands (`127.1`, `0x7f000001`, `2130706433`, `0177.0.0.1`) it is refused,
-    and so is whatever ends in a number, as browsers do (the WHATWG's URL standard).
+    A name becomes lower case without the last dot; an address gets its canonical form. In `text`, an IPv6
+    address must be in brackets; the result has none. An IPv4 address counts only as four decimal numbers.
+    Other notations of the C library (`127.1`, `0x7f000001`, `2130706433`, `0177.0.0.1`) are refused. Any
+    other name that ends in a number is refused too, as in browsers (the WHATWG's URL standard).
 
     Raises:
-        ValueError: neither a name nor an address.
+        ValueError: `text` is neither a name nor an address.
     """
     if text.startswith("["):
         return str(ipaddress.IPv6Address(text[1:-1]))
@@ -157,15 +173,16 @@ def normal_host(text: str) -> str:
 
 
 def as_address(host: str) -> str | None:
-    """A normal host if it is an address, None if it is a name."""
+    """Return a normalised host if it is an address, None if it is a name."""
     return host if ":" in host or host.rpartition(".")[2].isdigit() else None
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the open internet, whichever way it is written.
+    """Return whether an address belongs to the public internet, in whatever notation.
 
-    No: private, loopback, link-local, shared (100.64/10), multicast, reserved, documentation, clouds' metadata, and
-    IPv6 forms of these; 6to4 and Teredo never, an IPv4-mapped or NAT64 address as the IPv4 address in it.
+    These do not: private, loopback, link-local, shared (100.64/10), multicast, reserved and documentation
+    addresses, cloud metadata addresses, and their IPv6 forms. 6to4 and Teredo addresses never count as
+    public. An IPv4-mapped or NAT64 address counts as the IPv4 address in it.
     """
     try:
         ip = ipaddress.ip_address(address)
@@ -181,16 +198,19 @@ def is_public(address: str) -> bool:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is this machine's: services that trust it may listen there, public as it is."""
+    """Return whether an address belongs to this machine.
+
+    Even if it is public, services that trust this machine may listen there.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.bind((address, 0))  # works for own addresses only; nothing is sent
+            probe.bind((address, 0))  # succeeds only for addresses of this machine; nothing is sent
         except OSError:
             return False
     return True
 
 
 def may_reach(address: str) -> bool:
-    """Whether a proxy connects to an address at all: a public one, and not this machine's."""
+    """Return whether the proxy may connect to an address: a public one that is not this machine's."""
     return is_public(address) and not is_own(address)

@@ -1,7 +1,7 @@
-"""The contract of a sandbox, and the part of it that every backend shares.
+"""Define the contract of a sandbox, and implement the part that all backends share.
 
-A backend is a `Machine`: it starts the supervisor somewhere and hands over a channel to it. All else (commands,
-files, checkpoints, the patch) is the same everywhere and lives in `Sandbox`.
+A backend is a `Machine`: it starts the supervisor in isolation and returns a channel to it. Everything else
+(commands, files, checkpoints, the patch) is the same for all backends and is in `Sandbox`.
 """
 
 from __future__ import annotations
@@ -24,34 +24,45 @@ from m3agent.sandbox.toolbox import BYTECODE, PROBE, WANTED_MODULES, module_file
 from m3agent.sandbox.workspace import MOST_BYTES, MOST_FILES, Patch, TreeId, Workspace, inside_git
 
 ROOT = "/ws"
-"""Where the work tree is inside every sandbox."""
+"""Path of the work tree inside every sandbox."""
 BESIDE = "/opt/m3agent-beside.tar"
-"""Where an image may keep files for the work tree that are no part of the work: what building it made there, such as
-metadata and compiled modules. What becomes of them is in no patch."""
-EQUIPPED = "M3AGENT_EQUIPPED"
-"""Set by an image that has what running tests takes, also where that is in the work tree, which is not there yet when a
-sandbox looks."""
-TOOLBOX = "/opt/m3agent"
-"""Where what the image lacks (pytest) is laid down inside the sandbox."""
+"""Archive in which an image may keep files for the work tree that are not part of the work.
 
-KEEP = 32 << 10  # bytes kept of the head and of the tail of each output stream
-GRACE = 1.0  # seconds between SIGTERM and SIGKILL when a command is over its time
-SLACK = 5.0  # seconds the supervisor may be late before the host kills the whole sandbox
-PUT_BATCH = 1 << 20  # bytes of files sent in one frame, more only for a larger file
-PUT_AHEAD = 8  # such frames sent before the first is answered
-PUT_TIMEOUT = 120.0  # seconds for a frame's files to be written
-FEW_INODES = 4096  # files that the toolbox and /dev/shm may hold each
-BYTES_PER_INODE = 8192  # of a file system, for each file that it may hold
-INODE_COST = 1024  # bytes of kernel memory that a tmpfs takes for an empty file: its inode and its name
-START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor's greeting
+They come from building the image: for example metadata and compiled modules. Changes to them are never part
+of a patch.
+"""
+EQUIPPED = "M3AGENT_EQUIPPED"
+"""Environment variable that an image sets if it contains everything that running tests needs.
+
+The probe for modules cannot always see that: some of them may be in the work tree, which is not there yet at
+that time.
+"""
+TOOLBOX = "/opt/m3agent"
+"""Folder inside the sandbox for the modules that the image lacks (pytest)."""
+
+KEEP = 32 << 10  # bytes kept of the head, and of the tail, of each output stream
+GRACE = 1.0  # seconds between SIGTERM and SIGKILL after a command's timeout
+SLACK = 5.0  # seconds that the supervisor may be late before the host kills the whole sandbox
+PUT_BATCH = 1 << 20  # bytes of files sent in one frame; more only if a single file is larger
+PUT_AHEAD = 8  # number of such frames sent before the first is answered
+PUT_TIMEOUT = 120.0  # seconds for writing the files of one frame
+FEW_INODES = 4096  # files that the toolbox and /dev/shm may each hold
+BYTES_PER_INODE = 8192  # bytes of a file system per file that it may hold
+INODE_COST = 1024  # bytes of kernel memory that an empty file takes in a tmpfs: its inode and its name
+START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor's first frame
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a sandbox may use. memory and disk in bytes; disk is the work tree's, in memory (tmpfs).
+    """Resources that a sandbox may use.
 
-    The sandbox's file systems together, full of files and with every inode used, stay below 60 % of the memory, else
-    filling them would get the supervisor killed instead of the job (measured).
+    All its file systems together, full of files and with every inode used, stay below 60 % of the memory.
+    Otherwise filling them would kill the supervisor instead of the job (measured).
+
+    Attributes:
+        memory: Bytes of memory, including the file systems, which are in memory (tmpfs).
+        cpus: Number of CPUs.
+        pids: Number of processes and threads.
     """
 
     memory: int = 4 << 30
@@ -60,12 +71,12 @@ class Limits:
 
     @property
     def toolbox(self) -> int:
-        """Bytes of the file system for what the image lacks, which takes half of it."""
+        """Bytes of the file system for the modules that the image lacks; they take half of it."""
         return 32 << 20
 
     @property
     def shared(self) -> int:
-        """Bytes of /dev/shm; as many again for System V's shared memory."""
+        """Bytes of /dev/shm; System V's shared memory gets the same amount again."""
         return min(64 << 20, self.memory // 64)
 
     @property
@@ -80,7 +91,7 @@ class Limits:
 
     @property
     def inodes(self) -> int:
-        """Files that the work tree may hold, and /tmp as many: one per 8 KiB."""
+        """Number of files that the work tree may hold, one per 8 KiB; /tmp may hold the same number."""
         return self.disk // BYTES_PER_INODE
 
     @property
@@ -92,12 +103,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class ExecResult:
-    """What one command did.
+    """Result of one command.
 
-    exit: its exit status; negative is the signal that ended it.
-    stdout, stderr: head and tail of each (at most 64 KiB); `omitted` bytes are missing between them.
-    total_bytes: all it wrote to both. digest: SHA-256 over the whole output (the first 50 MiB of it).
-    oom: the kernel killed something for memory while it ran. job: the id of a background command.
+    Attributes:
+        exit: Exit status; a negative number is the signal that ended the command.
+        stdout: Head and tail of the standard output; at most 64 KiB with the default `keep`.
+        stderr: The same for the standard error.
+        total_bytes: Bytes written to both streams.
+        timed_out: Whether the timeout ended the command.
+        seconds: Duration.
+        digest: SHA-256 over exit status and output (the output's first 50 MiB); for a command that did not
+            start, the error code.
+        omitted: Bytes missing between head and tail of stdout and of stderr.
+        oom: Whether the kernel killed a process for lack of memory during the command.
+        job: Id of a background command.
     """
 
     exit: int
@@ -113,29 +132,35 @@ class ExecResult:
 
 
 class Machine(Protocol):
-    """A way to get a supervisor running in isolation."""
+    """A way to run a supervisor in isolation."""
 
     name: str
     limits: Limits
     environment: dict[str, str]
-    """Variables that commands get besides our own: those of the image, known once it has started."""
+    """Variables that commands get in addition to our own: those of the image, known once it has started."""
 
     async def start(self) -> Channel:
-        """Start it; raises EngineUnavailable, ImageMissing or SandboxDied."""
+        """Start the machine.
+
+        Raises:
+            EngineUnavailable: There is no usable engine.
+            ImageMissing: The image is missing or unusable.
+            SandboxDied: The machine ended while it started.
+        """
         ...
 
     async def destroy(self) -> None:
-        """End it with everything in it; safe to call twice and after it died."""
+        """Stop the machine and everything in it; safe to call twice, and after the machine died."""
         ...
 
     def job_limits(self) -> dict[str, int]:
-        """Resource limits (RLIMIT_ names) that each command gets, where there is no control group."""
+        """Return resource limits (RLIMIT_ names) for each command, if there is no control group."""
         ...
 
 
 @dataclass
 class _Output:
-    """Head and tail of a stream, and the digest of all of it."""
+    """Head and tail of a stream, and the digest of the whole stream."""
 
     keep: int
     head: bytearray = field(default_factory=bytearray)
@@ -155,20 +180,20 @@ class _Output:
 
 
 class Sandbox:
-    """An isolated machine with the work tree in it. Use as an asynchronous context manager."""
+    """An isolated machine with the work tree in it; use it as an asynchronous context manager."""
 
     workspace: Workspace
     tree: TreeId
-    """The state the work tree was last known to be in."""
+    """The last known state of the work tree."""
 
     def __init__(self, machine: Machine, workspace: Workspace | None, network: Network | None = None) -> None:
         self.machine = machine
         self.network = network
-        """The proxy that commands reach listed hosts through; None: there is no way out."""
+        """The network through which commands reach listed hosts; None if there is no network."""
         if workspace is not None:
             self.take(workspace)
         self.left_out: dict[str, str] = {}
-        """Changed files that cannot be part of a patch: path and reason."""
+        """Changed files that cannot be part of a patch: path to reason."""
         self._channel: Channel | None = None
         self._background: dict[int, asyncio.Task[ExecResult]] = {}
         self._env: dict[str, str] = {}
@@ -186,12 +211,15 @@ class Sandbox:
         await self.close()
 
     def take(self, workspace: Workspace) -> None:
-        """Make this the work tree that is laid down on entering."""
+        """Set the work tree that is written into the sandbox on entering."""
         self.workspace = workspace
         self.tree = workspace.base
 
     async def boot(self) -> None:
-        """Start the machine with all that does not depend on the work tree; entering does it where this has not."""
+        """Start the machine and everything that does not depend on the work tree.
+
+        Entering the context does this if it was not done before.
+        """
         self._channel = await self.machine.start()
         await self._channel.boot(START_TIMEOUT)
         own = self.machine.environment
@@ -204,9 +232,9 @@ class Sandbox:
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "PYTHONPATH": "",
-            "PYTHONDONTWRITEBYTECODE": "1",  # stale bytecode of an edited file would lie about it
+            "PYTHONDONTWRITEBYTECODE": "1",  # stale bytecode would not match an edited file
             "PYTHONHASHSEED": "0",
-            "PYTHONUNBUFFERED": "1",  # what was printed before a timeout is not lost
+            "PYTHONUNBUFFERED": "1",  # output before a timeout is not lost
             "PIP_NO_INDEX": "1",
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "safe.directory",
@@ -224,7 +252,7 @@ class Sandbox:
         if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
             python_path.insert(1, f"{ROOT}/src")
         self._env["PYTHONPATH"] = ":".join(filter(None, python_path))
-        # compressing takes longer than all else a start does; room is short only where the tree is large
+        # Compressing takes longer than the rest of the start. Space is short only if the tree is large.
         compression = 0 if size < self.machine.limits.disk // 8 else 1
         settings = f"-c gc.auto=0 -c commit.gpgsign=false -c core.looseCompression={compression}"
         history = (
@@ -239,7 +267,7 @@ class Sandbox:
             self._beside = {path for path, *_ in header["changed"]}
 
     async def _connect(self, network: Network) -> None:
-        """Open the way out before anything else runs, so that nothing can sit on the proxy's port."""
+        """Open the network before any command runs, so that no other program can occupy the proxy's port."""
         self._env |= await network.open(self.channel)
         del self._env["PIP_NO_INDEX"]
 
@@ -249,7 +277,7 @@ class Sandbox:
         self._env |= await lend_certificates(run, f"{TOOLBOX}/certificates.pem")
 
     async def _equip(self) -> None:
-        """Lay down what the image lacks to run tests."""
+        """Write the modules for running tests that the image lacks into the sandbox."""
         probe = await self.exec(["python3", "-c", PROBE, *WANTED_MODULES], cwd=TOOLBOX)
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
@@ -269,7 +297,7 @@ class Sandbox:
 
     @property
     def seccomp(self) -> bool:
-        """Whether the supervisor's own filter of kernel calls is in force; it knows x86_64 and aarch64."""
+        """Whether the supervisor's own system call filter is active; it supports x86_64 and aarch64."""
         return bool(self.channel.hello.get("seccomp"))
 
     async def exec(
@@ -288,22 +316,33 @@ class Sandbox:
         file: str | None = None,
         warm: bool = False,
     ) -> ExecResult:
-        """Run a command; returns when its main process ends, with everything it started killed.
+        """Run a command; return when its main process has ended and all its other processes are killed.
 
-        `timeout` is in seconds: SIGTERM, a second's grace, then SIGKILL to the whole tree. `background` returns at
-        once and leaves it running until `kill` or the end. `log` gets the whole output (its first 50 MiB); `keep`
-        bytes of the head and of the tail of each stream are returned. `feed` goes on with the standard input where
-        `stdin` ends; `sink` gets each piece of output as it comes (1 or 2 for its stream, its bytes; 50 MiB at most).
-        With `file`, an absolute path outside the work tree, `stdin` becomes that file's content, and the command has
-        no input; `warm` says that the command is a Python interpreter and `file` its program, so that it may be
-        started ahead of its program when the same is asked for again (see `Spare` in the supervisor).
+        The supervisor runs a limited number of commands at once. The time that a command waits for its turn
+        does not count.
 
-        The supervisor runs a limited number of commands at once; the time of one that waits its turn does not count.
+        Args:
+            argv: Program and arguments.
+            cwd: Working directory, relative to the work tree.
+            env: Variables in addition to the sandbox's own.
+            stdin: Start of the standard input.
+            timeout: Seconds until SIGTERM; a second later all processes of the command get SIGKILL.
+            background: Return at once; the command runs until `kill` or the end of the sandbox.
+            log: File that receives the whole output (its first 50 MiB).
+            keep: Bytes returned of the head and of the tail of each stream.
+            feed: Standard input that follows `stdin`.
+            sink: Callback for each piece of output: the stream's number (1 or 2) and the bytes; at most 50
+                MiB in all.
+            file: Absolute path outside the work tree that receives `stdin` as its content; the command then
+                has no input.
+            warm: The command is a Python interpreter and `file` its program. The supervisor may then start
+                the interpreter of the next such request ahead of its program (see `Spare` in the supervisor).
 
         Raises:
-            SandboxDied, OutOfMemory: the sandbox went away under it.
-            SandboxTimeout: the supervisor itself stopped answering; the sandbox has been destroyed.
-            DiskFull: the host could not write the log.
+            SandboxDied: The sandbox ended during the command.
+            OutOfMemory: The sandbox was killed for lack of memory.
+            SandboxTimeout: The supervisor itself stopped answering; the sandbox has been destroyed.
+            DiskFull: The host could not write the log.
         """
         request = self.channel.open_request(
             "exec",
@@ -350,24 +389,28 @@ class Sandbox:
                     await asyncio.gather(feeding, return_exceptions=True)
 
     async def _turn(self, request: Request) -> Header:
-        """Wait until a command has begun, or could not; raises SandboxTimeout if the supervisor does not answer."""
+        """Wait until a command has started or failed to start; return that answer.
+
+        Raises:
+            SandboxTimeout: The supervisor does not answer; the sandbox has been closed.
+        """
         while True:
             try:
                 async with asyncio.timeout(GRACE + SLACK):
                     return (await request.next())[0]
             except TimeoutError:
                 try:
-                    await self.ping()  # it answers: others have their turn
+                    await self.ping()  # if it answers, other commands have their turn
                 except SandboxTimeout:
                     await self.close()
                     raise
 
     async def _feed(self, job: int, feed: AsyncIterable[bytes]) -> None:
-        """Pass on a command's further input until it or the command ends."""
+        """Forward a command's further input until the input or the command ends."""
         async for data in feed:
             with self.channel.open_request("input", data, job=job) as request:
                 await self.channel.drain()
-                await request.next()  # the child has taken it: it sets the pace
+                await request.next()  # answered once the child has read the data, so the child sets the pace
         with self.channel.open_request("input", job=job, end=True):
             await self.channel.drain()
 
@@ -376,7 +419,7 @@ class Sandbox:
     ) -> ExecResult:
         streams = {1: _Output(keep), 2: _Output(keep)}
         try:
-            # closing it writes again what could not be written
+            # closing the file writes again what could not be written before
             with nullcontext() if log is None else await asyncio.to_thread(log.open, "wb") as file:
                 while True:
                     header, payload = await request.next()
@@ -384,7 +427,7 @@ class Sandbox:
                         streams[header["fd"]].add(payload)
                         if file is not None:
                             file.write(payload)
-                            file.flush()  # it may be read while the command runs
+                            file.flush()  # others may read the log while the command runs
                         if sink is not None:
                             sink(header["fd"], payload)
                     elif header["ev"] == "exit":
@@ -395,33 +438,44 @@ class Sandbox:
             self.channel.forget(request.id)
 
     async def kill(self, job: int) -> ExecResult | None:
-        """End a background command and everything it started; its result, or None if there is no such command."""
+        """Kill a background command and all its processes; return its result, or None for an unknown id."""
         await self._ask("kill", job=job)
         following = self._background.pop(job, None)
         return None if following is None else await following
 
     async def ping(self) -> None:
-        """Return if the supervisor answers; raises SandboxDied or SandboxTimeout if not."""
+        """Return if the supervisor answers.
+
+        Raises:
+            SandboxDied: The sandbox ended.
+            SandboxTimeout: There was no answer in time.
+        """
         await self._ask("ping")
 
     async def read(self, path: str, *, limit: int = 64 << 20) -> bytes:
-        """The content of a file of the work tree, at most `limit` bytes of it.
+        """Return the first `limit` bytes of a file of the work tree.
 
         Raises:
-            FileProblem: missing, a folder, or not a plain file. PathEscapes: outside the work tree.
+            FileProblem: The file is missing, a folder, or not a plain file.
+            PathEscapes: The path leaves the work tree.
         """
         return (await self._ask("read", path=path, limit=limit))[1]
 
     async def write(self, path: str, content: bytes) -> None:
-        """Write a file of the work tree: whole or not at all; missing folders are made.
+        """Write a file of the work tree atomically; create missing folders.
 
         Raises:
-            FileProblem, PathEscapes: as for `read`. DiskFull: no room; the old content is still there.
+            FileProblem: The target is not a plain file.
+            PathEscapes: The path leaves the work tree.
+            DiskFull: There is no space; the old content is unchanged.
         """
         await self._ask("write", content, path=path)
 
     async def checkpoint(self) -> TreeId:
-        """The state of the work tree now, as a git tree id (ignored new files are not part of it)."""
+        """Record the current state of the work tree; return its git tree id.
+
+        New files that git ignores are not part of it.
+        """
         header, _ = await self._ask("scan", skip=list(SKIP_FOLDERS), most=MOST_BYTES)
         if not header["changed"] and not header["deleted"]:
             return self.tree
@@ -451,7 +505,7 @@ class Sandbox:
         return self.tree
 
     async def rollback(self, tree: TreeId) -> None:
-        """Put the work tree back to a state; new ignored files stay."""
+        """Restore a state of the work tree; new ignored files stay."""
         await self.checkpoint()
         gone = set(self.workspace.entries(self.tree)) - set(self.workspace.entries(tree))
         await self._ask("delete", paths=sorted(gone))
@@ -461,15 +515,15 @@ class Sandbox:
         self.tree = tree
 
     async def patch(self) -> Patch:
-        """What has changed since the base.
+        """Return the changes since the base.
 
         Raises:
-            PathEscapes: the change is one that is never handed over (see `Workspace.patch`).
+            PathEscapes: A change must never be handed over (see `Workspace.patch`).
         """
         return await asyncio.to_thread(self.workspace.patch, await self.checkpoint())
 
     async def close(self) -> None:
-        """End the sandbox with everything in it; safe to call twice."""
+        """Stop the sandbox and everything in it; safe to call twice."""
         if self.network is not None:
             await self.network.close()
         if self._channel is not None:
@@ -480,27 +534,31 @@ class Sandbox:
         await asyncio.gather(*self._background.values(), return_exceptions=True)
 
     async def _read_entry(self, path: str, mode: int) -> bytes | None:
-        """A changed file's content, or None if it is not what it was at the scan any more."""
+        """Return a changed file's content, or None if it is no longer what the scan found."""
         if mode == 0o120000:
             read = "import os,sys; sys.stdout.buffer.write(os.fsencode(os.readlink(sys.argv[1])))"
             done = await self.exec(["python3", "-c", read, path])
             return done.stdout if done.exit == 0 else None
         try:
             return await self.read(path)
-        except (FileProblem, PathEscapes):  # gone, or something else by now: the next scan tells what
+        except (FileProblem, PathEscapes):  # gone or replaced; the next scan reports what it is
             return None
 
     async def _lay(self, tree: TreeId, keep: set[str]) -> int:
-        """Put the files of a state into the work tree, but those in `keep`; returns how many bytes they hold."""
+        """Write the files of a state into the work tree, except those in `keep`; return their bytes."""
         entries = [e for p, e in self.workspace.entries(tree).items() if p not in keep]
         blobs = self.workspace.store.each_blob([e.sha for e in entries])
         files = ((e.path, e.mode, e.sha, blob) for e, blob in zip(entries, blobs, strict=True))
         return await self._put(files)
 
     async def _put(self, files: Iterable[tuple[str, int, str, bytes]], into: str | None = None) -> int:
-        """Lay down (path, git's mode, git's id, content), in the folder `into` or the work tree; returns the bytes.
+        """Write files into the folder `into`, or into the work tree; return their size in bytes.
 
-        Several frames are on their way at once, so that reading here, the stream and writing there overlap.
+        Several frames are in flight at once, so that reading here, the transfer and writing there overlap.
+
+        Args:
+            files: For each file: path, git's mode, git's id, content.
+            into: Absolute path of a folder inside the sandbox; None for the work tree.
         """
         frames = _put_frames(files)
         sent: deque[Request] = deque()
@@ -528,7 +586,7 @@ class Sandbox:
 def _put_frames(
     files: Iterable[tuple[str, int, str, bytes]],
 ) -> Iterator[tuple[list[tuple[str, int, int, str]], bytes]]:
-    """Files in batches: what a `put` says about each, and their contents in a row."""
+    """Yield batches of files: the list for a `put` request, and the concatenated contents."""
     batch: list[tuple[str, int, int, str]] = []
     contents: list[bytes] = []
     size = 0
@@ -544,7 +602,7 @@ def _put_frames(
 
 
 def _not_run(header: Header) -> ExecResult:
-    """What a shell would say of a command that could not be started."""
+    """Return the result of a command that could not start, with the exit status that a shell would give."""
     code = 126 if header["code"] == "exec-refused" else 127
     return ExecResult(code, b"", header["text"].encode(), 0, False, 0.0, digest=header["code"])
 
@@ -569,7 +627,7 @@ def _result(header: Header, streams: Mapping[int, _Output]) -> ExecResult:
 
 
 def _typed(code: str, text: str, path: str) -> SandboxError:
-    """The supervisor's refusal as one of the package's errors."""
+    """Convert an error of the supervisor to one of this package's errors."""
     if code in {"ENOSPC", "EDQUOT"}:
         return DiskFull(f"no room for {path or 'the work tree'}: the sandbox's disk is full")
     if code in {"escape", "ELOOP"}:

@@ -1,8 +1,8 @@
-"""Bubblewrap as a sandbox's machine: for hosts without a container engine. The same supervisor is process 1.
+"""Run a sandbox with bubblewrap, for hosts without a container engine. The supervisor is process 1 here too.
 
-As root it first drops to an unprivileged user (as host root the supervisor's descriptors would be readable). There
-is no control group: memory, processes and file size are limited per process. It fails closed where the kernel bars
-user namespaces.
+As root, bubblewrap first drops to an unprivileged user; for the host's root, the supervisor's descriptors
+would be readable. There is no control group: memory, processes and file size are limited per process. If the
+kernel forbids user namespaces, the start fails.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from m3agent.sandbox.image import ETC, HOST_FOLDERS, host_python_usable, usr_lin
 from m3agent.sandbox.start_process import start_process
 
 FIRST_USER = 0x70000000
-"""Users that no Linux system gives to anyone begin here (systemd's "Users, Groups, UIDs and GIDs"): as root, each
-sandbox runs as one of its own, so that neither its processes nor their count are another's."""
-OWN_COUNT = (5, 14)  # the first Linux to count a user's processes for each user namespace apart
+"""First of the user ids that no Linux system assigns (systemd's "Users, Groups, UIDs and GIDs").
+
+As root, each sandbox runs as a user of its own. Its processes and their number are then separate from other
+sandboxes.
+"""
+OWN_COUNT = (5, 14)  # first Linux version that counts a user's processes per user namespace
 SYSCTLS = {
     "kernel.unprivileged_userns_clone": ("0", "1"),
     "kernel.apparmor_restrict_unprivileged_userns": (
@@ -37,25 +40,25 @@ SYSCTLS = {
     ),
     "user.max_user_namespaces": ("0", "10000"),
 }
-"""Kernel settings, each with the value that bars unprivileged user namespaces and what to set it to."""
+"""Kernel settings: the value that forbids unprivileged user namespaces, and the value to set instead."""
 
 _started = itertools.count()
 
 
 def barred_by() -> str | None:
-    """The kernel setting that keeps bubblewrap from working here, as `name=value`, if there is one."""
+    """Return the kernel setting that prevents bubblewrap, as `name=value`, or None."""
     for name, (bad, _) in SYSCTLS.items():
         try:
             value = Path("/proc/sys", name.replace(".", "/")).read_text().strip()
         except OSError:
             continue
-        if value == bad and not _works():  # a profile may allow it all the same
+        if value == bad and not _works():  # an AppArmor profile may allow it in spite of the setting
             return f"{name}={value}"
     return None
 
 
 def _works() -> bool:
-    """Whether bubblewrap can make a user namespace."""
+    """Return whether bubblewrap can create a user namespace."""
     try:
         argv = [*_as_nobody(), "bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
         return subprocess.run(argv, check=False, capture_output=True, timeout=10).returncode == 0
@@ -64,7 +67,7 @@ def _works() -> bool:
 
 
 def _as_nobody() -> list[str]:
-    """What to put before a command to run it without root's rights; nothing where we have none."""
+    """Return the command prefix that drops root's rights; empty if this process does not have them."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
@@ -75,23 +78,24 @@ def _as_nobody() -> list[str]:
 
 
 def _others() -> int:
-    """Processes and threads that count against a sandbox's limit besides its own.
+    """Return the number of processes and threads outside the sandbox that count against its limit.
 
-    None as root (see `FIRST_USER`) or where each user namespace counts its own; else all that this user has.
+    The number is 0 as root (see `FIRST_USER`), or if the kernel counts per user namespace. Otherwise all
+    processes of this user count.
     """
     release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
     if os.geteuid() == 0 or release >= OWN_COUNT:
         return 0
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             if process.stat().st_uid == os.getuid():
                 count += len(list(process.joinpath("task").iterdir()))
     return count
 
 
 def _etc() -> dict[str, int]:
-    """A descriptor for each file of the sandbox's /etc; to be closed once bubblewrap has them."""
+    """Return a descriptor for each file of the sandbox's /etc; the caller closes them after the start."""
     found = {}
     for name, text in ETC.items():
         found[name] = os.memfd_create(name)
@@ -101,10 +105,14 @@ def _etc() -> dict[str, int]:
 
 
 def command(limits: Limits, etc: Mapping[str, int] | None = None) -> list[str]:
-    """The bubblewrap command line that starts the supervisor; `etc` gives descriptors of files for /etc by name.
+    """Return the bubblewrap command line that starts the supervisor.
+
+    Args:
+        limits: Resources of the sandbox.
+        etc: File name in /etc to a descriptor with its content.
 
     Raises:
-        EngineUnavailable: something it needs is not on this host.
+        EngineUnavailable: Bubblewrap, setpriv (as root) or /usr/bin/python3 is missing on this host.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
@@ -148,7 +156,7 @@ def command(limits: Limits, etc: Mapping[str, int] | None = None) -> list[str]:
 
 
 class BwrapMachine:
-    """One bubblewrap process that runs the supervisor, spoken to over pipes."""
+    """One bubblewrap process that runs the supervisor and communicates over pipes."""
 
     name = "bwrap"
 
@@ -160,11 +168,11 @@ class BwrapMachine:
         self._pids = limits.pids + _others()
 
     def job_limits(self) -> dict[str, int]:
-        """Per-process limits in place of a control group: address space, processes, file size."""
+        """Return per-process limits in place of a control group: address space, processes, file size."""
         return {"AS": self.limits.memory, "NPROC": self._pids, "FSIZE": self.limits.disk}
 
     async def start(self) -> Channel:
-        """Start bubblewrap; the supervisor's first word comes over the returned channel."""
+        """Start bubblewrap; the supervisor's first frame arrives on the returned channel."""
         etc = _etc()
         try:
             argv = command(self.limits, etc)
@@ -190,13 +198,13 @@ class BwrapMachine:
         return Channel(process.stdout, process.stdin, multiplexed=False, why_dead=self._why_dead)
 
     async def destroy(self) -> None:
-        """Kill bubblewrap and what it has started; its process namespace dies with it."""
+        """Kill bubblewrap and the processes that it started; its process namespace ends with it."""
         if self._process is None:
             return
-        # Neither `send_signal` nor closing the whole transport: both ask for the process's status behind the back of
-        # asyncio's watcher, which then says so on standard error.
+        # Do not use `send_signal`, and do not close the whole transport. Both reap the process behind the
+        # back of asyncio's watcher, which then complains on standard error.
         self._kill(self._process.pid)
-        # A pipe that is still open keeps `wait` from returning, though the process has ended.
+        # While a pipe is open, `wait` does not return, even if the process has ended.
         for number in (1, 2):
             pipe = self._process._transport.get_pipe_transport(number)  # type: ignore[attr-defined]
             if pipe is not None:
@@ -207,13 +215,14 @@ class BwrapMachine:
     def _kill(self, pid: int) -> None:
         """Send SIGKILL to bubblewrap's process group, unless bubblewrap has ended.
 
-        Bubblewrap alone is not enough. Until its child has asked to die with it, the child would live on and wait for it
-        for ever. Later, the child leaves the group, but then it ends with bubblewrap or with its standard input.
+        Killing only bubblewrap is not enough: at first, its child has not yet requested to die with it. The
+        child would survive and wait forever. Later, the child leaves the group, but from then on it ends with
+        bubblewrap or with its standard input.
         """
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             try:
-                os.close(os.pidfd_open(pid))  # the number is still that of a process
+                os.close(os.pidfd_open(pid))  # the pid still belongs to a process
             except OSError as error:
                 if error.errno != errno.ENOSYS:  # before Linux 5.3
                     return

@@ -1,4 +1,4 @@
-"""The host's end of the supervisor's protocol (see `m3agent.sandbox.supervisor`)."""
+"""Implement the host's side of the supervisor's protocol (see `m3agent.sandbox.supervisor`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from m3agent.sandbox.errors import SandboxDied, SandboxError, SandboxTimeout
 from m3agent.sandbox.supervisor import FRAME, LEASE, MAX_PAYLOAD, VERSIONS
 
 Header = dict[str, Any]
-DOCKER_STREAM = struct.Struct(">BxxxI")  # Docker's multiplexing of an attached stream without a terminal
+DOCKER_STREAM = struct.Struct(">BxxxI")  # header in Docker's stream of an attached container
 BOOT = """\
 import os
 n = int(os.read(0, 8))
@@ -25,17 +25,17 @@ while len(s) < n:
     s += os.read(0, n - len(s))
 exec(compile(s, "supervisor", "exec"))
 """
-"""What the sandbox's python3 is started with (`-I -S -c`): reads the supervisor from its standard input."""
-DIAGNOSTICS = 8192  # bytes kept of what the supervisor says on standard error: shown if it dies
+"""Program for the sandbox's python3 (`-I -S -c`): read the supervisor from standard input and run it."""
+DIAGNOSTICS = 8192  # bytes kept of the supervisor's standard error, which is shown if it dies
 
 
 def common_version(hello: Header) -> int:
-    """The newest version of the protocol that both ends speak.
+    """Return the newest protocol version that both sides support.
 
     Raises:
-        SandboxDied: there is none.
+        SandboxDied: There is no common version.
     """
-    first = hello.get("protocol", 0)  # version 1 said only this
+    first = hello.get("protocol", 0)  # version 1 sent only this
     oldest, newest = hello.get("versions") or [first, first]
     version = min(newest, VERSIONS[1])
     if version < max(oldest, VERSIONS[0]):
@@ -49,8 +49,11 @@ def common_version(hello: Header) -> int:
 class Channel:
     """Frames over a pair of byte streams; answers are matched to requests by id.
 
-    `multiplexed` says that the incoming bytes are wrapped in Docker's 8-byte stream headers. `why_dead` is asked
-    for the reason when the stream ends, and its answer (or a copy) raised to whoever waits.
+    Args:
+        reader: Stream from the supervisor.
+        writer: Stream to the supervisor.
+        multiplexed: Whether incoming bytes are wrapped in Docker's 8-byte stream headers.
+        why_dead: Called when the stream ends; its result (or a copy) is raised in all waiting requests.
     """
 
     def __init__(
@@ -70,18 +73,22 @@ class Channel:
         self._hello: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
         self._diagnostics = bytearray()
         self.hello: Header = {}
-        """What the supervisor said of itself: versions, python, root, seccomp, openat2."""
+        """The supervisor's first frame: versions, python, root, seccomp, openat2."""
         self._dead = False
         self._reason: SandboxError = SandboxDied("the sandbox has been closed")
         self._task = asyncio.create_task(self._pump())
         self._alive: asyncio.Task[None] | None = None
 
     async def boot(self, timeout: float) -> Header:
-        """Send the supervisor's source to the interpreter at the other end; returns its greeting.
+        """Send the supervisor's source to the interpreter on the other side; return its first frame.
+
+        Args:
+            timeout: Seconds to wait for that frame.
 
         Raises:
-            SandboxTimeout: it did not come within `timeout` seconds.
-            SandboxDied (or why it died): the stream ended first, or the other side speaks another version.
+            SandboxTimeout: The frame did not arrive in time.
+            SandboxError: The stream ended first; the error that `why_dead` returned.
+            SandboxDied: There is no common protocol version.
         """
         source = Path(supervisor.__file__).read_bytes()
         self._writer.write(b"%08d" % len(source) + source)
@@ -101,11 +108,11 @@ class Channel:
         return self._dead
 
     async def ended(self) -> None:
-        """Wait for the end of the stream."""
+        """Wait until the stream has ended."""
         await asyncio.wait([self._task])
 
     def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> Request:
-        """Send a request; its answers are read from the returned object."""
+        """Send a request; read its answers from the returned object."""
         if self._dead:
             raise self.death()
         ident = next(self._ids)
@@ -120,7 +127,7 @@ class Channel:
     async def ask(
         self, op: str, payload: bytes = b"", *, timeout: float = 120, **fields: Any
     ) -> tuple[Header, bytes]:
-        """A request with one answer: its header and payload; the header may be an `error`."""
+        """Send a request with one answer; return its header (which may be an `error`) and payload."""
         with self.open_request(op, payload, **fields) as request:
             await self.drain()
             try:
@@ -129,14 +136,14 @@ class Channel:
                 raise SandboxTimeout(f"the sandbox did not answer '{op}' within {timeout:.0f} s") from None
 
     def tell(self, op: str, payload: bytes = b"", **fields: Any) -> None:
-        """Send what has no answer."""
+        """Send a frame that has no answer."""
         if self._dead:
             raise self.death()
         raw = json.dumps({"op": op, "id": 0, **fields}).encode()
         self._writer.write(FRAME.pack(len(raw), len(payload)) + raw + payload)
 
     async def drain(self) -> None:
-        """Wait until the other side has taken what was sent."""
+        """Wait until the other side has accepted the sent data."""
         try:
             await self._writer.drain()
         except (ConnectionError, OSError):
@@ -144,17 +151,17 @@ class Channel:
             raise self.death() from None
 
     def forget(self, ident: int) -> None:
-        """No more answers are wanted for this request."""
+        """Ignore further answers to this request."""
         self._waiting.pop(ident, None)
 
     async def close(self) -> None:
-        """Close the stream: the supervisor kills everything and ends."""
+        """Close the stream; the supervisor then kills all processes and exits."""
         self._dead = True
         self._task.cancel()
         if self._alive is not None:
             self._alive.cancel()
         self._writer.close()
-        with contextlib.suppress(OSError, asyncio.CancelledError):  # the other end may be gone already
+        with contextlib.suppress(OSError, asyncio.CancelledError):  # the other side may be gone already
             await self._writer.wait_closed()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -165,7 +172,7 @@ class Channel:
             self._writer.write(FRAME.pack(len(raw), 0) + raw)
 
     def death(self) -> SandboxError:
-        """Why the stream has ended, to be raised."""
+        """Return an error that says why the stream ended."""
         said = bytes(self._diagnostics).decode(errors="replace").strip().splitlines()
         return type(self._reason)(str(self._reason) + (f" ({said[-1]})" if said else ""))
 
@@ -179,7 +186,7 @@ class Channel:
                 inbox += data
                 self._take_frames(inbox)
         except (ConnectionError, OSError, asyncio.IncompleteReadError):
-            pass  # the stream ended in the middle of something: the same as ended
+            pass  # the stream ended inside a frame: same as a normal end
         finally:
             try:
                 if not self._dead:
@@ -188,7 +195,7 @@ class Channel:
                 self._dead = True
                 if not self._hello.done():
                     self._hello.set_exception(self.death())
-                    self._hello.exception()  # seen, also when nobody waits for it
+                    self._hello.exception()  # mark the exception as retrieved, even if no task waits for it
                 for queue in self._waiting.values():
                     queue.put_nowait(None)
 
@@ -205,7 +212,7 @@ class Channel:
     def _take_frames(self, inbox: bytearray) -> None:
         while len(inbox) >= FRAME.size:
             n_header, n_payload = FRAME.unpack_from(inbox)
-            if max(n_header, n_payload) > MAX_PAYLOAD:  # it would fill this host's memory
+            if max(n_header, n_payload) > MAX_PAYLOAD:  # it would fill the host's memory
                 raise ConnectionError("not a frame of the supervisor's")
             end = FRAME.size + n_header + n_payload
             if len(inbox) < end:
@@ -238,10 +245,10 @@ class Request:
         self._channel.forget(self.id)
 
     async def next(self) -> tuple[Header, bytes]:
-        """The next answer.
+        """Return the next answer: header and payload.
 
         Raises:
-            SandboxDied: the stream ended.
+            SandboxDied: The stream ended.
         """
         item = await self._queue.get()
         if item is None:

@@ -1,7 +1,7 @@
-"""Why a container ended, as its engine tells it afterwards.
+"""Find out from the engine's events why a container ended.
 
-The container is gone by then (it removes itself), so its state cannot be asked for; the engine's events of the last
-minutes can. Docker keeps the last 256 of them.
+A container removes itself when it ends, so its state is not available afterwards. The engine's recent events
+are: Docker keeps the last 256.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from typing import Any
 
 from m3agent.sandbox.errors import EngineUnavailable, OutOfMemory, SandboxDied, SandboxError
 
-PATIENCE = 3.0  # seconds for the engine to notice the end
-OOM_WINDOW = 3.0  # seconds before the end in which an out-of-memory kill counts as its reason
-SIGKILLED = 137  # the exit status of a container whose first process was killed
+PATIENCE = 3.0  # seconds until the engine must have noticed the end
+OOM_WINDOW = 3.0  # an out-of-memory kill within these seconds before the end counts as its cause
+SIGKILLED = 137  # exit status of a container if its first process was killed
 
 
 def why_ended(api: Any, container: str, memory: int) -> SandboxError:
-    """The reason as an error to raise; `api` is a `docker.APIClient`, `memory` the container's limit in bytes.
+    """Return an error that says why the container ended.
+
+    Args:
+        api: A `docker.APIClient`.
+        container: Id of the container.
+        memory: Memory limit of the container in bytes.
 
     Returns:
-        OutOfMemory; EngineUnavailable where the engine itself does not answer any more; else SandboxDied.
+        OutOfMemory; EngineUnavailable if the engine itself no longer answers; otherwise SandboxDied.
     """
     from docker.errors import DockerException
     from requests.exceptions import RequestException
@@ -36,7 +41,7 @@ def why_ended(api: Any, container: str, memory: int) -> SandboxError:
 
 
 def explain(events: list[dict[str, Any]], memory: int) -> SandboxError:
-    """The reason, from the container's events in their order (as Docker's `/events` has them)."""
+    """Derive the error from the container's events, in order and in the format of Docker's `/events`."""
     ooms: list[float] = []
     removed = False
     for event in events:
@@ -61,10 +66,10 @@ def explain(events: list[dict[str, Any]], memory: int) -> SandboxError:
 
 
 def _events(api: Any, container: str) -> list[dict[str, Any]]:
-    """The container's events up to its end, or as many as there are after a few seconds."""
+    """Return the container's events up to its end, or all events within a few seconds."""
     wanted = ["oom", "kill", "die", "died"]
     found = []
-    # a second from the epoch: all that the engine remembers, whatever its clock says
+    # one second after the epoch: all events that the engine remembers, whatever its clock shows
     until = int(time.time() + PATIENCE)
     stream = api.events(
         since=1, until=until, filters={"container": [container], "event": wanted}, decode=True

@@ -1,7 +1,8 @@
-"""What runs inside a build container: makes the virtual environment that an environment image consists of.
+"""Create the virtual environment of an environment image; runs inside a build container.
 
-Standard library only, Python 3.8+; run as a file beside `job.json`, `requirements.txt` and `constraints.txt`. Speaks in
-plain lines on standard output; the last line of a failure is the reason. Exit status 0: done; 1: failed.
+Uses only the standard library and Python 3.8+. Runs as a file beside `job.json`, `requirements.txt` and
+`constraints.txt`. It prints plain lines to standard output; after a failure, the last line is the reason.
+Exit status 0: done; 1: failed.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ sys.exit({object}())
 
 
 def say(line: str) -> None:
-    """One line for the log."""
+    """Print one line for the log."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def fail(reason: str) -> NoReturn:
-    """Give up."""
+    """Print the reason and exit with status 1."""
     say(reason)
     sys.exit(1)
 
 
 def run(argv: list[str], env: dict[str, str]) -> bool:
-    """Run a program, its output into the log; returns whether it succeeded."""
+    """Run a program with its output in the log; return whether it succeeded."""
     say("$ " + " ".join(argv))
     return subprocess.call(argv, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT) == 0
 
 
 def output(argv: list[str], env: dict[str, str]) -> str | None:
-    """What a program says; None if it cannot be run or fails."""
+    """Return the standard output of a program, or None if it cannot start or fails."""
     try:
         done = subprocess.run(
             argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
@@ -53,7 +54,7 @@ def output(argv: list[str], env: dict[str, str]) -> str | None:
 
 
 def find_uv(env: dict[str, str]) -> str:
-    """The host's uv, the image's, or one installed by whatever pip there is."""
+    """Return the path of uv: the host's, the image's, or one installed with an available pip."""
     for given in (str(HERE / "uv"), "uv"):
         if output([given, "--version"], env) is not None:
             return given
@@ -71,7 +72,11 @@ def find_uv(env: dict[str, str]) -> str:
 
 
 def find_python(uv: str, job: dict[str, Any], env: dict[str, str]) -> str:
-    """The Python to build on: the image's own if it will do, else one that uv brings, else the image's, saying so."""
+    """Return the Python to build on.
+
+    That is the image's own if the repository accepts it, otherwise one that uv installs. If uv cannot install
+    one, it is the image's own after all, with a notice.
+    """
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not job["pythons"] or own in job["pythons"]:
         return sys.executable
@@ -86,7 +91,7 @@ def find_python(uv: str, job: dict[str, Any], env: dict[str, str]) -> str:
 
 
 def describe_project(folder: Path, project: dict[str, Any]) -> None:
-    """Metadata and commands of the project, whose code stays where it is: in the work tree, on PYTHONPATH."""
+    """Write the project's metadata and commands; its code stays in the work tree, which is on PYTHONPATH."""
     name, version = (project[key].replace("-", "_").replace("/", "_") for key in ("name", "version"))
     packages = next((folder / "lib").glob("python*/site-packages"))
     info = packages / f"{name}-{version}.dist-info"
@@ -139,7 +144,7 @@ def main() -> None:
         fail("the dependencies could not be installed")
     if job["project"]:
         describe_project(Path(folder), job["project"])
-    for file in HERE.iterdir():  # none of it belongs into the image
+    for file in HERE.iterdir():  # these files are not part of the image
         file.unlink()
     say("done")
 

@@ -1,8 +1,8 @@
-"""The image with a repository's own environment, found or built.
+"""Find or build the image with a repository's own environment.
 
-In this order: the image of its devcontainer.json or Dockerfile; an image made of a base and the dependencies that its
-files declare, named by the hash of all that it is made from; none, where it declares nothing. Bubblewrap has no
-images, so this is for engines only.
+The order is: the image of its devcontainer.json or Dockerfile; an image built from a base image and the
+dependencies that its files declare; no image if it declares nothing. The name of a built image contains a
+hash of everything that went into it. Bubblewrap has no images, so this works with engines only.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from m3agent.sandbox.indexes import Indexes, find_indexes
 from m3agent.sandbox.workspace import Workspace
 
 REPOSITORY = "m3agent-env"
-"""The name of every environment image; the tag is a hash."""
-RECIPE = 1  # part of every hash: changes when the same declarations are to give another image
-# Minor versions of Python 3, the ones that most packages have wheels for first
+"""The name of all environment images; the tag is a hash."""
+RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
+# Minor versions of Python 3; those for which most packages have wheels come first.
 MINORS = (12, 11, 13, 10, 9, 14, 8, 7, 6)
-WAIT = 0.2  # seconds between two tries for a lock that another process holds
+WAIT = 0.2  # seconds between two attempts to get a lock that another process holds
 
 Say = Callable[[str], None]
 
@@ -53,13 +53,19 @@ async def find_environment(
     base: str | None = None,
     exclude_newer: str | None = None,
 ) -> str | None:
-    """The image to use for a repository; None where it declares nothing that a bare sandbox lacks.
+    """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
 
-    base: the image to install into, instead of the default one; then the repository's own images do not count.
-    exclude_newer: only what was uploaded before this date counts. `state` gets logs and what was used when.
+    Args:
+        workspace: The repository's files.
+        state: Folder for logs, locks and times of last use.
+        say: Receives progress lines for the user.
+        base: Image to install into, instead of the default one; the repository's own images are then ignored.
+        exclude_newer: Ignore packages that were uploaded after this date.
 
     Raises:
-        EnvironmentFailed: it could not be built. EngineUnavailable, ImageMissing: no engine, no base.
+        EnvironmentFailed: The image could not be built.
+        EngineUnavailable: There is no engine.
+        ImageMissing: The base image is missing.
     """
 
     def work(stop: threading.Event) -> str | None:
@@ -73,14 +79,14 @@ async def find_environment(
 
 
 def files_of(workspace: Workspace) -> Files:
-    """The plain files of the tree that a workspace starts from."""
+    """Return the plain files of the tree that a workspace starts from."""
     entries = workspace.entries(workspace.base)
     plain = {path: entry for path, entry in entries.items() if entry.mode & 0o170000 == 0o100000}
     return Files(plain.keys(), lambda path: workspace.store.get_blob(plain[path].sha))
 
 
 def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
-    """Minor versions of Python that the repository accepts, best first; empty where it says nothing."""
+    """Return the minor versions of Python that the repository accepts, best first; empty if it names none."""
     if declared.python_pin is not None:
         return (".".join(declared.python_pin.split(".")[:2]),)
     try:
@@ -93,20 +99,20 @@ def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
 
 
 def touch(state: Path, image: str) -> None:
-    """Note that an environment image is used now: the least recently used goes first when room is made."""
-    with contextlib.suppress(OSError):  # a state folder that cannot be written costs the order, no more
+    """Record that an environment image is in use now; the least recently used image is removed first."""
+    with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost
         (folder(state) / f"{image.partition(':')[2]}.used").touch()
 
 
 def folder(state: Path) -> Path:
-    """Where logs, locks and times of use are."""
+    """Return the folder for logs, locks and times of use; create it if needed."""
     path = state / "environments"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
 class _Finder:
-    """One search; blocking."""
+    """One search for an environment; its methods block."""
 
     def __init__(self, api: Any, workspace: Workspace, state: Path, say: Say, stop: threading.Event) -> None:
         self.api = api
@@ -152,7 +158,7 @@ class _Finder:
         )
 
     def _own(self) -> str | None:
-        """The image of the repository's devcontainer.json or Dockerfile; None if there is none, or none that works."""
+        """Return the image of the repository's devcontainer.json or Dockerfile, or None if none works."""
         found = Found()
         for container in read_containers(self.files, found):
             while found.notices:
@@ -186,7 +192,11 @@ class _Finder:
 
 @contextlib.contextmanager
 def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Iterator[None]:
-    """Hold the lock of an image: of several that need it at once, one builds. Raises EnvironmentFailed on `stop`."""
+    """Hold the lock of an image: only one of several processes that need it builds it.
+
+    Raises:
+        EnvironmentFailed: `stop` was set while waiting.
+    """
     told = False
     with (folder(state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:
         while True:
@@ -205,7 +215,7 @@ def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Ite
 
 
 def _key(job: Job, base: Image) -> str:
-    """The hash of all that an environment image is made from."""
+    """Return the hash of everything that goes into an environment image."""
     made_from = asdict(replace(job, indexes=Indexes()))
     made_from |= {"recipe": RECIPE, "base": base.ident, "machine": platform.machine()}
     if base.binds:
@@ -214,6 +224,6 @@ def _key(job: Job, base: Image) -> str:
 
 
 def _host_python() -> str:
-    """The version of the Python that the skeleton lends from this machine."""
+    """Return the version of this machine's Python, which the skeleton image borrows."""
     done = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, check=False, text=True, timeout=60)
     return done.stdout.strip()

@@ -1,35 +1,35 @@
-"""What can go wrong with a sandbox, each a type of its own.
+"""Errors of a sandbox, one type for each cause.
 
-A dead or unusable sandbox is always one of these, never something the model is shown as the result of a call.
+A dead or unusable sandbox always raises one of these. The model never sees them as the result of a call.
 """
 
 
 class SandboxError(Exception):
-    """The sandbox could not do what was asked; the text is one sentence for the user."""
+    """The sandbox could not fulfil a request; the text is one sentence for the user."""
 
 
 class EngineUnavailable(SandboxError):
-    """No container engine or bubblewrap that can be used answers on this machine."""
+    """This machine has neither a working container engine nor a working bubblewrap."""
 
 
 class ImageMissing(SandboxError):
-    """The container image is not there, or lacks what every sandbox needs (python3)."""
+    """The container image is missing, or lacks python3, which every sandbox needs."""
 
 
 class SandboxDied(SandboxError):
-    """The sandbox ended, or was ended by someone else, while it was in use."""
+    """The sandbox ended, or something else stopped it, while it was in use."""
 
 
 class SandboxTimeout(SandboxError):
-    """The sandbox itself stopped answering (a command's own time limit is not an error)."""
+    """The sandbox itself stopped answering (a command's own timeout is not an error)."""
 
 
 class OutOfMemory(SandboxDied):
-    """The whole sandbox was killed for memory."""
+    """The whole sandbox was killed for lack of memory."""
 
 
 class DiskFull(SandboxError):
-    """The sandbox's work tree is full, or the host's disk is."""
+    """The sandbox's work tree or the host's disk is full."""
 
 
 class PathEscapes(SandboxError):
@@ -37,4 +37,4 @@ class PathEscapes(SandboxError):
 
 
 class FileProblem(SandboxError):
-    """A file in the work tree cannot be read or written as asked (missing, a folder, not a plain file)."""
+    """A file in the work tree cannot be read or written: it is missing, a folder, or not a plain file."""

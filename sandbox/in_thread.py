@@ -1,4 +1,7 @@
-"""Blocking work in a thread, run to its end even where the caller is cancelled: half-made things are lost things."""
+"""Run blocking work in a thread to its end, even if the caller is cancelled.
+
+Work that stops in the middle would leave half-made things behind.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ T = TypeVar("T")
 
 
 async def uninterrupted(work: Callable[[], T]) -> T:
-    """Run it; a cancellation is raised when it is done."""
+    """Run `work`; raise a cancellation only after it is done."""
     return await stoppable(lambda _: work())
 
 
 async def stoppable(work: Callable[[threading.Event], T]) -> T:
-    """Run it with an event that a cancellation sets: it should end soon then, and leave nothing behind."""
+    """Run `work` with an event that a cancellation sets.
+
+    After the event is set, the work should end soon and clean up. The cancellation is raised after that.
+    """
     stop = threading.Event()
     task = asyncio.ensure_future(asyncio.to_thread(work, stop))
     try:

@@ -1,6 +1,6 @@
-"""Where packages come from, as the user of this machine has set it up for pip and uv: what a build container is told.
+"""Find the package indexes that the user configured for pip and uv, to pass them to build containers.
 
-Nothing secret goes along: an address with a user name or password in it is left out.
+No secret is passed on: an address with a user name or password is left out.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ STRATEGIES = {"first-index", "first-match", "unsafe-first-match", "unsafe-best-m
 
 @dataclass
 class Indexes:
-    """What installers in a build container get.
+    """Settings for the installers in a build container.
 
-    default, extra: addresses of indexes. strategy: uv's rule for several. proxies: variables to set. certificates: a
-    file of this machine with the authorities to trust. left_out: what was not passed on and why.
+    Attributes:
+        default: Address of the main index.
+        extra: Addresses of further indexes.
+        strategy: uv's rule for several indexes.
+        proxies: Proxy variables to set.
+        certificates: File on this machine with the trusted certificate authorities.
+        left_out: Settings that were not passed on, with reasons.
     """
 
     default: str | None = None
@@ -40,7 +45,7 @@ class Indexes:
     left_out: list[str] = field(default_factory=list)
 
     def environment(self, certificates_at: str) -> dict[str, str]:
-        """Variables for uv and pip, with the certificates' place inside the container."""
+        """Return variables for uv and pip; `certificates_at` is the certificates' path in the container."""
         env = dict(self.proxies)
         if self.default is not None:
             env |= {"UV_DEFAULT_INDEX": self.default, "PIP_INDEX_URL": self.default}
@@ -54,7 +59,7 @@ class Indexes:
 
 
 def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
-    """Read uv's and pip's settings: the environment before files, uv's before pip's."""
+    """Read the settings of uv and pip: the environment overrides files, and uv's settings override pip's."""
     found = Indexes()
     uv = _merged(_uv_file(path) for path in (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"))
     pip_files = [system / "pip.conf", home / ".pip/pip.conf", _config(env, home) / "pip/pip.conf"]
@@ -66,7 +71,7 @@ def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")
     if not default and not extra:
         default = env.get("PIP_INDEX_URL") or pip.get("index-url")
         extra = env.get("PIP_EXTRA_INDEX_URL") or pip.get("extra-index-url", "")
-        strategy = "unsafe-best-match"  # what pip does: the best version of all indexes
+        strategy = "unsafe-best-match"  # pip's rule: the best version of all indexes
     if default and _usable(_address(default), found):
         found.default = _address(default)
     found.extra = [_address(url) for url in extra.split() if _usable(_address(url), found)]
@@ -96,7 +101,7 @@ def _usable(url: str, found: Indexes) -> bool:
 
 
 def _address(index: str) -> str:
-    """An index's address without the name that uv lets stand before it (`name=https://…`)."""
+    """Remove the name that uv permits before an index's address (`name=https://…`)."""
     name, separator, url = index.partition("=")
     return url if separator and "/" not in name and ":" not in name else index
 
@@ -115,7 +120,7 @@ def _pip_file(path: Path) -> dict[str, str]:
     try:
         parser.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError, OSError):
-        return {}  # pip itself will say so
+        return {}  # pip itself will report the error
     both: dict[str, str] = {}
     for section in ("global", "install"):
         both |= dict(parser.items(section)) if parser.has_section(section) else {}
@@ -126,7 +131,7 @@ def _uv_file(path: Path) -> dict[str, str]:
     try:
         whole = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return {}  # uv itself will say so
+        return {}  # uv itself will report the error
     whole = {**whole, **(whole["pip"] if isinstance(whole.get("pip"), dict) else {})}
     indexes = [i for i in whole.get("index", []) if isinstance(i, dict) and isinstance(i.get("url"), str)]
     defaults = [i["url"] for i in indexes if i.get("default")] + [whole.get("index-url")]

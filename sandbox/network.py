@@ -1,7 +1,7 @@
-"""A sandbox's network: nothing but the proxy, and that only where the user lists hosts.
+"""Give a sandbox a network: only the proxy, and only if the user lists hosts.
 
-The sandbox itself stays without any network device but loopback; programs in it find the proxy by the usual
-variables. Those that do not heed them reach nothing.
+The sandbox itself has no network device except loopback. Programs find the proxy by the usual variables;
+programs that ignore them reach nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems keep the certificates of those who vouch for https servers, in one file."""
+"""Usual paths of the system's bundle of trusted certificate authorities."""
 BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT")
 
 
 class Finished(Protocol):
-    """What `run` returns (see `lend_certificates`)."""
+    """Result type of `run` (see `lend_certificates`)."""
 
     @property
     def exit(self) -> int:
@@ -37,22 +37,22 @@ class Finished(Protocol):
 
 
 class Network:
-    """The way out of one sandbox."""
+    """The network connection of one sandbox."""
 
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
         self._tunnel: Tunnel | None = None
 
     async def open(self, channel: Channel) -> dict[str, str]:
-        """Start it over the sandbox's channel; returns the variables that lead programs to it."""
+        """Start the tunnel over the sandbox's channel; return the variables that name the proxy."""
         self._tunnel = await Tunnel.open(channel, PORT, self.proxy.serve)
         url = f"http://127.0.0.1:{PORT}"
-        # curl heeds http_proxy in lower case only, others upper case only
+        # curl reads http_proxy in lower case only; other programs read upper case only
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
         return {**dict.fromkeys(names, url), "no_proxy": HERE, "NO_PROXY": HERE}
 
     async def close(self) -> None:
-        """End every connection; safe to call twice."""
+        """Close every connection; safe to call twice."""
         if self._tunnel is not None:
             await self._tunnel.close()
 
@@ -60,9 +60,14 @@ class Network:
 async def lend_certificates(
     run: Callable[[list[str], bytes], Awaitable[Finished]], path: str
 ) -> dict[str, str]:
-    """Lay this host's certificate bundle down in a sandbox whose image has none; returns the variables that name it.
+    """Copy this host's certificate bundle into a sandbox if its image has none.
 
-    `run` runs a command with an input in the sandbox.
+    Args:
+        run: Runs a command with a standard input in the sandbox.
+        path: Path of the bundle inside the sandbox.
+
+    Returns:
+        Variables that name the bundle; empty if nothing was copied.
     """
     script = f"for f in {' '.join(BUNDLES)}; do test -e $f && exit 3; done; exit 0"
     if (await run(["sh", "-c", script], b"")).exit != 0:

@@ -1,9 +1,11 @@
-"""The proxy that a sandbox with `--allow-net` reaches its hosts through: HTTP CONNECT, and plain http.
+"""The proxy through which a sandbox with `--allow-net` reaches its hosts: HTTP CONNECT, and plain http.
 
-It trusts nothing that comes from the sandbox. A request is parsed strictly and only what was parsed goes on, one
-request a connection. Names are resolved here, once, and the connection is made to the address that was checked, so
-that a name cannot turn into another address in between. Inside a CONNECT tunnel the bytes are the program's own:
-whoever serves a listed host, or shares its servers, can be spoken to, and anything can be sent to it.
+It trusts no input from the sandbox. It parses each request strictly and forwards only the parsed parts, one
+request per connection. It resolves each name once, on the host, and connects to the address that it checked.
+So a name cannot change to another address in between.
+
+Inside a CONNECT tunnel, the program controls the bytes. It can talk to everyone who serves the listed host, or
+shares its servers, and can send them anything.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from typing import Literal, Protocol, Self
 from m3agent.sandbox.allow_list import AllowedHost, as_address, may_reach, split_authority
 
 PORT = 3128
-"""Where programs in the sandbox find the proxy, on 127.0.0.1."""
-LONGEST_HEAD = 16 << 10  # bytes of a request's line and headers
+"""Port of the proxy on the sandbox's 127.0.0.1."""
+LONGEST_HEAD = 16 << 10  # bytes of the request line and the headers
 MOST_HEADERS = 100
 CHUNK = 64 << 10
-PATIENCE = 5.0  # seconds for one of several addresses to answer
-LINGER = 2.0  # seconds a refused program may go on sending before the connection is closed under it
+PATIENCE = 5.0  # seconds for each of several addresses to answer
+LINGER = 2.0  # seconds that a refused program may continue to send before the connection is closed
 
 REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) ([\x21-\x7e]+) HTTP/1\.[01]")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*?)[ \t]*")
@@ -36,12 +38,21 @@ HOP_BY_HOP = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"),
     *(b"te", b"trailer", b"upgrade", b"host", b"content-length"),
 }
-"""Headers that end at a proxy (RFC 9110, 7.6.1), and two that are written anew from what was parsed."""
+"""Headers that a proxy must not forward (RFC 9110, 7.6.1), and two that it writes anew."""
 
 
 @dataclass(frozen=True)
 class Caps:
-    """What all connections of one sandbox may use together, and each of them. Bytes both ways; seconds."""
+    """Limits on the network use of one sandbox.
+
+    Attributes:
+        bytes: Bytes in both directions, for all connections together.
+        requests: Number of requests.
+        head: Seconds to receive the head of a request.
+        connect: Seconds to connect to the host.
+        idle: Seconds without any data before a connection is closed.
+        connection: Longest duration of a connection in seconds.
+    """
 
     bytes: int = 4 << 30
     requests: int = 10_000
@@ -53,10 +64,17 @@ class Caps:
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """One request of a program in the sandbox, when it is over.
+    """One finished request of a program in the sandbox.
 
-    host is empty and port 0 where it could not be understood. sent and received: bytes to and from the host.
-    reason: why it was refused, failed or was cut short; empty when it came to its end.
+    Attributes:
+        method: HTTP method.
+        host: Host of the request; empty if the request was malformed.
+        port: Port of the request; 0 if the request was malformed.
+        verdict: Whether the proxy forwarded the request.
+        reason: Why it was refused, failed or was cut off; empty if it finished normally.
+        sent: Bytes sent to the host.
+        received: Bytes received from the host.
+        seconds: Duration.
     """
 
     method: str
@@ -70,24 +88,32 @@ class NetworkRequest:
 
 
 class Stream(Protocol):
-    """A connection as the proxy sees it: OSError where it broke, empty bytes at the other side's end."""
+    """A connection, as the proxy uses it; its methods raise OSError if it broke."""
 
     async def read(self) -> bytes:
-        """What has come, at least one byte."""
+        """Return at least one byte of received data; empty if the other side sends no more."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the other side is slow."""
+        """Send data; wait while the other side is slow."""
         ...
 
     async def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Signal that no more data will be sent."""
         ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as parsed. head: what goes to the host in its place, empty for CONNECT; length: bytes of its body."""
+    """A parsed request.
+
+    Attributes:
+        method: HTTP method.
+        host: Normalised host.
+        port: Port.
+        head: Head to send to the host instead of the original; empty for CONNECT.
+        length: Bytes of the body.
+    """
 
     method: str
     host: str
@@ -97,7 +123,7 @@ class Request:
 
 
 class Answer(Exception):
-    """The request is not passed on but answered by the proxy: an HTTP status and a sentence."""
+    """The proxy answers the request itself, with an HTTP status and a sentence, instead of forwarding it."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -106,7 +132,7 @@ class Answer(Exception):
 
 @dataclass
 class _Use:
-    """What one connection has come to; see `NetworkRequest`."""
+    """Statistics of one connection; see `NetworkRequest`."""
 
     method: str = ""
     host: str = ""
@@ -118,10 +144,14 @@ class _Use:
 
 
 class Proxy:
-    """Serves the connections of one sandbox.
+    """Serve the connections of one sandbox.
 
-    log: called with every request when it is over; past `Caps.requests` they are refused and not logged.
-    resolve: the addresses of a name; raises OSError. reach: whether an address may be connected to.
+    Args:
+        hosts: The hosts that the sandbox may reach.
+        log: Called with every finished request. Requests beyond `Caps.requests` are refused and not logged.
+        caps: Limits; None for the defaults.
+        resolve: Returns the addresses of a name; raises OSError.
+        reach: Returns whether the proxy may connect to an address.
     """
 
     def __init__(
@@ -142,7 +172,11 @@ class Proxy:
         self._bytes = 0
 
     async def serve(self, program: Stream) -> None:
-        """Serve one connection to its end; raises OSError where the program's side broke while it was answered."""
+        """Serve one connection until it ends.
+
+        Raises:
+            OSError: The connection to the program broke during an answer.
+        """
         self._requests += 1
         if self._requests > self._caps.requests:
             await _answer(program, 403, f"this sandbox has made {self._caps.requests} requests: no more")
@@ -165,7 +199,7 @@ class Proxy:
             use.reason = use.reason or "cut off: the sandbox was closed"
             raise
         finally:
-            if use.method or use.reason:  # else it was opened and closed without a word
+            if use.method or use.reason:  # otherwise the connection was closed without any data
                 self._log(NetworkRequest(**vars(use), seconds=round(time.monotonic() - started, 3)))
 
     async def _serve(self, program: Stream, use: _Use) -> None:
@@ -190,7 +224,7 @@ class Proxy:
             await self._relay(request, rest, program, host, use)
 
     async def _connect(self, request: Request) -> Host:
-        """Connect to the host, at an address that was checked."""
+        """Connect to the host, at a checked address."""
         where = f"{request.host}:{request.port}"
         try:
             async with asyncio.timeout(self._caps.connect):
@@ -198,7 +232,7 @@ class Proxy:
                 if as_address(request.host) is None:
                     addresses = await self._resolve(request.host, request.port)
                 for address in addresses:
-                    if not self._reach(address):  # one suffices to refuse the name: it may be a trap
+                    if not self._reach(address):  # one bad address refuses the name: it may be a trap
                         raise Answer(
                             403,
                             f"{request.host} is at {address}, not a public address of another machine: "
@@ -211,7 +245,7 @@ class Proxy:
             raise Answer(502, f"cannot connect to {where}: {error.strerror or error}") from None
 
     async def _relay(self, request: Request, rest: bytes, program: Stream, host: Host, use: _Use) -> None:
-        """Move bytes until both sides are done, nothing moves any more, or a cap is reached."""
+        """Forward bytes until both sides are done, the connection is idle too long, or a limit is reached."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._caps.connection
         tunnel = request.method == "CONNECT"
@@ -229,7 +263,7 @@ class Proxy:
                 data = data or await program.read()
                 if not data:
                     break
-                piece = data if tunnel else data[:left]  # what follows the one request stays here
+                piece = data if tunnel else data[:left]  # data after the first request is not forwarded
                 left -= len(piece)
                 use.sent += len(piece)
                 moved(len(piece))
@@ -256,7 +290,7 @@ class Proxy:
 
 
 class Host:
-    """A connection over TCP as a `Stream` that closes itself: at once where something went wrong."""
+    """A TCP connection as a `Stream` and a context manager; after an error it closes immediately."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -266,7 +300,7 @@ class Host:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # what was written may still be on its way out
+        if kind is None:  # written data may not have been sent yet
             self._writer.close()
             with contextlib.suppress(OSError):  # a TimeoutError is one
                 async with asyncio.timeout(LINGER):
@@ -276,27 +310,27 @@ class Host:
             await self._writer.wait_closed()
 
     async def read(self) -> bytes:
-        """What has come; empty at the end."""
+        """Return received data; empty at the end."""
         return await self._reader.read(CHUNK)
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the other side is slow."""
+        """Send data; wait while the other side is slow."""
         self._writer.write(data)
         await self._writer.drain()
 
     async def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Signal that no more data will be sent."""
         self._writer.write_eof()
 
 
 async def _open(addresses: Sequence[str], port: int) -> Host:
-    """Connect to the first address that answers, each for a fair part of the time there is."""
+    """Connect to the first address that answers; all but the last get only `PATIENCE` seconds."""
     failure = OSError("it has no address")
     for number, address in enumerate(addresses, start=1):
         patience = PATIENCE if number < len(addresses) else None
         try:
             async with asyncio.timeout(patience):
-                # the address is a number already: nothing is looked up again
+                # the address is numeric: no further name lookup
                 return Host(*await asyncio.open_connection(address, port, flags=socket.AI_NUMERICHOST))
         except OSError as error:  # a TimeoutError is one
             failure = error
@@ -304,9 +338,10 @@ async def _open(addresses: Sequence[str], port: int) -> Host:
 
 
 async def lookup(host: str, port: int) -> list[str]:
-    """The addresses of a name, as this machine resolves it; raises OSError.
+    """Return the addresses of a name, as this machine resolves it; raises OSError.
 
-    In a thread of its own, which a name server that hangs keeps from nothing: pools are waited for at the end.
+    It runs in a daemon thread of its own: the program's end would wait for the threads of a pool, and so for
+    a hanging name server.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
@@ -321,8 +356,8 @@ async def lookup(host: str, port: int) -> list[str]:
 
     def ask() -> None:
         found: list[str] | OSError = []
-        # a last dot says that the name is whole, so that no search list of this machine applies; but names that
-        # stand in its hosts file only are not found with one
+        # A final dot makes the name absolute, so no search list of this machine applies. Names that are only
+        # in its hosts file are not found with the dot, so the name is also tried without it.
         for name in (f"{host}.", host):
             try:
                 infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
@@ -339,7 +374,7 @@ async def lookup(host: str, port: int) -> list[str]:
 
 
 async def _read_head(program: Stream) -> tuple[bytes, bytes]:
-    """The request's head without the empty line that ends it, and what came behind it."""
+    """Return the request's head, without the empty line at its end, and the data after that line."""
     data = b""
     while True:
         head, end, rest = data[: LONGEST_HEAD + 4].partition(b"\r\n\r\n")
@@ -356,10 +391,11 @@ async def _read_head(program: Stream) -> tuple[bytes, bytes]:
 
 
 def parse(head: bytes) -> Request:
-    """A request's head, without the empty line at its end.
+    """Parse the head of a request, without the empty line at its end.
 
     Raises:
-        Answer: anything but a well-formed CONNECT, or http request with an absolute address and a plain length.
+        Answer: The request is neither a well-formed CONNECT, nor an http request with an absolute address
+            and, if it has a body, one plain Content-Length.
     """
     first, *lines = head.split(b"\r\n")
     line = REQUEST_LINE.fullmatch(first)
@@ -401,7 +437,8 @@ def parse(head: bytes) -> Request:
     path = (address[2] or "/") + (address[3] or "")
     out = [f"{method} {path} HTTP/1.1".encode(), b"Host: " + named.encode()]
     out += [name + b": " + value for name, value in headers if name.lower() not in ended_here]
-    # written by us, whatever Connection says: where the body ends is where nothing more is sent
+    # Set by us, whatever the Connection header lists: the proxy forwards exactly the body and nothing after
+    # it.
     out += [b"Content-Length: " + value for value in lengths] + [b"Connection: close", b"", b""]
     return Request(method, host, port, b"\r\n".join(out), int(lengths[0]) if lengths else 0)
 
@@ -414,7 +451,10 @@ def _authority(text: str) -> tuple[str, int | None]:
 
 
 async def _answer(program: Stream, status: int, text: str) -> None:
-    """Answer and end; the sentence stands in the status line too, which is all that many programs show."""
+    """Send an answer and close the stream.
+
+    The sentence is also in the status line, because many programs show only that.
+    """
     body = f"{text}\n".encode()
     line = " ".join(text.split()).encode("ascii", "replace").decode()
     head = (
@@ -423,7 +463,7 @@ async def _answer(program: Stream, status: int, text: str) -> None:
     )
     await program.write(head.encode() + body)
     await program.write_eof()
-    with contextlib.suppress(TimeoutError):  # closed while it still sends, the program might lose the answer
+    with contextlib.suppress(TimeoutError):  # closing while the program still sends could lose the answer
         async with asyncio.timeout(LINGER):
             while await program.read():
                 pass

@@ -1,6 +1,6 @@
-"""Makes room: removes environment images beyond a budget, and what dead processes of ours have left in the engine.
+"""Free disk space: remove environment images beyond a budget, and remains of dead m3agent processes.
 
-Only what carries our label is ever looked at.
+It considers only objects in the engine that have m3agent's label.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from m3agent.sandbox.environment import REPOSITORY, folder
 
 @dataclass(frozen=True)
 class EnvironmentImage:
-    """An environment image: its name, id, size in bytes (shared layers counted in full), time of last use."""
+    """An environment image.
+
+    Attributes:
+        name: Name and tag.
+        ident: The engine's id.
+        size: Bytes; layers shared with other images are counted in full.
+        used: Time of last use, in seconds since the epoch.
+    """
 
     name: str
     ident: str
@@ -28,7 +35,7 @@ class EnvironmentImage:
 
 @dataclass
 class Pruned:
-    """What was removed."""
+    """What was removed: names of images, number of containers and of volumes, and bytes of the images."""
 
     images: list[str]
     containers: int
@@ -37,7 +44,7 @@ class Pruned:
 
 
 def environment_images(api: Any, state: Path) -> list[EnvironmentImage]:
-    """Ours that are here, the least recently used first."""
+    """Return m3agent's environment images in this engine, least recently used first."""
     images = []
     for listed in api.images(filters={"label": [f"{LABEL}.environment"]}):
         for name in listed.get("RepoTags") or []:
@@ -50,9 +57,10 @@ def environment_images(api: Any, state: Path) -> list[EnvironmentImage]:
 
 
 def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None]) -> Pruned:
-    """Remove environment images until the rest fits into `keep_bytes`, then orphaned containers and volumes.
+    """Remove environment images until the others fit into `keep_bytes`; remove orphans.
 
-    An image that a container uses is kept, and said.
+    Orphans are containers and volumes of dead m3agent processes. An image that a container uses is kept;
+    `say` then receives a line about it.
     """
     done = Pruned([], 0, 0, 0)
     images = environment_images(api, state)
@@ -78,9 +86,18 @@ def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None])
 
 
 def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] = ()) -> list[str]:
-    """Remove environment images, the least recently used first, until all of the engine's images fit; returns those gone.
+    """Remove environment images, least recently used first, until all images of the engine fit.
 
-    most_bytes: shared layers counted once. Images in `keep`, those in use and those that others rest on stay.
+    Images in use and images that others build on stay.
+
+    Args:
+        api: The engine's client.
+        state: Folder with the times of last use.
+        most_bytes: Limit for all images of the engine; shared layers are counted once.
+        keep: Names of images that stay.
+
+    Returns:
+        Names of the removed images.
     """
     gone: list[str] = []
     for image in environment_images(api, state):
@@ -92,7 +109,7 @@ def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] =
 
 
 def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:
-    """Remove an image and what we keep beside it; why not, if it cannot be."""
+    """Remove an image and the files about it; return "", or the reason if it cannot be removed."""
     from docker.errors import APIError
 
     try:
@@ -105,10 +122,15 @@ def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:
 
 
 def is_orphan(process: str, *, other_boots: bool) -> bool:
-    """Whether the process that a label describes is gone for sure.
+    """Return whether the process that a label describes has certainly ended.
 
-    Of another process namespace nothing is sure. Another boot is this machine's past, if `other_boots` says that it
-    cannot be another machine's present.
+    This is never certain for a process of another process namespace. A process of another boot has ended if
+    it ran on this machine.
+
+    Args:
+        process: The label's value.
+        other_boots: Whether another boot id can only mean an earlier boot of this machine, not another
+            machine.
     """
     ours = (describe_process(os.getpid()) or "").split()
     theirs = process.split()
@@ -125,5 +147,5 @@ def _removed(remove: Callable[[], object]) -> int:
     try:
         remove()
     except APIError:
-        return 0  # gone meanwhile, or in use
+        return 0  # already removed, or in use
     return 1

@@ -1,8 +1,9 @@
-"""Removes this process's containers when it dies, however it dies.
+"""Remove this process's containers when it dies, whatever the cause.
 
-A container's own supervisor ends when its standard input does, so what is left to a reaper is the moment between
-"created" and "started", and an engine that is slow to notice. It is a child process that waits for the end of a
-pipe whose other end only we hold; standard library only, so that it starts in milliseconds.
+A container's own supervisor exits when its standard input ends. The reaper covers the rest: a container that
+was created but not started, and an engine that notices the end late. It is a child process that waits for the
+end of a pipe, and only our process holds the other end. It uses only the standard library, so it starts in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import sys
 import time
 import urllib.parse
 
-SWEEPS = 8  # looks for containers after the death: one may still be on its way into being
-PAUSE = 0.15  # seconds between two looks; all of them fit into the two seconds that are promised
+SWEEPS = 8  # number of searches after the death: a container may still be in creation
+PAUSE = 0.15  # seconds between two searches; all together stay within the documented two seconds
 
 
 class EngineConnection(http.client.HTTPConnection):
@@ -36,7 +37,7 @@ class EngineConnection(http.client.HTTPConnection):
 
 
 def call(path: str, method: str, url: str) -> bytes:
-    """One request to the engine; returns the answer's body."""
+    """Send one request to the engine; return the response's body."""
     connection = EngineConnection(path)
     try:
         connection.request(method, url)
@@ -46,14 +47,14 @@ def call(path: str, method: str, url: str) -> bytes:
 
 
 def sweep(path: str, label: str) -> None:
-    """Remove every container that carries the label, started or not."""
+    """Remove every container with the label, started or not."""
     query = urllib.parse.urlencode({"all": "1", "filters": json.dumps({"label": [label]})})
     for container in json.loads(call(path, "GET", f"/containers/json?{query}")):
         call(path, "DELETE", f"/containers/{container['Id']}?force=1&v=1")
 
 
 def start_reaper(socket_path: str, label: str) -> subprocess.Popen[bytes]:
-    """Start the child; closing its standard input (our death does) sets it to work."""
+    """Start the reaper; it begins its work when its standard input is closed, which our death does."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, socket_path, label],
         stdin=subprocess.PIPE,
@@ -64,13 +65,13 @@ def start_reaper(socket_path: str, label: str) -> subprocess.Popen[bytes]:
 
 
 def main(socket_path: str, label: str) -> None:
-    """Wait for the end of standard input, then sweep; a word before the end says there is nothing to do."""
+    """Wait for the end of standard input, then remove the containers; data before the end cancels that."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read():
         return
     for _ in range(SWEEPS):
-        # the engine may be gone too: then its containers are as well
+        # if the engine has stopped too, so have its containers
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             sweep(socket_path, label)
         time.sleep(PAUSE)

@@ -1,13 +1,14 @@
-"""Process 1 of every sandbox: runs commands, moves files, kills whole process trees.
+"""Process 1 of every sandbox: runs commands, transfers files, kills whole process trees.
 
-Standard library only, Python 3.8+, one file: its source is the first thing sent over the stream (see `BOOT` in
-`m3agent.sandbox.channel`), so it needs nothing from the image but an interpreter, and there is no file in the
-sandbox to tamper with.
+It is one file, for Python 3.8+ and with the standard library only. The host sends its source as the first
+data on the stream (see `BOOT` in `m3agent.sandbox.channel`). So the image needs only an interpreter, and the
+sandbox contains no file that could be tampered with.
 
-Protocol, both ways over standard input and output: `>II` lengths of header and payload, a JSON header, raw payload
-bytes. The first frame is `hello{versions: [oldest, newest], python, root, seccomp, openat2}`; the host picks a version
-with `speak`. Requests carry `op` and `id`; answers carry the same `id`. At most `most_jobs` commands run at once; the
-others wait their turn, their clocks not running.
+A frame of the protocol is the same in both directions, on standard input and output: the lengths of header
+and payload (`>II`), a JSON header, the raw payload. The first frame is `hello{versions: [oldest, newest],
+python, root, seccomp, openat2}`; the host then selects a version with `speak`. A request has `op` and `id`;
+its answers have the same `id`. At most `most_jobs` commands run at once. The others wait, and their timeouts
+do not start before they do.
 
 ==========  =======================================================  ======================================
 op          request fields (payload)                                 answers
@@ -15,7 +16,7 @@ op          request fields (payload)                                 answers
 speak       version                                                  ok
 exec        argv, cwd, env, timeout, grace, background, limits       started{pid, warm}; out{fd} (payload: bytes);
             more (payload: the child's standard input,               exit{exit, timed_out, oom, total, seconds}
-            to be continued by `input` if `more`), file
+            which `input` continues if `more` is set), file
             (payload: that file's content), warm (see `Spare`)
 input       job, end (payload: more of a child's standard input)     ok, once the child has taken it
 kill        job                                                      ok
@@ -32,14 +33,14 @@ listen      port, most (connections at once), window (bytes)         ok, then op
 tunnel      conn, do: data (payload) | eof | credit{n} | close{abort}  nothing
 ==========  =======================================================  ======================================
 
-A request that cannot be done is answered `error{code, text}`. When standard input ends, everything is killed; so
-it is when the host has not been heard of for `LEASE` seconds, since an engine that is killed leaves its containers
-running with their input open.
+A failed request is answered with `error{code, text}`. When standard input ends, everything is killed. The
+same happens after `LEASE` seconds without data from the host, because the containers of a killed engine
+continue to run, with their input open.
 
-Why process 1: the kernel drops SIGKILL, SIGTERM and SIGSTOP sent to it from inside (so their default actions
-must stay in place: a handler would make it killable), `kill(-1)` from it reaches every process there is, and
-its death ends the namespace. It is not dumpable, so tool code can neither trace it nor open its descriptors, and a
-filter that it and all that it starts are under keeps the kernel's odder calls out of reach (see `forbid`).
+Why process 1: the kernel drops SIGKILL, SIGTERM and SIGSTOP that are sent to it from inside. (So their
+default actions must stay: a handler would make it killable.) Its `kill(-1)` reaches every other process, and
+its death ends the namespace. It is not dumpable, so tool code can neither trace it nor open its descriptors.
+A system call filter on this process and its children forbids the kernel's unusual calls (see `forbid`).
 """
 
 from __future__ import annotations
@@ -66,27 +67,27 @@ if TYPE_CHECKING:
 Header = Dict[str, Any]
 Answer = Optional[Tuple[Header, bytes]]
 
-VERSIONS = (2, 2)  # oldest and newest version of the protocol that are spoken here
+VERSIONS = (2, 2)  # oldest and newest supported protocol version
 FRAME = struct.Struct(">II")
 MAX_PAYLOAD = 256 << 20
-STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is counted
+STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is only counted
 BACKLOG = 4 << 20  # unsent bytes above which the jobs' pipes are not read: the host sets the pace
-LEASE = 600.0  # seconds of silence after which the host is taken for dead; it says `alive` ten times as often
-TICK = 20_000_000  # nanoseconds that file times may lag behind (10 ms on a kernel of 100 Hz)
-SETTLE = 2.0  # seconds for killed processes to be gone before a command's end is reported
-MOST_JOBS = 128  # commands at once, fewer where few processes are allowed
-LATER = 0.02  # seconds that a frame waits for another to go with
-QUIET = 0.03  # seconds without a request after which an interpreter is started ahead of its program
+LEASE = 600.0  # seconds of silence after which the host counts as dead; it sends `alive` ten times as often
+TICK = 20_000_000  # nanoseconds that file times may lag (10 ms on a kernel with 100 Hz)
+SETTLE = 2.0  # seconds that killed processes get to disappear before a command's end is reported
+MOST_JOBS = 128  # commands at once; fewer if only few processes are allowed
+LATER = 0.02  # seconds that a frame waits for another frame to be sent with it
+QUIET = 0.03  # seconds without a request after which a spare interpreter is started
 PR_SET_DUMPABLE = 4
 PR_GET_SECCOMP, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 21, 22, 38
-RLIMIT_LOCKS, RLIMIT_RTTIME = 10, 15  # without effect in here, so that they can carry a job's number
+RLIMIT_LOCKS, RLIMIT_RTTIME = 10, 15  # without effect here, so that they can carry a job's number
 MARK = 1 << 40
 OOM_SCORE_ADJ = b"700"  # the kernel's out-of-memory killer takes a job before the supervisor
 O_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Refused(Exception):
-    """A request that cannot be done: code for the program, text for people."""
+    """A request failed: `code` is for the program, the text for people."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -101,17 +102,17 @@ def set_dumpable(value: int) -> None:
 
 
 def set_mark(pid: int, number: int) -> None:
-    """Mark a process and all it will start as a job's.
+    """Mark a process, and all processes that it will start, as belonging to a job.
 
-    Nothing else is inherited for good: a program can leave its session and its parent and clean its environment.
-    These two limits it can only lower, and then they no longer add up.
+    Nothing else is inherited reliably: a program can leave its session and its parent, and clear its
+    environment. It can only lower these two limits, and then they no longer add up.
     """
     resource.prlimit(pid, RLIMIT_LOCKS, (MARK + number, MARK + number))
     resource.prlimit(pid, RLIMIT_RTTIME, (MARK - number, MARK - number))
 
 
 def keeps_marks() -> bool:
-    """Whether this kernel lets those limits be set (gVisor, for one, does not)."""
+    """Return whether this kernel permits setting those limits (gVisor, for example, does not)."""
     try:
         for limit in (RLIMIT_LOCKS, RLIMIT_RTTIME):
             before = resource.getrlimit(limit)
@@ -123,20 +124,22 @@ def keeps_marks() -> bool:
 
 
 def mark_of(pid: int) -> int:
-    """The number of a process's job; 0 for one that has no mark (yet) or has tampered with it.
+    """Return the number of a process's job; 0 if it has no mark (yet) or has changed it.
 
     Raises:
-        OSError: there is no such process.
+        OSError: There is no such process.
     """
     up, down = resource.prlimit(pid, RLIMIT_LOCKS)[1], resource.prlimit(pid, RLIMIT_RTTIME)[1]
     return up - MARK if up + down == 2 * MARK else 0
 
 
 def lives(pid: int) -> bool:
-    """Whether any thread of a process still runs: one that has ended stays listed until its parent asks for it.
+    """Return whether any thread of a process still runs.
+
+    An ended process stays listed until its parent reaps it.
 
     Raises:
-        OSError: there is no such process.
+        OSError: There is no such process.
     """
     with open("/proc/%d/stat" % pid, "rb") as f:
         fields = f.read().rpartition(b")")[2].split()
@@ -144,7 +147,7 @@ def lives(pid: int) -> bool:
 
 
 def allowed_processes() -> int:
-    """How many processes this control group may hold; 128 where that is not said."""
+    """Return how many processes this control group may contain; 128 if unknown."""
     for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
         try:
             with open(path) as f:
@@ -155,7 +158,7 @@ def allowed_processes() -> int:
 
 
 def oom_kills() -> int | None:
-    """Count of out-of-memory kills in this control group, or None where it cannot be read."""
+    """Return the number of out-of-memory kills in this control group, or None if unknown."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         try:
             with open(path) as f:
@@ -168,12 +171,12 @@ def oom_kills() -> int | None:
 
 
 class Child:
-    """A process that was started here: its id, its job's number, our ends of its pipes."""
+    """A started process: its id, its job's number, and our ends of its pipes."""
 
     def __init__(self, pid: int, number: int, fd_in: int | None, outputs: dict[int, int]) -> None:
         self.pid = pid
         self.number = number
-        self.fd_in = fd_in  # None where its input is empty
+        self.fd_in = fd_in  # None if its input is empty
         self.outputs = outputs  # descriptor -> 1 or 2
 
 
@@ -188,7 +191,7 @@ class Job:
         self.pipes = child.outputs
         self.stdin = memoryview(stdin)
         self.more = bool(header.get("more"))
-        self.fed: int | None = None  # the `input` to be answered when the child has taken it
+        self.fed: int | None = None  # the `input` request to answer once the child has read the data
         self.background = bool(header.get("background"))
         self.grace = float(header.get("grace", 1.0))
         self.started = time.monotonic()
@@ -202,40 +205,43 @@ class Job:
 
 
 class Spare:
-    """An interpreter that was started before its program is known, so that the program need not wait for it.
+    """An interpreter that starts before its program is known, to save the program that time.
 
-    It is exactly what a request for `python3 FILE` with empty input starts, only earlier: FILE is a named pipe for
-    the time being, and the interpreter is held up opening it, ready but for its program. The program then comes
-    through the pipe and is also put in the pipe's place, for tracebacks. Each serves one program and no other, and
-    only if nothing was run or written since it began.
+    It is what a request for `python3 FILE` with empty input starts, only earlier. FILE is first a named pipe:
+    the interpreter is initialised and blocks when it opens FILE. The program is then written to the pipe, and
+    also replaces the pipe, for tracebacks. Each spare runs exactly one program, and only if nothing was run
+    or written since its start.
     """
 
     def __init__(self, header: Header) -> None:
         self.header = header
         self.file: str = header["file"]
-        self.last = self.file + ".last"  # the program before, until there is a new one
+        self.last = self.file + ".last"  # the previous program, until there is a new one
         self.child: Child | None = None
         self.stale = False
 
     def suits(self, header: Header, program: bytes) -> bool:
         names = ("argv", "cwd", "env", "limits", "file", "warm")
         same = all(self.header.get(name) == header.get(name) for name in names)
-        # a program that names its encoding is read a second time, which a pipe cannot be
+        # Python reads a program with an encoding declaration twice, which a pipe does not permit.
         return same and not self.stale and not any(b"coding" in line for line in program.split(b"\n", 2)[:2])
 
     def withdraw(self) -> None:
-        """Close what it holds here and put the last program back in its place."""
+        """Close the open descriptors and restore the previous program."""
         if self.child is not None:
             for fd in [*self.child.outputs, *([] if self.child.fd_in is None else [self.child.fd_in])]:
                 os.close(fd)
         try:
             os.rename(self.last, self.file)
         except OSError:
-            pass  # it was used, or removed
+            pass  # the spare was used, or the file was removed
 
 
 def customised(env: dict[str, str]) -> bool:
-    """Whether files that programs can write have a say in how a Python interpreter starts: then none starts early."""
+    """Return whether files that programs can write affect the start of a Python interpreter.
+
+    If so, no spare is started.
+    """
     names = {*sys.modules, "sitecustomize", "usercustomize"} - {"__main__"}
     for folder in env.get("PYTHONPATH", "").split(":"):
         try:
@@ -247,14 +253,14 @@ def customised(env: dict[str, str]) -> bool:
 
 
 def write_program(file: str, content: bytes) -> None:
-    """Put a program where it is run from, in the place of the last one."""
+    """Replace the program file that a command runs."""
     try:
         os.makedirs(os.path.dirname(file), exist_ok=True)
         try:
             os.unlink(file + ".new")
         except FileNotFoundError:
             pass
-        # nothing that is there already: to open a named pipe for writing would be to wait for ever
+        # Never open an existing file: opening a named pipe for writing could block forever.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(file + ".new", flags, 0o644)
         with os.fdopen(fd, "wb") as f:
@@ -265,13 +271,13 @@ def write_program(file: str, content: bytes) -> None:
 
 
 def kill_all() -> None:
-    """SIGKILL to every process but this one, in one step that none can fork away from."""
+    """Send SIGKILL to every process but this one, in one step, so that none can escape by forking."""
     signal_all(signal.SIGKILL)
 
 
 def signal_all(number: int) -> None:
-    """A signal to every process but this one, in one step."""
-    assert os.getpid() == 1  # anywhere else it would be every process of the machine
+    """Send a signal to every process but this one, in one step."""
+    assert os.getpid() == 1  # in any other process, this would signal every process of the machine
     try:
         os.kill(-1, number)
     except ProcessLookupError:
@@ -279,19 +285,19 @@ def signal_all(number: int) -> None:
 
 
 def spawn(header: Header, root: str, number: int, piped: bool) -> Child:
-    """Start a request's command as job `number`, in a session of its own; with an input pipe if `piped`.
+    """Start a request's command as job `number`, in its own session; with an input pipe if `piped`.
 
-    Without a fork: a copy of this process, and of every page that it and its copy then touch, takes three times as
-    long as all the rest (measured: 3.3 ms against 0.7). So the command is told nothing before it runs, but inherits
-    or gets from here what it has to have. The filter and no_new_privs it has from the supervisor.
+    No fork: a copy of this process, and of every page that both then touch, takes three times as long as the
+    rest (measured: 3.3 ms against 0.7). So no code runs in the child before the command. The child inherits
+    its settings, or gets them from here. It inherits the filter and no_new_privs from the supervisor.
 
     Raises:
-        Refused: it cannot be run, with code `exec` if it is not there, else `exec-refused`.
+        Refused: The command cannot run; code `exec` if it does not exist, otherwise `exec-refused`.
     """
     argv, env = header["argv"], header["env"]
     limits = {getattr(resource, "RLIMIT_%s" % n): value for n, value in (header.get("limits") or {}).items()}
     mine = {limit: resource.getrlimit(limit) for limit in limits}
-    pipes: list[tuple[int, int]] = []  # of output, errors and input; (read, write)
+    pipes: list[tuple[int, int]] = []  # of stdout, stderr and stdin; (read, write)
     what = ""
     try:
         for _ in range(3 if piped else 2):
@@ -309,7 +315,7 @@ def spawn(header: Header, root: str, number: int, piped: bool) -> Child:
         ignored = [signal.SIGPIPE, signal.SIGXFSZ]
         program = find_program(argv[0], env)
         pid = os.posix_spawn(program, argv, env, file_actions=actions, setsid=True, setsigdef=ignored)
-    except (AttributeError, OSError, TypeError, ValueError) as error:  # the last but one: not strings
+    except (AttributeError, OSError, TypeError, ValueError) as error:  # TypeError: not strings
         for pipe in pipes:
             os.close(pipe[0])
             os.close(pipe[1])
@@ -333,10 +339,10 @@ def spawn(header: Header, root: str, number: int, piped: bool) -> Child:
 
 
 def find_program(name: str, env: dict[str, str]) -> str:
-    """The file that a command's name stands for, as shells find it.
+    """Return the file that a command's name stands for, by the rules of shells.
 
     Raises:
-        OSError: there is none, or none that may be run.
+        OSError: There is none, or it is not executable.
     """
     if "/" in name:
         return name
@@ -355,9 +361,9 @@ def find_program(name: str, env: dict[str, str]) -> str:
 
 
 def seal(pid: int, number: int, limits: dict[int, int]) -> None:
-    """Make a process that has just begun the job's for good, and what it may have started meanwhile.
+    """Mark a new process as the job's, and its children so far, and set its limits.
 
-    A process that leaves its parent before this has no mark: it is ended with the next command that ends.
+    A process that leaves its parent before this has no mark: it is killed when the next command ends.
     """
     try:
         set_mark(pid, number)
@@ -369,22 +375,22 @@ def seal(pid: int, number: int, limits: dict[int, int]) -> None:
                 with open("/proc/%d/oom_score_adj" % pid, "wb") as f:
                     f.write(OOM_SCORE_ADJ)
                 break
-            except PermissionError:  # as closed as this process until the kernel is through with starting it
+            except PermissionError:  # not accessible until the kernel has finished starting it
                 if time.monotonic() > patience or not lives(pid):
                     raise
                 time.sleep(0.0001)
     except (OSError, ValueError):
-        pass  # it has ended; or there is no such file and no memory to share; or no marks, which is seen elsewhere
+        pass  # the process has ended; or the file or the marks do not exist here, which other code handles
     try:
         with open("/proc/%d/task/%d/children" % (pid, pid), "rb") as f:
             for below in f.read().split():
                 seal(int(below), number, limits)
     except OSError:
-        pass  # it has ended
+        pass  # the process has ended
 
 
 class Supervisor:
-    """The event loop: requests in, jobs and files, answers out."""
+    """The event loop: reads requests, runs jobs, accesses files, sends answers."""
 
     def __init__(self, root: str, fd_in: int, fd_out: int, *, openat2: bool = True) -> None:
         self.root = os.path.realpath(root)
@@ -396,12 +402,13 @@ class Supervisor:
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.jobs: dict[int, Job] = {}
-        self.queue: deque[list[Any]] = deque()  # [header, payload] of commands whose turn has not come
+        self.queue: deque[list[Any]] = deque()  # [header, payload] of waiting commands
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # where jobs cannot be told apart there is one at a time, so that all there is is its own
+        # Without marks, jobs cannot be distinguished. Then only one runs at a time, and all processes are its
+        # own.
         self.most_jobs = max(1, min(MOST_JOBS, allowed_processes() // 4, files // 8)) if keeps_marks() else 1
         self.last_number = 0
-        self.warm: Header | None = None  # the request to be ready for
+        self.warm: Header | None = None  # the request to prepare a spare for
         self.spare: Spare | None = None
         self.seen: dict[
             str, tuple[Any, int, str | None, int]
@@ -414,7 +421,10 @@ class Supervisor:
     # -- frames ------------------------------------------------------------------------------------------
 
     def send(self, header: Header, payload: bytes = b"", later: bool = False) -> None:
-        """Send a frame; `later` says that it may wait a moment for one to go with (each costs the engine a copy)."""
+        """Send a frame.
+
+        With `later`, it may wait briefly for another frame to go with: each write costs the engine a copy.
+        """
         raw = json.dumps(header, separators=(",", ":")).encode()
         self.outbox += FRAME.pack(len(raw), len(payload)) + raw + payload
         if not later:
@@ -486,7 +496,7 @@ class Supervisor:
         raise Refused("unknown-op", "unknown operation %.200r" % header.get("op"))
 
     def answer(self, header: Header, payload: bytes, operation: Callable[[Header, bytes], Answer]) -> None:
-        """Answer a request; whatever is wrong with it ends neither this process nor another request."""
+        """Answer a request; an invalid request ends neither this process nor another request."""
         ident = header.get("id")
         try:
             answer = operation(header, payload)
@@ -505,7 +515,7 @@ class Supervisor:
                 self.send(dict(answer[0], id=ident, ev="ok"), answer[1])
 
     def end(self) -> NoReturn:
-        """The host is gone: nothing survives."""
+        """Kill everything and exit: the host is gone."""
         kill_all()
         os._exit(0)
 
@@ -531,7 +541,7 @@ class Supervisor:
         if header["id"] in self.jobs:
             raise Refused("bad-request", "there is a command of that id")
         for name in ("timeout", "grace"):
-            float(header.get(name) or 0)  # before anything is started for it
+            float(header.get(name) or 0)  # fails before any process is started
         child = self.take_spare(header, payload)
         warm = child is not None
         if child is None:
@@ -551,7 +561,7 @@ class Supervisor:
             self.warm = header
 
     def feed(self, job: Job) -> None:
-        """Pass on what the child takes of its standard input, then close it."""
+        """Write as much standard input as the child accepts; close it at the end."""
         fd = job.input
         assert fd is not None
         try:
@@ -561,7 +571,7 @@ class Supervisor:
             self.watch(fd, selectors.EVENT_WRITE, lambda: self.feed(job))
             return
         except OSError:
-            job.more = False  # the child closed its standard input: what it does not want is dropped
+            job.more = False  # the child closed its standard input: drop the rest
         self.watch(fd, 0, None)
         if not job.more:
             self.close_input(job)
@@ -591,7 +601,7 @@ class Supervisor:
         return None
 
     def read_pipe(self, job: Job, fd: int) -> bool:
-        """Forward one chunk; returns whether there may be more."""
+        """Forward one chunk; return whether there may be more."""
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
@@ -631,7 +641,7 @@ class Supervisor:
         return {}, b""
 
     def kill_job(self, job: Job) -> bool:
-        """SIGKILL to everything the job started, whatever session or parent it has now; False: nothing is left."""
+        """Send SIGKILL to all processes of the job, in whatever session; return whether any were left."""
         if not self.jobs.keys() - {job.id}:
             kill_all()
             return self.collect()
@@ -639,17 +649,18 @@ class Supervisor:
         found = False
         for name in os.listdir("/proc"):
             try:
-                # what has no other job's mark is this one's, or an earlier one's, or has tampered with it
+                # A process without another job's mark belongs to this job or an earlier one, or has changed
+                # its mark.
                 if name.isdigit() and name != "1" and mark_of(int(name)) not in others and lives(int(name)):
                     found = True
                     os.kill(int(name), signal.SIGKILL)
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
         self.collect()
         return found
 
     def reap(self) -> None:
-        """Collect every dead process; finish the jobs whose main process is among them."""
+        """Reap every dead process; finish the jobs whose main process is among them."""
         self.collect()
         for job in list(self.jobs.values()):
             if job.status is not None:
@@ -657,7 +668,7 @@ class Supervisor:
         self.start_queued()
 
     def collect(self) -> bool:
-        """Collect every dead process; returns whether any other is left."""
+        """Reap every dead process; return whether any other process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -670,15 +681,16 @@ class Supervisor:
                     job.status = status
 
     def finish(self, job: Job, status: int) -> None:
-        """The main process is gone: end its left-overs, drain the pipes, report."""
+        """The main process has ended: kill the job's other processes, drain the pipes, report the result."""
         patience = time.monotonic() + SETTLE
-        # killed is not yet gone: hundreds of dying processes would still be seen by the next command
+        # Killed processes do not disappear at once: the next command could still see hundreds of dying ones.
         while self.kill_job(job):
             if time.monotonic() > patience:
-                kill_all()  # better the other commands than it
+                kill_all()  # better to lose the other commands than to keep this job's processes
                 break
             if time.monotonic() > patience - SETTLE * 3 / 4:
-                # it multiplies faster than it is found: looked for while everything stands still it cannot
+                # The job forks faster than this loop finds its processes. While everything is stopped, it
+                # cannot.
                 signal_all(signal.SIGSTOP)
                 self.kill_job(job)
                 signal_all(signal.SIGCONT)
@@ -705,7 +717,7 @@ class Supervisor:
         )
 
     def check_clocks(self) -> float:
-        """End what is over its time; returns the seconds until the next deadline."""
+        """End jobs that are over their time; return the seconds until the next deadline."""
         now = time.monotonic()
         wait = LEASE - (now - self.heard)
         if wait < 0:
@@ -722,7 +734,7 @@ class Supervisor:
                     pass
             elif now >= job.deadline:
                 self.kill_job(job)
-                job.deadline = now + 0.05  # again until the kernel has let it go
+                job.deadline = now + 0.05  # repeat until the kernel has ended it
             wait = min(wait, max(0.0, job.deadline - now))
         if self.warm is not None and not self.jobs and (self.spare is None or self.spare.stale):
             if now >= self.heard + QUIET:
@@ -734,7 +746,7 @@ class Supervisor:
     # -- an interpreter ahead of its program -----------------------------------------------------------------
 
     def start_spare(self) -> None:
-        """Start what the last request of its kind would start, and leave it waiting (see `Spare`)."""
+        """Start what the last request of this kind would start, and let it wait (see `Spare`)."""
         header, self.warm = self.warm, None
         self.drop_spare()
         if header is None or customised(header["env"]):
@@ -746,12 +758,15 @@ class Supervisor:
             self.last_number += 1
             spare.child = spawn(header, self.root, self.last_number, piped=False)
         except (OSError, Refused):
-            spare.withdraw()  # then the next one starts as all others do
+            spare.withdraw()  # the next command then starts in the usual way
         else:
             self.spare, self.warm = spare, header
 
     def take_spare(self, header: Header, payload: bytes) -> Child | None:
-        """The waiting interpreter as this request's process; where it is not one for it, it is ended."""
+        """Return the spare interpreter as this request's process, or None.
+
+        A spare that does not fit is killed.
+        """
         spare = self.spare
         if spare is None:
             return None
@@ -762,7 +777,7 @@ class Supervisor:
                 write_program(spare.file, payload)
                 os.unlink(spare.last)
             except (OSError, Refused):
-                pass  # it is not at its file yet, or has ended, or the disk is full: the usual way tells
+                pass  # not waiting yet, or ended, or the disk is full: the usual way reports errors
             else:
                 self.spare = None
                 return child
@@ -770,7 +785,7 @@ class Supervisor:
         return None
 
     def drop_spare(self) -> None:
-        """End the waiting interpreter. Only while no job runs."""
+        """Kill the spare interpreter; call this only while no job runs."""
         spare, self.spare = self.spare, None
         if spare is None:
             return
@@ -783,7 +798,7 @@ class Supervisor:
     # -- files -------------------------------------------------------------------------------------------
 
     def below_root(self, path: str) -> str:
-        """A file's path from the root on; refuses what cannot be one."""
+        """Return a file's path relative to the root; raise Refused if it is not a file's path."""
         inner = path[len(self.root) + 1 :] if path.startswith(self.root + "/") else path
         if inner.startswith("/"):
             raise Refused("escape", "%s is outside the work tree" % path)
@@ -792,7 +807,11 @@ class Supervisor:
         return inner.rstrip("/")
 
     def parent_of(self, path: str, create: bool = False) -> tuple[int, str]:
-        """Open the folder that holds `path`, through links that stay in the tree; returns it and the file's name."""
+        """Open the folder of `path`, through links that stay in the tree.
+
+        Returns:
+            The folder's descriptor, and the file's name.
+        """
         folder, _, name = self.below_root(path).rpartition("/")
         try:
             if self.openat2:
@@ -806,10 +825,10 @@ class Supervisor:
             raise Refused("ENOTDIR", "%s: a part of this path is a file, not a folder" % path) from None
 
     def walk(self, folder: str, create: bool, path: str) -> int:
-        """Open the folder of a path component by component, following no link below the root.
+        """Open the folder of a path component by component, without following links below the root.
 
-        Links inside the tree are resolved first; one that is put in the way afterwards is refused, so that
-        not even a race reaches a file outside (such as this process's own descriptors under /proc).
+        Links inside the tree are resolved first. A link that appears afterwards is refused, so not even a
+        race reaches a file outside (such as this process's own descriptors under /proc).
         """
         real = os.path.realpath(os.path.join(self.root, folder))
         if real != self.root and not real.startswith(self.root + "/"):
@@ -830,7 +849,7 @@ class Supervisor:
         return fd
 
     def open_file(self, path: str, follow: bool = True) -> int:
-        """Open a file for reading; `follow`: also through a last component that is a link within the tree."""
+        """Open a file for reading; with `follow`, the last component may be a link within the tree."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
         if self.openat2:
             try:
@@ -845,7 +864,7 @@ class Supervisor:
             os.close(folder)
 
     def resolve_link(self, path: str) -> str:
-        """The path a link inside the tree stands for; refuses one that leads out."""
+        """Return the target of a link inside the tree; raise Refused if it leads outside."""
         full = os.path.join(self.root, path.rstrip("/"))
         if not os.path.islink(full):
             return path
@@ -855,7 +874,7 @@ class Supervisor:
         return real
 
     def write_file(self, path: str, content: bytes, mode: int | None = None) -> None:
-        """Write beside the target, then rename: a full disk leaves the old content whole."""
+        """Write a temporary file, then rename it: a full disk leaves the old content intact."""
         folder, name = self.parent_of(path, create=True)
         try:
             try:
@@ -911,10 +930,10 @@ class Supervisor:
             os.close(fd)
 
     def op_put(self, header: Header, payload: bytes) -> Answer:
-        """Lay files down and take them as known: a scan reports only what differs from them.
+        """Write files and record them as known: a scan reports only differences from them.
 
-        Their paths are taken literally: a link or file where a folder belongs is removed. With `into`, they go to
-        that folder instead of the work tree, and are not scanned.
+        Their paths are taken literally: a link or file in the place of a folder is removed. With `into`, they
+        go to that folder instead of the work tree, and are not scanned.
         """
         into = header.get("into")
         view = memoryview(payload)
@@ -925,7 +944,7 @@ class Supervisor:
                 above, _, name = path.rpartition("/")
                 if name in ("", ".", ".."):
                     raise Refused("escape", "not a file path: %r" % path)
-                if len(opened) > 200:  # fewer than any limit of open files
+                if len(opened) > 200:  # below any limit of open files
                     for folder in [f for f in opened if f]:
                         os.close(opened.pop(folder))
                 full = os.path.join(into or self.root, path)
@@ -938,7 +957,7 @@ class Supervisor:
         return {}, b""
 
     def folder_for(self, path: str, opened: dict[str, int]) -> int:
-        """A descriptor of a folder below `opened[""]`, made if it is not there; no link is followed."""
+        """Return a descriptor of a folder below `opened[""]`; create it if it is missing; follow no link."""
         if path in opened:
             return opened[path]
         above, _, name = path.rpartition("/")
@@ -981,7 +1000,7 @@ class Supervisor:
             try:
                 entries = list(os.scandir(os.path.join(self.root, prefix)))
             except OSError:
-                continue  # a folder that vanished or was closed to us: its files count as deleted
+                continue  # the folder vanished or is not readable: its files count as deleted
             for entry in entries:
                 path = prefix + entry.name
                 try:
@@ -1007,7 +1026,7 @@ class Supervisor:
         return {"changed": changed, "deleted": deleted}, b""
 
     def hash_file(self, path: str, info: os.stat_result, most: int) -> tuple[str | None, int]:
-        """Git's id of the file's content; None for one too large to be part of a patch."""
+        """Return git's id of the file's content; None for a file too large for a patch."""
         if stat.S_ISLNK(info.st_mode):
             target = os.fsencode(os.readlink(os.path.join(self.root, path)))
             return blob_id(target), len(target)
@@ -1056,7 +1075,7 @@ class Supervisor:
                     if current is not None and current.data == key.data:  # not closed or reused meanwhile
                         key.data()
                 self.reap()
-            except Exception:  # one command's trouble is not the others'; the host keeps what is said of it
+            except Exception:  # an error in one command must not end the others; the host keeps the traceback
                 faults += 1
                 if faults > 100:
                     raise
@@ -1064,29 +1083,30 @@ class Supervisor:
 
 
 class Link:
-    """One connection of the tunnel; `sock` is None once it is closed."""
+    """One connection of the tunnel; `sock` is None after it is closed."""
 
     def __init__(self, ident: int, sock: socket.socket, window: int) -> None:
         self.id = ident
         self.sock: socket.socket | None = sock
-        self.credit = window  # bytes that the host still takes
-        self.unsent = bytearray()  # from the host, not yet taken by the program
-        self.taken = 0  # bytes the program took since the host was last told
+        self.credit = window  # bytes that the host still accepts
+        self.unsent = bytearray()  # data from the host that the program has not read yet
+        self.taken = 0  # bytes that the program has read since the last `credit`
         self.program_ended = False
         self.host_ended = False
         self.closing = False
 
 
 class Tunnel:
-    """The sandbox's only way out: a port of its loopback whose connections the host serves, over the one stream.
+    """The sandbox's only network: a port of its loopback.
 
-    Each direction of a connection holds at most `window` bytes that its receiver has not yet passed on (`credit`
-    gives them back), so a slow one neither fills memory nor holds up the rest. A connection counts among the
-    `most` until the host has closed it too; until then further ones wait in the listener's queue.
+    The host serves its connections, over the one stream. In each direction of a connection, at most `window`
+    bytes are sent before the receiver has forwarded them and returned their `credit`. So a slow connection
+    neither fills memory nor blocks others. A connection counts towards `most` until the host has closed it
+    too; further connections wait in the listener's queue.
     """
 
     def __init__(self, supervisor: Supervisor, ident: int, port: int, most: int, window: int) -> None:
-        import socket  # here, since only a sandbox with a network pays for it
+        import socket  # imported here because only a sandbox with a network needs it
 
         self.supervisor = supervisor
         self.id = ident
@@ -1110,7 +1130,7 @@ class Tunnel:
         try:
             sock, _ = self.listener.accept()
         except OSError:
-            return  # it has gone again
+            return  # the connection is gone already
         sock.setblocking(False)
         self.opened += 1
         link = self.links[self.opened] = Link(self.opened, sock, self.window)
@@ -1128,12 +1148,12 @@ class Tunnel:
             self.supervisor.watch(link.sock.fileno(), events, lambda: self.move(link))
 
     def move(self, link: Link) -> None:
-        """Move what can be moved, both ways."""
+        """Transfer what is possible, in both directions."""
         try:
             self.pull(link)
             self.push(link)
         except OSError:
-            self.shut(link)  # the program has reset it
+            self.shut(link)  # the program has reset the connection
         self.watch(link)
 
     def pull(self, link: Link) -> None:
@@ -1164,7 +1184,7 @@ class Tunnel:
             self.shut(link)
         elif not link.unsent and link.host_ended:
             link.sock.shutdown(self.shut_write)
-            link.host_ended = False  # once is enough
+            link.host_ended = False  # do it only once
 
     def shut(self, link: Link) -> None:
         if link.sock is not None:
@@ -1178,7 +1198,7 @@ class Tunnel:
             self.watch_listener()
 
     def order(self, header: Header, payload: bytes) -> None:
-        """What the host says of a connection; of one that is gone it may say anything."""
+        """Process a frame of the host about a connection; ignore it if the connection is gone."""
         link = self.links.get(header["conn"])
         if link is None:
             return
@@ -1197,9 +1217,9 @@ class Tunnel:
 
 
 def lay_file(folder: int, name: str, mode: int, content: memoryview, full: str) -> os.stat_result:
-    """Make a file or link of git's `mode` in a folder, in the place of whatever has that name; returns its status.
+    """Create a file or link with git's `mode` in a folder, and return its status.
 
-    `full` is its whole path, needed only where a folder has to go.
+    Anything with that name is replaced. `full` is the whole path, which is needed only to remove a folder.
     """
     try:
         if stat.S_ISLNK(mode):
@@ -1209,7 +1229,7 @@ def lay_file(folder: int, name: str, mode: int, content: memoryview, full: str) 
         fd = os.open(name, flags, stat.S_IMODE(mode), dir_fd=folder)
     except FileExistsError:
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            import shutil  # here, since hardly any sandbox needs it
+            import shutil  # imported here because few sandboxes need it
 
             shutil.rmtree(full)
         else:
@@ -1225,21 +1245,22 @@ def lay_file(folder: int, name: str, mode: int, content: memoryview, full: str) 
 
 RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH = 0x02, 0x08
 OPENAT2 = 437  # on every architecture
-# What the walk does better: it makes what is missing, follows absolute links into the tree, and tells a path that
-# leads out from one that leads nowhere.
+# Errors after which `walk` is tried. It creates missing folders, follows absolute links into the tree, and
+# distinguishes a path that leads out from one that does not exist.
 BY_WALK = (errno.ENOENT, errno.ENOTDIR, errno.EXDEV, errno.ELOOP)
 
 
 def openat2(folder: int, path: str, flags: int) -> int:
-    """Open a path below a folder: no link and no `..` in it leads out, whatever changes meanwhile.
+    """Open a path below a folder; no link and no `..` in it can lead out, even if files change meanwhile.
 
     Raises:
-        OSError: EXDEV where one does (any absolute link is taken for one), ELOOP for a link of /proc; as `open` else.
+        OSError: EXDEV if one leads out (any absolute link counts), ELOOP for a link of /proc; otherwise as
+            for `open`.
     """
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE_NO_MAGICLINKS | RESOLVE_BENEATH)
     name = os.fsencode(path)
     fd = -1
-    for _ in range(100):  # EAGAIN: something was renamed meanwhile
+    for _ in range(100):  # EAGAIN: a file was renamed meanwhile
         fd = LIBC.syscall(ctypes.c_long(OPENAT2), folder, name, how, ctypes.c_size_t(len(how)))
         if fd >= 0 or ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR):
             break
@@ -1249,7 +1270,7 @@ def openat2(folder: int, path: str, flags: int) -> int:
 
 
 def has_openat2(folder: int) -> bool:
-    """Whether this kernel, and an engine's filter before it, lets us use it."""
+    """Return whether the kernel has openat2 and an engine's filter permits it."""
     try:
         os.close(openat2(folder, ".", os.O_RDONLY | os.O_DIRECTORY))
     except OSError:
@@ -1258,9 +1279,10 @@ def has_openat2(folder: int) -> bool:
 
 
 def signature(info: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file's content may have: the change time cannot be set by a program.
+    """Return values that change with a file's content: a program cannot set the change time.
 
-    A file changed within the clock's last ticks may change again without showing it: its signature equals no other.
+    A file that changed within the clock's last ticks may change again unnoticed, so its signature equals no
+    other.
     """
     if time.time_ns() - info.st_ctime_ns < TICK:
         return (time.monotonic_ns(),)
@@ -1280,9 +1302,9 @@ def blob_id(content: bytes) -> str:
 # -- what no program in the sandbox may ask of the kernel --------------------------------------------------
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h
-X32 = 0x40000000  # x86_64's second set of calls begins here: refused whole
+X32 = 0x40000000  # x86_64's second set of calls begins here; all of them are refused
 
-# Each call's number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: not there.
+# Each call's number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: does not exist.
 REFUSED = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -1335,8 +1357,9 @@ REFUSED = {
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
-# As if the kernel were built without them: libraries then take another way (threads, for one, from clone3 to clone,
-# whose flags can be seen). Message queues outlive their makers and would fill the sandbox's memory.
+# Calls that fail as if the kernel lacked them. Libraries then use another way: threads, for example, use
+# clone instead of clone3, and the filter can see clone's flags. Message queues outlive their creators and
+# would fill the sandbox's memory.
 MISSING = {
     "clone3": (435, 435),
     "io_uring_enter": (426, 426),
@@ -1348,13 +1371,16 @@ MISSING = {
 UNIX, INET, INET6, NETLINK = 1, 2, 10, 16
 KINDS = [kind | flags for kind in (1, 2) for flags in (0, 0x800, 0x80000, 0x80800)]  # SOCK_STREAM, SOCK_DGRAM
 NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-NEWTIME = 0x80  # to `clone`, this is part of a signal's number
+NEWTIME = 0x80  # for `clone`, this bit is part of a signal's number
 TERMINAL = [0x5412, 0x541C, 0x541D, 0x5423]  # TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD
-HIGH = 8  # added to an argument's number: its upper 32 bits
+HIGH = 8  # added to an argument's number: selects its upper 32 bits
 
 
 def conditional() -> list[tuple[tuple[int, int], list[tuple[int, str, list[int]]], int]]:
-    """Calls refused for what they are given: (numbers, [(argument, test, values)], errno); all tests must hold."""
+    """Return calls that are refused for certain arguments: (numbers, [(argument, test, values)], errno).
+
+    A call is refused if all tests hold.
+    """
     socket, setpriority, ioprio_set, prlimit = (41, 198), (141, 140), (251, 30), (302, 261)
     rules = [
         (socket, [(0, "not in", [UNIX, INET, INET6, NETLINK])], errno.EAFNOSUPPORT),
@@ -1366,11 +1392,11 @@ def conditional() -> list[tuple[tuple[int, int], list[tuple[int, str, list[int]]
         ((272, 97), [(0, "bits", [NAMESPACES | NEWTIME])], errno.EPERM),  # unshare
         ((16, 29), [(1, "in", TERMINAL)], errno.EPERM),  # ioctl
         ((135, 92), [(0, "not in", [0, 0xFFFFFFFF])], errno.EPERM),  # personality
-        # what outlives its maker stays small: shmget by bytes, semget by semaphores
+        # objects that outlive their creator stay small: shmget in bytes, semget in semaphores
         ((29, 194), [(1, "above", [1 << 16])], errno.EINVAL),
         ((29, 194), [(1 + HIGH, "not in", [0])], errno.EINVAL),
         ((64, 190), [(1, "above", [64])], errno.EINVAL),
-        # one user owns all processes, so any could starve or end process 1
+        # one user owns all processes, so any process could starve or end process 1
         (prlimit, [(0, "in", [1]), (2, "not in", [0])], errno.EPERM),
         (prlimit, [(0, "in", [1]), (2 + HIGH, "not in", [0])], errno.EPERM),
         (setpriority, [(0, "in", [0, 1]), (1, "in", [1])], errno.EPERM),
@@ -1384,13 +1410,17 @@ def conditional() -> list[tuple[tuple[int, int], list[tuple[int, str, list[int]]
 
 
 def filter_program(machine: str) -> bytes:
-    """The filter for a machine as `os.uname` names it, in the kernel's classic BPF; KeyError for an unknown one."""
+    """Return the filter for a machine, by its name in `os.uname`, in the kernel's classic BPF.
+
+    Raises:
+        KeyError: The machine is unknown.
+    """
     column = list(ARCHITECTURES).index(machine) if machine in ARCHITECTURES else -1
     architecture = ARCHITECTURES[machine]
     load, equal, above, bits, jump, give = 0x20, 0x15, 0x25, 0x45, 0x05, 0x06
     refuse, allow, kill = 0x00050000, 0x7FFF0000, 0x80000000  # SECCOMP_RET_ERRNO, _ALLOW, _KILL_PROCESS
     code: list[tuple[int, int, int, int]] = [
-        (load, 0, 0, 4),  # the architecture; another one's numbers mean other calls
+        (load, 0, 0, 4),  # the architecture; on another one the numbers mean other calls
         (equal, 1, 0, architecture),
         (give, 0, 0, kill),
         (load, 0, 0, 0),  # the call's number
@@ -1404,7 +1434,7 @@ def filter_program(machine: str) -> bytes:
     for numbers, tests, error in conditional():
         rule = [(give, 0, 0, refuse | error)]
         for argument, test, values in reversed(tests):
-            beyond = len(rule)  # steps to the end of the rule, past its verdict
+            beyond = len(rule)  # steps to the end of the rule, after its verdict
             if test == "not in":
                 step = [(equal, beyond + len(values) - n - 1, 0, value) for n, value in enumerate(values)]
             elif test == "in":
@@ -1420,7 +1450,7 @@ def filter_program(machine: str) -> bytes:
 
 
 def forbid() -> bool:
-    """Put the filter on this process and all it will start; False on a machine it is not known for."""
+    """Install the filter on this process and all its future children; return False on an unknown machine."""
     try:
         program = filter_program(os.uname().machine)
     except KeyError:

@@ -1,6 +1,7 @@
-"""What a sandbox needs to run tests and an image may lack: our own pytest.
+"""Provide modules that a sandbox needs to run tests and that an image may lack: our own pytest.
 
-Its compiled files go along where the sandbox's Python is of our kind: a test run then starts twice as fast.
+If the sandbox's Python has the same bytecode version as ours, the compiled files are copied too: test runs
+then start twice as fast.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Module -> distribution. Pure Python, so that one copy serves every image; those it lacks are laid down.
+# Module -> distribution. They are pure Python, so one copy works in every image; only missing ones are
+# copied.
 DISTRIBUTIONS = {
     "pytest": "pytest",
     "pluggy": "pluggy",
@@ -22,7 +24,7 @@ DISTRIBUTIONS = {
 }
 WANTED_MODULES = tuple(DISTRIBUTIONS)
 BYTECODE = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
-"""Names our kind of bytecode; `PROBE` prints the sandbox's, then the wanted modules it lacks."""
+"""Identifies the bytecode version of our Python; `PROBE` prints the sandbox's, and the missing modules."""
 PROBE = """\
 import importlib.util as u, sys
 print(f"{sys.implementation.cache_tag}-{u.MAGIC_NUMBER.hex()}", *[m for m in sys.argv[1:] if u.find_spec(m) is None])
@@ -31,17 +33,17 @@ print(f"{sys.implementation.cache_tag}-{u.MAGIC_NUMBER.hex()}", *[m for m in sys
 
 @functools.cache
 def module_files(modules: tuple[str, ...], *, compiled: bool) -> tuple[tuple[str, int, str, bytes], ...]:
-    """These modules' files as installed beside us, as `Sandbox` lays them down: path, git's mode, no id, content."""
+    """Return the files of installed modules for `Sandbox._put`: path, git's mode, empty id, content."""
     return tuple(
         (name, 0o100644, "", content) for module in modules for name, content in _files(module, compiled)
     )
 
 
 def _files(module: str, compiled: bool) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of a module's sources and metadata, and of its bytecode if wanted."""
+    """Yield name and content of a module's sources and metadata, and of its bytecode if requested."""
     for file in importlib.metadata.files(DISTRIBUTIONS[module]) or []:
         if ".." in file.parts or "__pycache__" in file.parts:
-            continue  # console scripts; bytecode is looked for below
+            continue  # console scripts; bytecode is handled below
         if file.suffix != ".py" and ".dist-info" not in str(file.parent):
             continue
         source = Path(str(file.locate()))
@@ -54,5 +56,5 @@ def _files(module: str, compiled: bool) -> Iterator[tuple[str, bytes]]:
 
 
 def _unchecked(bytecode: bytes, source: bytes) -> bytes:
-    """Bytecode that holds whatever the time of its source: of the kind that PEP 552 calls unchecked."""
+    """Convert bytecode to an unchecked hash-based pyc (PEP 552), valid whatever the source's time."""
     return bytecode[:4] + (1).to_bytes(4, "little") + importlib.util.source_hash(source) + bytecode[16:]

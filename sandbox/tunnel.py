@@ -1,7 +1,7 @@
-"""The host's end of the tunnel: connections made to a port of the sandbox's loopback, served here.
+"""The host's end of the tunnel: serve connections to a port of the sandbox's loopback.
 
-They travel as frames over the supervisor's stream (see `Tunnel` in `m3agent.sandbox.supervisor`), so nothing is
-mounted into the sandbox and an engine on another machine serves as well as a local one.
+The connections travel as frames over the supervisor's stream (see `Tunnel` in `m3agent.sandbox.supervisor`).
+So nothing is mounted into the sandbox, and the engine may be on another machine.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from m3agent.sandbox.channel import Channel, Header, Request
 from m3agent.sandbox.errors import SandboxError
 
 MOST = 64  # connections at once; further ones wait
-WINDOW = 256 << 10  # bytes of one direction of one connection under way: at most 32 MiB for all of them
-CHUNK = 64 << 10  # bytes in one frame, so that commands' frames get their turn
-LINGER = 10.0  # seconds the program in the sandbox has to take the last bytes
+WINDOW = 256 << 10  # bytes in flight in one direction of one connection: at most 32 MiB for all together
+CHUNK = 64 << 10  # bytes in one frame; small, so that other commands' frames are not delayed
+LINGER = 10.0  # seconds for the program in the sandbox to accept the last bytes
 
 
 class TunnelConnection:
-    """One connection from inside the sandbox. Broken ones raise ConnectionResetError."""
+    """One connection from inside the sandbox; if it breaks, its methods raise ConnectionResetError."""
 
     def __init__(self, channel: Channel, ident: int) -> None:
         self._channel = channel
         self._id = ident
         self._inbox = bytearray()
         self._credit = WINDOW
-        self._ended = False  # the program sends no more
+        self._ended = False  # the program sends no more data
         self._broken = False
         self._gone = False  # the supervisor has closed its socket
-        self._closed = False  # we have told it to
+        self._closed = False  # the host has sent it a `close`
         self._changed = asyncio.Event()
 
     async def read(self) -> bytes:
-        """What has come since the last call, at least one byte; empty at the program's end of the stream."""
+        """Return the data received since the last call: at least one byte, or empty at the end."""
         await self._until(lambda: bool(self._inbox) or self._ended)
         data = bytes(self._inbox)
         self._inbox.clear()
@@ -43,7 +43,7 @@ class TunnelConnection:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the program is slower than we are."""
+        """Send data; wait while the program reads slowly."""
         view = memoryview(data)
         while view:
             await self._until(lambda: self._credit > 0)
@@ -55,11 +55,11 @@ class TunnelConnection:
             view = view[len(piece) :]
 
     async def write_eof(self) -> None:
-        """Say that nothing more will be sent; what the program sends is still read."""
+        """Signal that no more data will be sent; data from the program is still received."""
         self._tell("eof")
 
     async def close(self) -> None:
-        """End it once the program has taken what was sent, or has had `LINGER` seconds for it."""
+        """Close the connection after the program has read all data, or after `LINGER` seconds."""
         with contextlib.suppress(ConnectionResetError, TimeoutError):
             self._closed = True
             self._tell("close", abort=False)
@@ -69,15 +69,15 @@ class TunnelConnection:
         self.abort()
 
     def abort(self) -> None:
-        """End it now."""
-        if not (self._closed and self._gone):  # the supervisor keeps it until it is told
+        """Close the connection immediately."""
+        if not (self._closed and self._gone):  # the supervisor keeps the connection until it gets a `close`
             with contextlib.suppress(ConnectionResetError):
                 self._tell("close", abort=True)
         self._closed = True
         self.lose()
 
     def take(self, header: Header, payload: bytes) -> None:
-        """An event of this connection from the supervisor."""
+        """Process an event of this connection from the supervisor."""
         match header["ev"]:
             case "data" if len(self._inbox) + len(payload) <= WINDOW:
                 self._inbox += payload
@@ -85,12 +85,12 @@ class TunnelConnection:
                 self._ended = True
             case "credit":
                 self._credit += int(header["n"])
-            case _:  # closed; or more than was granted, which our supervisor never sends
+            case _:  # "closed"; or more data than was granted, which our supervisor never sends
                 self._gone = self._broken = True
         self._changed.set()
 
     def lose(self) -> None:
-        """The stream to the sandbox is gone."""
+        """Mark the connection as broken: the stream to the sandbox has ended."""
         self._gone = self._broken = True
         self._changed.set()
 
@@ -110,7 +110,7 @@ class TunnelConnection:
 
 
 class Tunnel:
-    """Serves every connection to the port with `serve`, each in a task of its own."""
+    """Serve every connection to the port with `serve`, each in its own task."""
 
     def __init__(
         self, channel: Channel, request: Request, serve: Callable[[TunnelConnection], Awaitable[None]]
@@ -126,7 +126,11 @@ class Tunnel:
     async def open(
         cls, channel: Channel, port: int, serve: Callable[[TunnelConnection], Awaitable[None]]
     ) -> Tunnel:
-        """Have the supervisor listen on the port; raises SandboxError where it cannot."""
+        """Make the supervisor listen on the port.
+
+        Raises:
+            SandboxError: The supervisor cannot listen on it.
+        """
         request = channel.open_request("listen", port=port, most=MOST, window=WINDOW)
         await channel.drain()
         header, _ = await request.next()
@@ -135,7 +139,7 @@ class Tunnel:
         return cls(channel, request, serve)
 
     async def close(self) -> None:
-        """End every connection; safe to call twice and after the sandbox died."""
+        """Close every connection; safe to call twice, and after the sandbox died."""
         self._pump.cancel()
         for task in self._tasks:
             task.cancel()
@@ -172,7 +176,7 @@ class Tunnel:
 
 @contextlib.contextmanager
 def _as_reset() -> Iterator[None]:
-    """A sandbox that died is, to a connection, one that was reset."""
+    """Convert the death of the sandbox to ConnectionResetError."""
     try:
         yield
     except SandboxError as error:

@@ -1,8 +1,8 @@
-"""The work tree's states as git trees on the host, and the patch between them.
+"""Keep the states of the work tree as git trees on the host, and compute the patch between them.
 
-The store is a bare repository of ours in the session's folder. The sandbox never sees it and nothing the sandbox
-wrote is ever read as git configuration: files come out as bytes with a path and a mode, and trees are built from
-those on the host.
+The store is our own bare repository in the session's folder. The sandbox cannot see it, and no file from the
+sandbox is ever read as git configuration. Files leave the sandbox as bytes with a path and a mode; the host
+builds the trees from those.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.git import UNFINISHED, TreeEntry, TreeStore, writing
 
 TreeId = str
-"""A git tree id: names one state of the work tree."""
+"""A git tree id, which names one state of the work tree."""
 
-MOST_FILES = 2000  # changed files in one checkpoint: more is an accident (a build, a download), not a patch
+MOST_FILES = 2000  # changed files in one checkpoint; more are an accident (a build, a download), not a patch
 MOST_BYTES = 10 << 20  # bytes of one changed file
 
-# Characters that macOS leaves out when it compares names (the list git has for the same purpose).
+# Characters that macOS ignores when it compares names (the same list as in git).
 IGNORED_IN_NAMES = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
-# Files that run by themselves later, on the user's machine or in CI: allowed, but the user is told.
+# Files that run automatically later, on the user's machine or in CI. They are allowed, but the user is
+# warned.
 RUNS_LATER_FOLDERS = {".github", ".gitlab", ".vscode", ".idea", ".circleci", ".devcontainer", ".husky"}
 RUNS_LATER_NAMES = {
     ".envrc",
@@ -47,11 +48,14 @@ RUNS_LATER_NAMES = {
 
 @dataclass(frozen=True)
 class Patch:
-    """What a session changed.
+    """The changes of a session.
 
-    text: as `git apply` takes it, in bytes; empty when nothing changed.
-    paths: the files it touches.
-    runs_later: those of them that run by themselves later (CI, editor, test configuration).
+    Attributes:
+        base: State before the changes.
+        tree: State after the changes.
+        text: The patch in bytes, as `git apply` takes it; empty if nothing changed.
+        paths: The changed files.
+        runs_later: Those changed files that run automatically later (CI, editor, test configuration).
     """
 
     base: TreeId
@@ -67,7 +71,7 @@ class Patch:
 
 
 class Workspace:
-    """The trees of one session: the base it started from and every checkpoint since."""
+    """The states of one session: the base and every checkpoint since."""
 
     def __init__(self, store: TreeStore, base: TreeId) -> None:
         self.store = store
@@ -76,17 +80,23 @@ class Workspace:
 
     @classmethod
     def from_folder(cls, store: TreeStore, folder: Path, paths: Sequence[str]) -> Workspace:
-        """A workspace that starts from these files of a folder, byte for byte as they are now."""
+        """Return a workspace whose base is these files of a folder, byte for byte as they are now."""
         return cls(store, store.tree_of_folder(folder, paths))
 
     def entries(self, tree: TreeId) -> dict[str, TreeEntry]:
-        """The files of a state, by path."""
+        """Return the files of a state, by path."""
         return {entry.path: entry for entry in self.store.list_tree(tree)}
 
     def commit_changes(
         self, before: TreeId, changed: Sequence[tuple[str, int, bytes]], deleted: Sequence[str]
     ) -> TreeId:
-        """The state after these changes to `before`: (path, mode, content) and paths gone."""
+        """Return the state after changes to `before`.
+
+        Args:
+            before: State to start from.
+            changed: Path, mode and content of each new or changed file.
+            deleted: Paths of deleted files.
+        """
         entries = self.entries(before)
         for path in deleted:
             entries.pop(path, None)
@@ -95,19 +105,21 @@ class Workspace:
         return self.store.write_tree(entries.values())
 
     def wanted(self, paths: Sequence[str], tracked: set[str]) -> list[str]:
-        """Those of the changed paths that belong to the work: tracked at the base, or new and not ignored.
+        """Return the changed paths that belong to the work.
 
-        The ignore rules are the base's: what the sandbox writes into a `.gitignore` hides nothing.
+        They are tracked at the base, or new and not ignored. The base's ignore rules apply: a `.gitignore`
+        written in the sandbox has no effect.
         """
         new = [path for path in paths if path not in tracked]
         ignored = self.store.ignored(new, self._base_ignore_files())
         return [path for path in paths if path in tracked or path not in ignored]
 
     def patch(self, tree: TreeId) -> Patch:
-        """The difference between the base and a state.
+        """Return the difference between the base and a state.
 
         Raises:
-            PathEscapes: it holds a link that leads out of the tree, or touches git's own files or what passes for them.
+            PathEscapes: The change contains a link that leads out of the tree, or touches git's own files or
+                names that a file system could equate with them.
         """
         changes = self.store.changed_paths(self.base, tree)
         entries = self.entries(tree)
@@ -127,7 +139,7 @@ class Workspace:
                 e for e in self.store.list_tree(self.base) if PurePosixPath(e.path).name == ".gitignore"
             ]
             plain = [e for e in entries if stat.S_IFMT(e.mode) == stat.S_IFREG]
-            # made whole under another name: somebody else may want it too, and we may be killed
+            # create it under another name first: another process may need it too, and this one may be killed
             contents = self.store.get_blobs([e.sha for e in plain])
             with writing(self._ignore_files):
                 folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.store.git_dir))
@@ -137,24 +149,30 @@ class Workspace:
                     target.write_bytes(content)
             try:
                 folder.rename(self._ignore_files)
-            except OSError:  # it is there by now
+            except OSError:  # another process created it meanwhile
                 shutil.rmtree(folder)
         return self._ignore_files
 
 
 def inside_git(path: str) -> bool:
-    """Whether a path is, or is in, a repository's own folder, on any file system: never part of a tree."""
+    """Return whether a path is a repository's own folder or inside it, on any file system.
+
+    Such paths are never part of a tree.
+    """
     parts = [plain_name(part) for part in path.replace("\\", "/").split("/")]
     return any(part == ".git" or part.startswith("git~") for part in parts)
 
 
 def plain_name(name: str) -> str:
-    """What Windows and macOS take a name for: no case, no ending dots or blanks, no stream, no joining characters."""
+    """Return the name that Windows and macOS would use.
+
+    They ignore case, dots and spaces at the end, a stream after a colon, and joining characters.
+    """
     return IGNORED_IN_NAMES.sub("", name).partition(":")[0].rstrip(". ").lower()
 
 
 def refuse_git_files(path: str) -> None:
-    """Raise PathEscapes for a path that git itself reads as its own."""
+    """Raise PathEscapes for a path that git itself reads."""
     if inside_git(path) or plain_name(PurePosixPath(path).name) in {".gitmodules", ".gitattributes"}:
         raise PathEscapes(f"the change touches {path}, which git itself reads: such a patch is refused")
 
@@ -162,7 +180,11 @@ def refuse_git_files(path: str) -> None:
 def refuse_escaping_link(path: str, target: bytes, links: Collection[str] = ()) -> None:
     """Raise PathEscapes for a symbolic link that leads out of the tree.
 
-    `links` are the tree's symbolic links, in lower case: what `..` behind one of them leads to is not looked into.
+    Args:
+        path: Path of the link.
+        target: Its target.
+        links: The tree's symbolic links in lower case. A `..` behind one of them is refused, because it is
+            not resolved.
     """
     text = target.decode(errors="replace")
     at = list(PurePosixPath(path).parts[:-1])
@@ -178,9 +200,13 @@ def refuse_escaping_link(path: str, target: bytes, links: Collection[str] = ()) 
 
 
 def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
-    """Raise PathEscapes for changes in a folder that git takes for a bare repository: its `config` can run programs.
+    """Raise PathEscapes for changes in a folder that git takes for a bare repository.
 
-    `paths` are the changes, `tree` all paths after them.
+    Such a repository's `config` can run programs.
+
+    Args:
+        paths: The changed paths.
+        tree: All paths after the change.
     """
     for head in [path for path in tree if plain_name(path.rpartition("/")[2]) == "head"]:
         folder = head[: -len(PurePosixPath(head).name)]
@@ -196,7 +222,7 @@ def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
 
 
 def runs_later(path: str) -> bool:
-    """Whether a file runs by itself later: CI, editors, test and environment configuration."""
+    """Return whether a file runs automatically later: CI, editor, test and environment configuration."""
     parts = PurePosixPath(path).parts
     name = parts[-1].lower()
     return bool(RUNS_LATER_FOLDERS & set(parts[:-1])) or name in RUNS_LATER_NAMES or name.endswith(".pth")

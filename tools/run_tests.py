@@ -1,9 +1,11 @@
-"""Runs inside the sandbox (`python3 -c`): tests with pytest or unittest, each result to a report file.
+"""Run tests with pytest or unittest and write each result to a report; runs in the sandbox (`python3 -c`).
 
-Standard library only but for pytest, Python 3.8+. The report is JSON lines: {"start": id} when a test begins, then
-{"id", "outcome", "seconds", "text"} when it ends (passed, failed, error, skipped), and {"end": exit status}.
+Uses only the standard library, except for pytest; Python 3.8+. The report consists of JSON lines. When a test
+begins: {"start": id}. When it ends: {"id", "outcome", "seconds", "text"}; outcomes are passed, failed, error,
+skipped. At the end: {"end": exit status}.
 
-Arguments: framework, report path, seconds one test may take, targets (of several, those that are there).
+Arguments: framework, report path, seconds that one test may take, targets. Of several targets, missing ones
+are ignored.
 """
 
 from __future__ import annotations
@@ -16,22 +18,25 @@ import time
 import traceback
 from typing import Any
 
-# One test may take this many times the longest that passed so far, if that is more than its limit.
+# A test may take this many times the duration of the longest passed test, if that is more than the limit.
 GROW = 20
-# After each test that was over its time the next may take a third of it, down to a second: a suite in which one
-# endless loop makes every test hang still ends.
+# After each timeout, the limit is divided by this number, down to a second. A suite in which an endless loop
+# makes every test hang therefore still ends.
 SHRINK = 3
 MOST_TEXT = 4000
 
 
 class OverTime(BaseException):
-    """Raised in a test that took too long; no `except Exception` of the code under test catches it."""
+    """A test took too long.
+
+    It is a BaseException, so that no `except Exception` in the tested code catches it.
+    """
 
 
 class Report:
-    """The report file, and the clock of the test that is running."""
+    """The report file, and the timer of the running test."""
 
-    now = staticmethod(time.monotonic)  # taken before any test can put another clock in its place
+    now = staticmethod(time.monotonic)  # saved before a test can replace the clock
 
     def __init__(self, path: str, limit: float) -> None:
         self.file = open(path, "w", buffering=1)
@@ -50,11 +55,11 @@ class Report:
         self.began = self.now()
         self.over = False
         self.file.write(json.dumps({"start": ident}) + "\n")
-        # again every second: code that swallows it once is rung again
+        # ring again every second, in case code swallows the exception
         signal.setitimer(signal.ITIMER_REAL, self.limit, 1.0)
 
     def stop_clock(self) -> float:
-        """Returns the seconds that were left on it."""
+        """Stop the timer; return the remaining seconds."""
         return signal.setitimer(signal.ITIMER_REAL, 0)[0]
 
     def resume_clock(self, left: float) -> None:
@@ -78,7 +83,7 @@ class Report:
 
 
 class PytestPlugin:
-    """Writes what pytest reports of each test."""
+    """Write the results that pytest reports."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -90,7 +95,7 @@ class PytestPlugin:
         self.report.start(nodeid)
 
     def pytest_runtest_makereport(self, item: object, call: object) -> None:
-        self.left = self.report.stop_clock()  # rung while it formats an error, pytest itself would end
+        self.left = self.report.stop_clock()  # an alarm while pytest formats an error would end pytest itself
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -113,11 +118,11 @@ def run_pytest(report: Report, targets: list[str]) -> int:
     import pytest
 
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
-    options += ["--rootdir=."]  # else ids would begin at the folder of a target that has settings of its own
-    options += ["--maxfail=0"]  # all of the tests, also where the repository's addopts say -x
+    options += ["--rootdir=."]  # otherwise ids would start at the folder of a target with its own settings
+    options += ["--maxfail=0"]  # run all tests, even if the repository's addopts contain -x
     status = pytest.main([*options, *targets], plugins=[PytestPlugin(report)])
     if status == pytest.ExitCode.USAGE_ERROR and is_there(targets[0]):
-        # often a repository's settings name a plugin that is not installed here
+        # A frequent cause: the repository's settings name a plugin that is not installed here.
         print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
         options += ["-o", "addopts=", "-o", "required_plugins="]
         status = pytest.main([*options, *targets], plugins=[PytestPlugin(report)])
@@ -143,7 +148,7 @@ def run_unittest(report: Report, targets: list[str]) -> int:
         def addError(self, test: Any, err: Any) -> None:
             super().addError(test, err)
             if self.outcome is None or not isinstance(test, unittest.TestCase):
-                report.result(test.id(), "error", str(err[1]))  # a class or module that could not be set up
+                report.result(test.id(), "error", str(err[1]))  # a class or module failed during set-up
             else:
                 self.note("error", err)
 
@@ -176,7 +181,7 @@ def run_unittest(report: Report, targets: list[str]) -> int:
 
 
 def load_unittest(target: str) -> Any:
-    """The suite of a folder, a file, a test in a file, or a module's name."""
+    """Return the suite of a folder, a file, a test in a file, or a module's name."""
     import unittest
 
     loader = unittest.TestLoader()
@@ -199,7 +204,7 @@ def load_unittest(target: str) -> Any:
 
 
 def top_level(folder: str) -> str:
-    """The folder that packages are imported from: the first one upwards that is not a package itself."""
+    """Return the folder that packages are imported from: the first folder upwards that is no package."""
     while os.path.exists(os.path.join(folder, "__init__.py")):
         folder = os.path.dirname(os.path.abspath(folder))
     return folder
@@ -212,7 +217,8 @@ def is_there(target: str) -> bool:
 def main(framework: str, path: str, limit: str, *targets: str) -> None:
     sys.path[0] = os.getcwd()
     report = Report(path, float(limit))
-    # pytest runs nothing at all if one is missing; if all are, it is to say so
+    # If one target is missing, pytest runs no test at all. If all are missing, it gets one of them and
+    # reports that.
     wanted = [target for target in targets if is_there(target)] or list(targets[:1])
     status = run_pytest(report, wanted) if framework == "pytest" else run_unittest(report, wanted)
     report.end(status)

@@ -1,7 +1,7 @@
-"""Reads which image a repository wants to be worked on in: devcontainer.json, else a Dockerfile.
+"""Read which image a repository provides for development: devcontainer.json, otherwise a Dockerfile.
 
-Only what makes the image counts. Whatever would run on the host, mount something of it or open the sandbox up is
-left out, and said.
+Only settings that define the image are used. Settings that would run something on the host, mount part of it
+or weaken the sandbox are ignored, with a notice.
 """
 
 from __future__ import annotations
@@ -28,14 +28,23 @@ HARMLESS = {
         "workspaceFolder",
     ),
 }
-"""Keys about editors and the like, not worth a word."""
+"""Keys about editors and similar matters, which are ignored without a notice."""
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=(?>\s+|//[^\n]*|/\*.*?\*/)*+[\]}])', re.DOTALL)
-"""What has to be told apart in JSON with comments: strings, both kinds of comment, commas before an end."""
+"""Tokens of JSON with comments: strings, both kinds of comment, commas before a closing bracket."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """An image by name, or what to build one from. Paths are the repository's, `context` is `.` for its root."""
+    """An image by name, or the parts to build one from.
+
+    Attributes:
+        source: File that names the image, relative to the repository's root, like all paths here.
+        image: Name of the image, if it is not built.
+        dockerfile: Path of the Dockerfile.
+        context: Path of the build context; `.` is the root.
+        target: Build stage.
+        args: Build arguments.
+    """
 
     source: str
     image: str | None = None
@@ -46,7 +55,7 @@ class Container:
 
 
 def read_containers(files: Files, found: Found) -> list[Container]:
-    """The images that the repository offers, the best first."""
+    """Return the images that the repository provides, best first."""
     containers = []
     nested = sorted(p for p in files.paths if re.fullmatch(r"\.devcontainer/[^/]+/devcontainer\.json", p))
     place = next((path for path in PLACES if path in files.paths), None)
@@ -61,7 +70,7 @@ def read_containers(files: Files, found: Found) -> list[Container]:
 
 
 def without_comments(text: str) -> str:
-    """JSON with comments and commas before an end as plain JSON; strings stay as they are."""
+    """Convert JSON with comments and trailing commas to plain JSON; strings stay unchanged."""
     return TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
 
 

@@ -1,4 +1,4 @@
-"""All of a repository's declarations in one: what its environment has to hold."""
+"""Combine all declarations of a repository into the contents of its environment."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ from m3agent.sandbox.toolbox import DISTRIBUTIONS
 
 @dataclass(frozen=True)
 class Declared:
-    """What a repository's environment has to hold.
+    """Contents of a repository's environment.
 
-    requirements, constraints: lines as pip takes them. python: a specifier of the Pythons it accepts; python_pin: the
-    version it asks for (`3.11` or `3.11.4`). notices: what was left out, for people.
+    Attributes:
+        requirements: Requirement lines in pip's format.
+        constraints: Constraint lines in pip's format.
+        python: Specifier of the Python versions that it accepts.
+        python_pin: Python version that it requests (`3.11` or `3.11.4`).
+        project: The project itself.
+        notices: What was left out, as sentences for the user.
     """
 
     requirements: tuple[str, ...]
@@ -34,12 +39,12 @@ class Declared:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to install that a bare sandbox does not have already."""
+        """Whether a bare sandbox already has everything."""
         return all(_comes_along(line) for line in self.requirements)
 
 
 def read_declared(files: Files) -> Declared:
-    """Read all files that declare dependencies; what cannot be used is noted, never an error."""
+    """Read all files that declare dependencies; unusable declarations give notices, never errors."""
     found = Found()
     read_pyproject(files, found)
     read_setup_cfg(files, found)
@@ -64,7 +69,7 @@ def read_declared(files: Files) -> Declared:
 
 
 def _comes_along(line: str) -> bool:
-    """Whether every sandbox has this already: our own pytest."""
+    """Return whether every sandbox has this requirement already: it is part of our own pytest."""
     requirement = Requirement(line.partition(" --hash")[0])
     ours = {canonicalize_name(name) for name in DISTRIBUTIONS.values()}
     if canonicalize_name(requirement.name) not in ours or requirement.extras:

@@ -1,4 +1,4 @@
-"""What the readers of this package share: the repository's files, and what they found in them."""
+"""Shared types of this package's readers: the repository's files, and the results."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 WANTED_GROUPS = frozenset({"test", "tests", "testing", "dev", "develop", "development"})
-"""Names of extras and groups that are installed besides a project's own dependencies."""
-MOST_TEXT = 4 << 20  # bytes of a file that is read: lock files of large projects have two million
+"""Names of extras and groups that are installed in addition to a project's own dependencies."""
+MOST_TEXT = 4 << 20  # largest file that is read, in bytes: lock files of large projects have two million
 
 
 @dataclass(frozen=True)
 class Project:
-    """The project itself, as its metadata would have it. entry_points: group -> name -> object."""
+    """The project itself, as in its metadata; `entry_points` maps group to name to object."""
 
     name: str
     version: str
@@ -27,10 +27,15 @@ class Project:
 
 @dataclass
 class Found:
-    """What has been found so far.
+    """Results so far.
 
-    requirements, constraints: lines as pip takes them, mapped to the file they are from. python: what the project
-    accepts (a specifier), python_pin: the one version it asks for. notices: what was left out and why.
+    Attributes:
+        requirements: Requirement lines in pip's format, each with the file that it came from.
+        constraints: Constraint lines in pip's format, each with the file that it came from.
+        python: Specifier of the Python versions that the project accepts.
+        python_pin: The one Python version that it requests.
+        project: The project itself.
+        notices: What was left out and why.
     """
 
     requirements: dict[str, str] = field(default_factory=dict)
@@ -41,24 +46,24 @@ class Found:
     notices: list[str] = field(default_factory=list)
 
     def notice(self, source: str, text: str) -> None:
-        """Note what is left out."""
+        """Record that something is left out."""
         line = f"{source}: {text}"
         if line not in self.notices:
             self.notices.append(line)
 
     def require(self, line: str, source: str, options: str = "") -> None:
-        """Add a requirement; what is no plain name from an index is left out with a notice."""
+        """Add a requirement; anything but a plain name from an index is left out with a notice."""
         requirement = self._plain(line, source, "requirement")
         if requirement is None:
             return
         if self.project is not None and canonicalize_name(requirement.name) == canonicalize_name(
             self.project.name
         ):
-            return  # the project itself: its files are on the path
+            return  # the project itself: its files are on PYTHONPATH
         self.requirements.setdefault(str(requirement) + options, source)
 
     def constrain(self, line: str, source: str) -> None:
-        """Add a version to hold to; one that names no version of an index is left out with a notice."""
+        """Add a version constraint; one that names no version of an index is left out with a notice."""
         requirement = self._plain(line, source, "constraint")
         if requirement is not None:
             self.constraints.setdefault(str(requirement), source)
@@ -75,20 +80,20 @@ class Found:
         return requirement
 
     def accept_python(self, specifier: str | None) -> None:
-        """Note which Pythons the project accepts; the first file that says so counts."""
+        """Record which Python versions the project accepts; the first file that specifies them counts."""
         if self.python is None and specifier:
             self.python = specifier
 
 
 class Files:
-    """The repository's plain files, by path; links are not followed and do not count."""
+    """The repository's plain files by path; symbolic links are left out."""
 
     def __init__(self, paths: Collection[str], read: Callable[[str], bytes]) -> None:
         self.paths = frozenset(paths)
         self._read = read
 
     def text(self, path: str, found: Found) -> str | None:
-        """A file's text; None if there is no such file, or it is no text (noted)."""
+        """Return a file's text, or None if it is missing or not readable as text (with a notice)."""
         if path not in self.paths:
             return None
         content = self._read(path)
@@ -102,7 +107,7 @@ class Files:
             return None
 
     def toml(self, path: str, found: Found) -> dict[str, Any]:
-        """A TOML file's tables; empty if there is none, or it is broken (noted)."""
+        """Return a TOML file's tables; empty if it is missing or invalid (with a notice)."""
         text = self.text(path, found)
         if text is None:
             return {}
@@ -113,7 +118,7 @@ class Files:
             return {}
 
     def ini(self, path: str, found: Found) -> configparser.ConfigParser:
-        """An INI file's sections; none if there is no such file, or it is broken (noted)."""
+        """Return an INI file's sections; empty if it is missing or invalid (with a notice)."""
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         text = self.text(path, found)
         try:
@@ -125,17 +130,17 @@ class Files:
 
 
 def table(value: object, *keys: str) -> dict[str, Any]:
-    """The table below `keys`; empty where something else, or nothing, stands there."""
+    """Return the table below `keys`; empty if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def strings(value: object) -> list[str]:
-    """The strings of a list; nothing where it is something else."""
+    """Return the strings of a list; empty if the value is not a list."""
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def wanted(name: str) -> bool:
-    """Whether an extra or a group of this name is installed."""
+    """Return whether an extra or group with this name is installed."""
     return canonicalize_name(name) in WANTED_GROUPS

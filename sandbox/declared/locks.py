@@ -1,4 +1,4 @@
-"""Reads lock files as constraints: the versions to take of what is installed, whatever asks for it."""
+"""Read lock files as constraints: they fix the versions of installed packages, whatever requires those."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UV, POETRY = "uv.lock", "poetry.lock"
 
 
 def read_locks(files: Files, found: Found) -> None:
-    """Add the versions of uv.lock, else of poetry.lock."""
+    """Add the versions of uv.lock, otherwise those of poetry.lock."""
     name = UV if UV in files.paths else POETRY
     listed = files.toml(name, found).get("package")
     packages = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
@@ -29,10 +29,10 @@ def read_locks(files: Files, found: Found) -> None:
 
 
 def _from_index(package: dict[str, Any], lock: str) -> bool:
-    """Whether a locked package is one version of something in an index."""
+    """Return whether a locked package is one version from a package index."""
     version = package.get("version")
     if not isinstance(package.get("name"), str) or not isinstance(version, str) or "+" in version:
-        return False  # a local version (after +) is in one special index only
+        return False  # only one special index has local versions (with +)
     source = table(package.get("source"))
     if lock == UV:
         return "registry" in source
@@ -40,7 +40,7 @@ def _from_index(package: dict[str, Any], lock: str) -> bool:
 
 
 def _marker(package: dict[str, Any], lock: str) -> str:
-    """When this one of several locked versions counts."""
+    """Return the condition under which this one of several locked versions counts."""
     if lock == UV:
         return " or ".join(f"({marker})" for marker in strings(package.get("resolution-markers")))
     markers = package.get("markers")

@@ -1,4 +1,4 @@
-"""Reads Poetry's own tables in pyproject.toml, with its version notation."""
+"""Read Poetry's own tables in pyproject.toml, with its notation of versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ class NotSimple(ValueError):
 
 
 def specifier(constraint: str) -> str:
-    """A Poetry version constraint as a version specifier; raises NotSimple where it offers alternatives."""
+    """Convert a Poetry version constraint to a version specifier.
+
+    Raises:
+        NotSimple: It offers alternatives.
+    """
     if "|" in constraint:
         raise NotSimple(constraint)
     text = re.sub(r"([<>=!~^])\s+", r"\1", constraint.strip())
@@ -39,7 +43,7 @@ def _part(part: str) -> str:
 
 
 def _caret_digit(version: str) -> int:
-    """Which number a caret lets the version grow below: the first that is not 0, else the last."""
+    """Return the index of the number that a caret fixes: the first that is not 0, otherwise the last."""
     numbers = version.split(".")
     return next((at for at, number in enumerate(numbers) if int(number)), len(numbers) - 1)
 
@@ -50,7 +54,7 @@ def _above(version: str, at: int) -> str:
 
 
 def read_poetry(poetry: dict[str, Any], found: Found) -> None:
-    """Add what `[tool.poetry]` asks for: its dependencies, and groups and extras for tests and development."""
+    """Add the requirements of `[tool.poetry]`: dependencies, and test and development groups and extras."""
     dependencies = table(poetry, "dependencies")
     extras = {
         name for extra, names in table(poetry, "extras").items() if wanted(extra) for name in strings(names)

@@ -1,4 +1,4 @@
-"""Reads pyproject.toml: the project's dependencies, its extras and groups for tests, and what it is called."""
+"""Read pyproject.toml: the project's dependencies, its extras and groups for tests, and its metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN_VERSION = "0+unknown"
 
 
 def read_pyproject(files: Files, found: Found) -> None:
-    """Add what pyproject.toml asks for."""
+    """Add the requirements of pyproject.toml."""
     whole = files.toml(SOURCE, found)
     project, tool = table(whole, "project"), table(whole, "tool")
     found.project = found.project or project_of(project, table(tool, "poetry"))
@@ -46,7 +46,7 @@ def read_pyproject(files: Files, found: Found) -> None:
 
 
 def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> Project | None:
-    """The project's name, version and entry points, if it has a name."""
+    """Return the project's name, version and entry points; None if it has no name."""
     name = project.get("name") or poetry.get("name")
     if not isinstance(name, str):
         return None
@@ -69,7 +69,7 @@ def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> Project | Non
 
 
 def _extras(extras: dict[str, Any], found: Found) -> None:
-    """Extras for tests and development, and those they name in turn (`project[other]`)."""
+    """Add the extras for tests and development, and those that they include (`project[other]`)."""
     own = canonicalize_name(found.project.name) if found.project else None
     todo = [name for name in extras if wanted(name)]
     seen: set[str] = set()
@@ -83,14 +83,14 @@ def _extras(extras: dict[str, Any], found: Found) -> None:
             try:
                 requirement = Requirement(line)
             except InvalidRequirement:
-                continue  # noted by require
+                continue  # `require` has recorded a notice
             if canonicalize_name(requirement.name) == own:
                 asked = {canonicalize_name(extra) for extra in requirement.extras}
                 todo += [other for other in extras if canonicalize_name(other) in asked]
 
 
 def _group(groups: dict[str, Any], name: str, found: Found, seen: set[str]) -> None:
-    """A dependency group and those it includes."""
+    """Add a dependency group and the groups that it includes."""
     if name in seen:
         return
     seen.add(name)
@@ -108,7 +108,7 @@ def _group(groups: dict[str, Any], name: str, found: Found, seen: set[str]) -> N
 
 
 def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], found: Found) -> None:
-    """Dependencies that setuptools is told to take from requirements files."""
+    """Add the dependencies that setuptools takes from requirements files."""
     listed = strings(project.get("dynamic"))
     tables = [table(dynamic, "dependencies")] if "dependencies" in listed else []
     if "optional-dependencies" in listed:

@@ -1,4 +1,4 @@
-"""Reads requirements files as pip writes them down: nested files, constraints, hashes, comments, continued lines."""
+"""Read requirements files in pip's format: nested files, constraints, hashes, comments, continued lines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import shlex
 
 from m3agent.sandbox.declared.found import Files, Found
 
-# Words a file's name may consist of: others (docs, lint, gpu) name what tests do not need.
+# The words that a file's name may contain. Other words (docs, lint, gpu) name files that tests do not need.
 WORDS = {"requirements", "requirement", "reqs", "base", "common", "core", "main", "ci"}
 WORDS |= {"dev", "develop", "development", "test", "tests", "testing"}
 COMMENT = re.compile(r"(^|\s)#.*$")
 OPTION = re.compile(r"\s+(?=--[a-z])")
 FILE_OPTIONS = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-"""Options that name another file, and whether it holds constraints."""
+"""Options that name another file, and whether that file contains constraints."""
 ADDRESS = re.compile(r"(?:[a-z]+\+)?[a-z]{2,}://|git@", re.IGNORECASE)
 
 
 def requirements_files(files: Files) -> list[str]:
-    """The repository's requirements files that its tests may need, the most general first."""
+    """Return the requirements files that the repository's tests may need, most general first."""
     named = []
     for path in files.paths:
         folder, name = posixpath.split(path)
@@ -34,12 +34,12 @@ def requirements_files(files: Files) -> list[str]:
 
 
 def read_requirements(files: Files, path: str, found: Found) -> None:
-    """Add what a requirements file and those it names ask for."""
+    """Add the requirements of a file and of the files that it names."""
     _read(files, path, found, constraint=False, seen=set())
 
 
 def logical_lines(text: str) -> list[str]:
-    """The lines of a requirements file: continued ones joined, comments and empty ones gone."""
+    """Return the lines of a requirements file: continued lines joined, without comments and empty lines."""
     joined = re.sub(r"\\\r?\n", " ", text)
     lines = (COMMENT.sub("", line).strip() for line in joined.splitlines())
     return [line for line in lines if line]
@@ -47,7 +47,7 @@ def logical_lines(text: str) -> list[str]:
 
 def _read(files: Files, path: str, found: Found, *, constraint: bool, seen: set[str]) -> None:
     if path in seen:
-        return  # a circle, or named twice
+        return  # a cycle, or named twice
     seen.add(path)
     text = files.text(path, found)
     for line in logical_lines(text or ""):
@@ -80,7 +80,7 @@ def _line(files: Files, path: str, line: str, found: Found, *, constraint: bool,
 
 
 def _option(line: str) -> tuple[str | None, str]:
-    """An option's name and value; no name where the line is a requirement."""
+    """Return an option's name and value; the name is None if the line is a requirement."""
     if not line.startswith("-"):
         return None, ""
     match = re.match(r"(--[a-z][a-z-]*|-[a-zA-Z])(?:\s*=\s*|\s*)(.*)$", line)

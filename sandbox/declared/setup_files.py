@@ -1,4 +1,7 @@
-"""Reads setup.cfg, setup.py and tox.ini. setup.py is parsed, never run: what it computes is not known."""
+"""Read setup.cfg, setup.py and tox.ini.
+
+setup.py is parsed, never executed, so values that it computes stay unknown.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ SCRIPT = re.compile(r"\s*([^=\s]+)\s*=\s*(\S.*)")
 
 
 def read_setup_cfg(files: Files, found: Found) -> None:
-    """Add what setup.cfg asks for."""
+    """Add the requirements of setup.cfg."""
     config = files.ini(CFG, found)
     if config.has_section("metadata"):
         name = config.get("metadata", "name", fallback="").strip()
@@ -36,7 +39,7 @@ def read_setup_cfg(files: Files, found: Found) -> None:
 
 
 def read_setup_py(files: Files, found: Found) -> None:
-    """Add what the literal arguments of setup() in setup.py ask for."""
+    """Add the requirements in the literal arguments of setup() in setup.py."""
     text = files.text(PY, found)
     if text is None:
         return
@@ -84,7 +87,7 @@ def read_setup_py(files: Files, found: Found) -> None:
 
 
 def read_tox(files: Files, found: Found) -> None:
-    """Add the dependencies of tox's main environment; those for one factor only are left out."""
+    """Add the dependencies of tox's main environment, without those for a single factor."""
     config = files.ini(TOX, found)
     for raw in config.get("testenv", "deps", fallback="").splitlines():
         line = re.sub(r"\{toxinidir\}[/\\]?", "", raw.split(" #")[0]).strip()
@@ -105,7 +108,7 @@ def read_tox(files: Files, found: Found) -> None:
 
 
 def _lines(files: Files, value: str, found: Found) -> None:
-    """Requirements of setup.cfg, one a line, or the files that hold them."""
+    """Add requirements of setup.cfg, one per line, or those of the files that the value names."""
     if value.strip().startswith("file:"):
         for path in value.strip().removeprefix("file:").split(","):
             if path.strip() in files.paths:
@@ -123,7 +126,7 @@ def _items(config: Any, section: str) -> list[tuple[str, str]]:
 
 
 def _scripts(lines: list[Any]) -> dict[str, str]:
-    """`name = module:object` lines as a dictionary."""
+    """Parse `name = module:object` lines into a dictionary."""
     matches = (SCRIPT.fullmatch(line.strip()) for line in lines if isinstance(line, str))
     return {match[1]: match[2] for match in matches if match}
 
@@ -136,7 +139,10 @@ def _is_setup(node: ast.AST) -> bool:
 
 
 def _constants(module: ast.Module) -> dict[str, ast.expr]:
-    """What the module's own names stand for, with what is put into dictionaries later: `EXTRAS["tests"] = [...]`."""
+    """Return the values of the module's own names.
+
+    Later additions such as `EXTRAS["tests"] = [...]` are included.
+    """
     names: dict[str, ast.expr] = {}
     for node in module.body:
         for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -145,16 +151,14 @@ def _constants(module: ast.Module) -> dict[str, ast.expr]:
                 names[target.id] = node.value
             elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                 known = names.get(target.value.id)
-                if isinstance(
-                    known, ast.Dict
-                ):  # its value is taken now: it may be made of what the key had before
+                if isinstance(known, ast.Dict):  # evaluated now: it may use the key's earlier value
                     value = ast.parse(repr(_literal(node.value, names)), mode="eval").body
                     names[target.value.id] = ast.Dict([*known.keys, target.slice], [*known.values, value])
     return names
 
 
 def _literal(node: ast.expr, names: dict[str, ast.expr], depth: int = 0) -> Any:
-    """The value of a literal, with the module's own constants put in; None where it is computed."""
+    """Return the value of a literal, with the module's own constants inserted; None if it is computed."""
     if depth > 20:
         return None
     if isinstance(node, ast.Name):

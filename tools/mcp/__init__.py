@@ -1,1 +1,5 @@
-"""Tools of other programs, by the Model Context Protocol. They run outside the sandbox: only servers that the user named."""
+"""Tools of other programs, through the Model Context Protocol (MCP).
+
+Contains the connections to servers, the selection of the tools that the model is offered, and the execution
+of calls. MCP servers run outside the sandbox; only servers that the user named are started.
+"""

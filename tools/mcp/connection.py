@@ -1,4 +1,7 @@
-"""A connection to one MCP server: opened in a task of its own, since the SDK's scopes must end where they began."""
+"""Connect to one MCP server.
+
+A task of its own holds the connection, because the SDK's scopes must end in the task that opened them.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +36,28 @@ from m3agent.tools.mcp.process import MOST_LINE, ServerProcess
 from m3agent.tools.mcp.server import McpFailed, McpServer
 
 START_SECONDS = 20.0
-"""From the start to the list of its tools; a server may be a package that is installed first."""
+"""Seconds from the start to the server's list of tools; its package may have to be installed first."""
 PROBE_SECONDS = 5.0
-"""An older server that says nothing to a newer protocol's first question is asked by the older one after this."""
+"""Seconds without a response to the newer protocol's first request, until the older protocol is tried."""
 END_SECONDS = 8.0
+"""Seconds for the connection's task to end."""
 MOST_PAGES = 20
+"""Most pages of a server's list of tools."""
 
 
-# what is wrong with a server is told in our words; the SDK would print a traceback for each odd line
+# Errors of a server are reported in our own words. The SDK would print a traceback for each malformed line.
 _logger = logging.getLogger("mcp")
 _logger.addHandler(logging.NullHandler())
 _logger.propagate = False
 
 
 class Connection:
-    """One server, from its start to its end. tools: as it listed them at the start; later changes are not heeded."""
+    """One server, from its start to its end.
+
+    Attributes:
+        server: How to reach the server.
+        tools: Its tools as listed at the start; later changes are ignored.
+    """
 
     def __init__(self, server: McpServer, log: Path) -> None:
         self.server = server
@@ -55,13 +65,17 @@ class Connection:
         self._log = log
         self._process: ServerProcess | None = None
         self._status: int | None = None
-        """Of the last answer over HTTP."""
+        """HTTP status of the last response."""
         self._client: Client | None = None
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Start or reach it, and ask for its tools. Raises McpFailed."""
+        """Start or reach the server and request its list of tools.
+
+        Raises:
+            McpFailed: That failed, or took longer than `START_SECONDS`.
+        """
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.server.command:
             try:
@@ -83,15 +97,20 @@ class Connection:
                 await self._task
             except McpFailed:
                 raise
-            except Exception as error:  # noqa: BLE001  # whatever a server makes the SDK raise is that server's fault
+            except Exception as error:  # noqa: BLE001  # the server causes any error that the SDK raises
                 raise self._failed(error) from None
             raise McpFailed("it ended at once")
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        """What it answers to a call. Raises McpFailed where it does not."""
+        """Call a tool and return the server's response.
+
+        Raises:
+            McpFailed: The server is gone, failed, or did not respond in time.
+        """
         if self._client is None or self._task is None or self._task.done():
             raise McpFailed("it is gone")
-        # not by `call_tool`: that checks the answer by patterns of the server's, which can keep a program busy for years
+        # Not `call_tool`: it validates the response with the server's patterns, which can run practically
+        # forever.
         asked = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         seconds = self.server.seconds
         try:
@@ -105,7 +124,7 @@ class Connection:
             raise self._failed(error) from None
 
     async def close(self) -> None:
-        """End it; nothing of it is left."""
+        """Close the connection and end the server's process, even if the caller is cancelled."""
         await asyncio.shield(asyncio.ensure_future(self._close()))
 
     async def _close(self) -> None:
@@ -114,7 +133,7 @@ class Connection:
             await self._process.end()
         if self._task is None:
             return
-        if self._client is None:  # it is still being opened, and waits for nothing of ours
+        if self._client is None:  # it is still opening, and does not wait for `_closing`
             self._task.cancel()
         await asyncio.wait([self._task], timeout=END_SECONDS)
         self._task.cancel()
@@ -164,7 +183,7 @@ class Connection:
         return client
 
     async def _note_status(self, response: httpx2.Response) -> None:
-        """The SDK's errors do not say it."""
+        """Record the HTTP status, because the SDK's errors do not contain it."""
         self._status = response.status_code
 
     def _failed(self, error: BaseException) -> McpFailed:
@@ -175,7 +194,7 @@ class Connection:
 
 
 async def _limit(response: httpx2.Response) -> None:
-    """The SDK limits what comes as events; the rest is read whole, so that has to end."""
+    """Limit the size of responses that are not event streams; the SDK limits only those."""
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Limited(response.stream)
@@ -212,7 +231,7 @@ async def _tools(client: Client) -> tuple[Tool, ...]:
 
 
 def why(error: BaseException) -> str:
-    """One sentence for what the SDK raised."""
+    """Return one sentence for an error that the SDK raised."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ValidationError):
@@ -224,7 +243,7 @@ def why(error: BaseException) -> str:
 
 
 def as_text(result: CallToolResult) -> str:
-    """An answer as text; of what is none, what it is."""
+    """Return a tool's response as text; describe content that is not text."""
     parts = []
     for block in result.content:
         if isinstance(block, TextContent):

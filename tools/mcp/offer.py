@@ -1,4 +1,7 @@
-"""Which of a server's tools a model is offered, and in what words: they stand in every request, and strangers wrote them."""
+"""Select which of a server's tools the model is offered, and limit their texts.
+
+The texts are part of every request, and strangers wrote them.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,21 @@ from jsonschema.exceptions import SchemaError
 from mcp_types import Tool
 
 MOST_TOOLS = 64
-"""Of one server."""
+"""Most tools of one server."""
 MOST_SCHEMA, MOST_WORDS = 16_384, 4_000
-"""Characters of a tool's schema, as JSON, and of its description."""
+"""Most characters of a tool's schema, as JSON, and of its description."""
 MOST_NAME = 64
-"""Characters of a name, by the rule of chat APIs."""
+"""Most characters of a tool's name, by the rule of chat APIs."""
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 Schema = dict[str, Any]
 
 
 def public_name(server: str, tool: str) -> str:
-    """What the model calls a tool: `mcp__SERVER__TOOL`, with a piece of a hash where that had to be changed."""
+    """Return the tool's name for the model: `mcp__SERVER__TOOL`.
+
+    If characters had to be replaced, or the name is too long, it ends with a part of a hash.
+    """
     whole = f"mcp__{server}__{tool}"
     name = _NOT_IN_A_NAME.sub("_", whole)
     if name == whole and len(name) <= MOST_NAME:
@@ -36,8 +42,18 @@ def public_name(server: str, tool: str) -> str:
 def offered(
     server: str, tools: Iterable[Tool], only: frozenset[str] | None, clean: Callable[[str], str]
 ) -> tuple[dict[str, tuple[str, Schema]], list[str]]:
-    """The tools to offer, in the order of their names: by public name the server's own name and the entry of a request's
-    `tools`; and a sentence for each that is left out. Every text goes through `clean`."""
+    """Return the tools to offer, and a sentence for each tool that is left out.
+
+    Args:
+        server: Name of the server.
+        tools: The tools that it listed.
+        only: Names of the tools that may be offered; None for all.
+        clean: Function that every text passes through.
+
+    Returns:
+        By public name, in the order of the tools' own names: the tool's own name and its entry for a
+            request's `tools`. Second, the sentences.
+    """
     found: dict[str, tuple[str, Schema]] = {}
     left_out: list[str] = []
     for tool in sorted(tools, key=lambda tool: tool.name):
@@ -61,7 +77,7 @@ def offered(
 
 
 def _fault(tool: Tool) -> str:
-    """What is wrong with a tool's schema; empty for nothing."""
+    """Return what is wrong with a tool's schema; empty if it is valid."""
     schema = tool.input_schema
     try:
         size = len(json.dumps(schema))
@@ -76,7 +92,11 @@ def _fault(tool: Tool) -> str:
 
 
 def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
-    """With all texts cleaned, names too: one that is changed so can no longer be called rightly, and was made to mislead."""
+    """Return a schema with all its texts cleaned, names too.
+
+    If cleaning changes an argument's name, the tool can no longer be called correctly. But such a name was
+    made to mislead.
+    """
     if isinstance(value, dict):
         return {clean(str(key)): _cleaned(part, clean) for key, part in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""An MCP server as a process of this machine: messages are lines over its standard input and output.
+"""Run an MCP server as a process of this machine; messages are lines over its standard input and output.
 
-The SDK's own transport keeps a line of any length in memory and reads whatever comes as fast as it comes; this one is for
-servers that may flood.
+The SDK's own transport keeps lines of any length in memory and reads without a limit. This one also
+withstands a server that floods.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from m3agent.sandbox.start_process import start_process
 from m3agent.tools.mcp.server import McpServer
 
 MOST_LINE = 16 << 20
-"""Bytes of one message."""
+"""Largest message, in bytes."""
 MOST_UNASKED, MOST_UNASKED_BYTES = 10_000, 32 << 20
-"""Lines, and bytes, that are no answers: between two answers a server may send so many and is ended after that."""
+"""Most lines, and bytes, that a server may send between two answers; after that the connection is closed."""
 MOST_SAID = 4 << 20
-"""Bytes of its standard error that are kept."""
+"""Bytes kept of the server's standard error."""
 GRACE_SECONDS = 2.0
-"""From the end of its input to SIGTERM, and from there to SIGKILL."""
+"""Seconds from the end of its input to SIGTERM, and from there to SIGKILL."""
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 class ServerProcess:
-    """One that runs. Its end does not hang on the SDK's scopes: whoever has it ends it."""
+    """A running server process.
+
+    It does not depend on the SDK's scopes: its owner must call `end`.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -49,14 +52,19 @@ class ServerProcess:
 
     @classmethod
     async def start(cls, server: McpServer, log: Path) -> ServerProcess:
-        """Start it. What it says on standard error goes to the log. Raises OSError."""
+        """Start the server; its standard error goes to the log.
+
+        Raises:
+            OSError: It cannot be started.
+        """
         process = await start_process(
             *server.command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=get_default_environment() | dict(server.env),
-            # never where we happen to be, which may be a stranger's repository: programs load code from where they start
+            # never the current folder, which may be a stranger's repository: programs load code from their
+            # start folder
             cwd=server.folder or log.parent,
             start_new_session=True,
             limit=MOST_LINE,
@@ -65,11 +73,11 @@ class ServerProcess:
 
     @contextlib.asynccontextmanager
     async def transport(self) -> AsyncGenerator[Streams]:
-        """Its streams, as the SDK takes them."""
+        """Provide the streams in the SDK's form."""
         yield self._incoming, self._outgoing
 
     async def end(self) -> None:
-        """End it with all that is left of its process group."""
+        """End the process and all that remains of its process group."""
         self._incoming.close()
         self._outgoing.close()
         process = self._process
@@ -79,20 +87,20 @@ class ServerProcess:
             if number is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, number)
-            _, reading = await asyncio.wait(self._readers, timeout=GRACE_SECONDS)  # they end with its output
+            _, reading = await asyncio.wait(self._readers, timeout=GRACE_SECONDS)  # until its output ends
             if process.returncode is not None and number is not None and not reading:
                 break
         tasks = [*self._readers, self._writer]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        process._transport.close()  # type: ignore[attr-defined]  # what left the group may hold the pipes open
+        process._transport.close()  # type: ignore[attr-defined]  # processes outside the group may hold the pipes
 
 
 async def _hear(
     process: asyncio.subprocess.Process, heard: MemoryObjectSendStream[SessionMessage | Exception]
 ) -> None:
-    """Pass on what is a message; the connection ends with the server's output, and with a server that floods."""
+    """Forward messages; the connection ends with the server's output, or if the server floods."""
     assert process.stdout is not None
     lines, size = 0, 0
     with contextlib.suppress(
@@ -105,7 +113,7 @@ async def _hear(
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except (ValueError, RecursionError):
-                    continue  # many print there what belongs on standard error
+                    continue  # many servers print log lines there
                 if isinstance(message, JSONRPCResponse | JSONRPCError):
                     lines, size = 0, 0
                 await heard.send(SessionMessage(message))
@@ -116,6 +124,7 @@ async def _say(
     to_say: MemoryObjectReceiveStream[SessionMessage],
     heard: MemoryObjectSendStream[SessionMessage | Exception],
 ) -> None:
+    """Write the outgoing messages to the server's standard input."""
     assert process.stdin is not None
     try:
         async with to_say:
@@ -125,11 +134,14 @@ async def _say(
                 )
                 await process.stdin.drain()
     except OSError:
-        await heard.aclose()  # it is gone: nobody waits for its answers
+        await heard.aclose()  # the server is gone, so no answers will come
 
 
 async def _keep(process: asyncio.subprocess.Process, log: Path) -> None:
-    """Its standard error in a file, the first part of it; the rest is read so that it does not wait."""
+    """Write the first part of the server's standard error to a file.
+
+    The rest is read and dropped, so that the server does not block.
+    """
     assert process.stderr is not None
     left = MOST_SAID
     with contextlib.suppress(OSError), log.open("ab", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""What an MCP server is to us, and what can be wrong with one."""
+"""The configuration of an MCP server, and the error of a failed one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CALL_SECONDS = 60.0
-"""For an answer to one call, where the configuration does not say."""
+"""Seconds for the response to one call, unless configured."""
 
 
 @dataclass(frozen=True)
 class McpServer:
-    """command: the program and its arguments, for one that is started here; else url and headers. env: variables added to the
-    few that it gets; folder: where it starts, None for a folder of the session's. only: the names of the tools that are offered, None for all. seconds: for one call.
+    """How to start or reach an MCP server.
+
+    Attributes:
+        name: Name of the server.
+        command: Program and arguments of a server that is started here; otherwise `url` and `headers` are
+            set.
+        env: Variables in addition to the few that it inherits.
+        folder: Working directory of the process; None for a folder of the session.
+        url: Address of a server over HTTP.
+        headers: HTTP headers for each request.
+        sse: Whether to use the older HTTP transport, which has two addresses.
+        only: Names of the tools that are offered; None for all.
+        seconds: Timeout of one call, in seconds.
     """
 
     name: str
@@ -23,10 +34,9 @@ class McpServer:
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     sse: bool = False
-    """The older transport over HTTP, which has two addresses."""
     only: frozenset[str] | None = None
     seconds: float = CALL_SECONDS
 
 
 class McpFailed(Exception):
-    """A server that cannot be used, or did not answer; one sentence."""
+    """A server cannot be used or did not answer; the text is one sentence."""

@@ -1,4 +1,4 @@
-"""All MCP servers of a fix: started together, called by the names that the model has for their tools."""
+"""All MCP servers of a fix: start them together, and call their tools by the names that the model uses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from m3agent.tools.mcp.offer import Schema, offered
 from m3agent.tools.mcp.server import McpFailed, McpServer
 
 MOST_TOGETHER = 128
-"""Tools of all servers together: models choose worse among more, and every request holds them all."""
+"""Most tools of all servers together: with more, models choose worse, and every request contains all."""
 
 
 class McpServers:
-    """Those that could be reached. schemas: the entries of a request's `tools`, by server and tool name."""
+    """The MCP servers that could be reached; use it as an asynchronous context manager.
+
+    Attributes:
+        schemas: The entries for a request's `tools`, ordered by server and tool name.
+    """
 
     def __init__(
         self,
@@ -72,8 +76,16 @@ class McpServers:
         return found
 
     async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
-        """Carry out a call; exactly one result, also where the server is gone or does not answer. An answer that is too
-        long to be shown is kept in `log`. Raises DiskFull where it cannot be."""
+        """Execute a call and return its one result, even if the server is gone or does not answer.
+
+        Args:
+            name: The tool's name for the model.
+            arguments: Arguments of the call.
+            log: File for the whole answer, if it is too long to show.
+
+        Raises:
+            DiskFull: The answer could not be written to `log`.
+        """
         if name not in self._tools:
             return refusal(f"{name}: its server is not there any more")
         connection, own = self._tools[name]
@@ -87,7 +99,11 @@ class McpServers:
 
 
 def _result(whole: bytes, is_error: bool, log: Path) -> ToolResult:
-    """An answer as the model has it. Raises DiskFull where all of it cannot be kept."""
+    """Convert an answer to the model's form.
+
+    Raises:
+        DiskFull: The whole answer could not be kept.
+    """
     text = readable(whole)
     truncated = len(text) > MOST_CHARACTERS
     if truncated:
