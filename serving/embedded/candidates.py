@@ -1,4 +1,4 @@
-"""Candidates in the order they are tried, and the choice among those that hold."""
+"""Order the candidates for trial, and rank those that pass."""
 
 import zlib
 from collections.abc import Mapping
@@ -25,12 +25,21 @@ DOUBTFUL: Mapping[str, float] = {
     "truth value": 0.4,
     "decorator": 0.4,
 }
-"""Kinds of change that satisfy tests more often than they repair; added to the cost when choosing."""
+"""Kinds of change that pass the tests more often than they repair.
+
+The value is added to the cost in the final choice.
+"""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mutation of one file and how suspected the place is."""
+    """A mutation of one file.
+
+    Attributes:
+        path: Path of the file.
+        mutation: The change.
+        suspicion: Suspicion of the changed line, from 0 to 1.
+    """
 
     path: str
     mutation: Mutation
@@ -38,17 +47,17 @@ class Candidate:
 
     @property
     def order(self) -> float:
-        """The rank to try it at; smaller is earlier."""
+        """The rank for trial; smaller is earlier."""
         return rank(self.mutation.cost, self.suspicion)
 
     def doubt(self) -> float:
-        """How little to trust it once it holds; smaller is better."""
+        """Return how little to trust a candidate that passes; smaller is better."""
         extra = sum(DOUBTFUL.get(part, 0.0) for part in self.mutation.operator.split(" and "))
         added = sum(len(edit.text) - (edit.end - edit.start) for edit in self.mutation.edits)
         return self.mutation.cost + extra + SUSPICION / 2 * (1 - self.suspicion) + max(0, added) / 200
 
     def changed(self, source: Source) -> str:
-        """Return the whole text of the file with the change made."""
+        """Return the whole text of the file with this change."""
         return splice(source.text, self.mutation.edits)
 
 
@@ -75,7 +84,16 @@ def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]],
 def candidates(
     sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
 ) -> list[Candidate]:
-    """Return the `most` best candidates, the ones to try first in front. Equal ranks are ordered by `seed`."""
+    """Return the best candidates, in order of trial.
+
+    Args:
+        sources: The files by path.
+        scores: Suspicion by file and line.
+        kinds: Types of values seen at run time.
+        hints: Facts from the issue and the tests.
+        most: Number of candidates to return.
+        seed: Decides the order of equal ranks.
+    """
     found: list[Candidate] = []
     position = {path: number for number, path in enumerate(sources)}
     for path, lines in scores.items():
@@ -93,7 +111,11 @@ def candidates(
 
 
 def minimal_edit(before: str, after: str) -> tuple[str, str]:
-    """Return whole lines of `before`, unique in it, and what replaces them to give `after`."""
+    """Return the smallest replacement of whole lines that turns `before` into `after`.
+
+    Returns:
+        A passage that is unique in `before`, and the text that replaces it.
+    """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:

@@ -1,4 +1,4 @@
-"""Which lines are to blame: coverage spectrum, tracebacks and the issue's own words."""
+"""Localise the fault: score lines by coverage spectrum, tracebacks and the text of the issue."""
 
 import ast
 import math
@@ -22,12 +22,18 @@ LINES = 700
 
 
 def ochiai(failed: int, passed: int, all_failed: int) -> float:
-    """Return the Ochiai coefficient of a line that `failed` and `passed` tests ran."""
+    """Return the Ochiai coefficient of a line.
+
+    Args:
+        failed: Number of failing tests that ran the line.
+        passed: Number of passing tests that ran the line.
+        all_failed: Number of all failing tests.
+    """
     return failed / math.sqrt(all_failed * (failed + passed)) if failed and all_failed else 0.0
 
 
 def issue_words(issue: str) -> set[str]:
-    """Return the identifiers that an issue text seems to name."""
+    """Return the words of an issue text that look like identifiers."""
     quoted = " ".join(re.findall(r"`([^`]+)`", issue))
     words = set(re.findall(r"[A-Za-z_]\w+", quoted)) | set(re.findall(r"\b([A-Za-z_]\w+)\(", issue))
     return words | {
@@ -36,7 +42,7 @@ def issue_words(issue: str) -> set[str]:
 
 
 def quoted_code(issue: str) -> set[str]:
-    """Return the pieces of code that an issue text quotes, long enough to name a place."""
+    """Return the pieces of code that an issue text quotes, if they are long enough to identify a place."""
     spans = re.findall(r"`([^`\n]{6,120})`", issue) + re.findall(r"'([^'\n]{6,120})'(?!\w)", issue)
     return {span.strip() for span in spans if re.search(r"\w\W+\w", span)}
 
@@ -44,8 +50,9 @@ def quoted_code(issue: str) -> set[str]:
 def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: str) -> Scores:
     """Score the lines of `sources` by the probe's spectrum.
 
-    Ochiai's coefficient is the base; the deepest project frame of each failure, functions the issue names and lines it
-    quotes are raised; definitions outside of functions count as far as suspected code uses their names.
+    The base is Ochiai's coefficient. Higher scores get: the deepest project frame of each failure, functions
+    that the issue names, and lines that it quotes. Definitions outside of functions are scored by the
+    suspicion of the code that uses their names.
     """
     scores: Scores = {path: {} for path in sources}
     all_failed = spectrum["traced"][0]
@@ -94,7 +101,7 @@ def _functions(source: Source, lines: dict[int, float], words: set[str], spectru
 
 
 def _names_used(sources: Mapping[str, Source], scores: Scores) -> dict[str, float]:
-    """Map each name that suspected code reads to the highest suspicion of a line reading it."""
+    """Map each name that suspected code reads to the highest suspicion of the lines that read it."""
     used: dict[str, float] = {}
     for path, source in sources.items():
         for node in ast.walk(source.tree):
@@ -114,7 +121,7 @@ def _names_used(sources: Mapping[str, Source], scores: Scores) -> dict[str, floa
 def _definitions(
     source: Source, lines: dict[int, float], used: Mapping[str, float], imported: Iterable[int]
 ) -> None:
-    """Score statements of modules and classes, which every test runs by importing them."""
+    """Score statements of modules and classes; every test runs these when it imports them."""
     known = set(imported)
     for statement in source.statements():
         if source.function(statement) is not None or isinstance(statement, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""All mutations of the suspected statements of a source: proposed by the operators, checked, free of repeats."""
+"""Generate all mutations of the suspected statements of a source: well-formed, and without repetitions."""
 
 import ast
 import itertools
@@ -68,21 +68,30 @@ ON_STATEMENTS: tuple[Whole, ...] = (
 TOKEN = re.compile(r"[A-Za-z_]\w+|[<>=!]=|[<>]")
 CHEAPEST = 0.6
 MENTIONED = 0.8
-"""What a change gains in rank by bringing in only names and comparisons that the issue mentions."""
+"""Reduction of the cost of a change that adds only names and comparisons that the issue mentions."""
 
 PAIR_PARTS = 14
 PAIR_COST = 2.4
 SUSPICION = 3.0
-"""How much being the most suspected line, against not at all, weighs beside the cost of a change."""
+"""Weight of the suspicion beside the cost of a change.
+
+It is the difference in rank between the most suspected line and an unsuspected one.
+"""
 
 
 def propose(
     source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int | None = None
 ) -> list[tuple[float, Mutation]]:
-    """Return ``(suspicion, mutation)`` for the `most` best distinct, well-formed mutations (all when None).
+    """Return ``(suspicion, mutation)`` for the best distinct, well-formed mutations, best first.
 
-    `suspects` maps lines to suspicion; statements none of whose own lines is in it are left alone. The best are those
-    of the smallest `rank`. Where two operators propose the same, it is as ordinary as the more ordinary of the two.
+    The best have the smallest `rank`. If two operators propose the same change, the lower cost counts.
+
+    Args:
+        source: The file.
+        suspects: Lines and their suspicion; a statement without such a line of its own is not changed.
+        kinds: Types of values seen at run time.
+        hints: Facts from the issue and the tests.
+        most: Number of mutations to return; None for all.
     """
     found: list[tuple[float, Mutation]] = []
     checked = Checker(source)
@@ -100,7 +109,7 @@ def propose(
 
 
 def _preferred(source: Source, mutation: Mutation, hints: Hints) -> Mutation:
-    """Make a mutation cheaper when it brings in what the issue writes as code."""
+    """Reduce the cost of a mutation that adds what the issue writes as code."""
     if not hints.words:
         return mutation
     for edit in mutation.edits:
@@ -111,14 +120,14 @@ def _preferred(source: Source, mutation: Mutation, hints: Hints) -> Mutation:
 
 
 def rank(cost: float, suspicion: float) -> float:
-    """Return where a change of this cost at a line of this suspicion stands in the order of trial; smaller is earlier."""
+    """Return the rank for trial of a change, by its cost and its line's suspicion; smaller is earlier."""
     return cost + SUSPICION * (1 - suspicion)
 
 
 def _proposed(
     source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
 ) -> Iterator[tuple[float, Mutation, ast.stmt, bool]]:
-    """Yield suspicion, mutation, the statement it is about, and whether only expressions of that statement change."""
+    """Yield suspicion, mutation, its statement, and whether only expressions of that statement change."""
     module = Module(source)
     scopes: dict[Function | None, Scope] = {}
     for statement in source.statements():
@@ -150,7 +159,7 @@ def _of_statement(place: Place) -> Iterator[Mutation]:
 
 
 def _pairs(mutations: Iterable[Mutation]) -> Iterator[Mutation]:
-    """Yield pairs of the most ordinary changes of one statement."""
+    """Yield pairs of the cheapest changes of one statement."""
     distinct: dict[Edit, Mutation] = {}
     for mutation in sorted(mutations, key=lambda mutation: mutation.cost):
         distinct.setdefault(mutation.edits[0], mutation)

@@ -1,4 +1,4 @@
-"""From a request to the next message, as a pure function: the repair is replayed over the history."""
+"""Compute the next message from a request, as a pure function: replay the repair over the history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,13 @@ from m3agent.serving.wire import Call
 
 @dataclass(frozen=True)
 class Reply:
-    """What the policy says: reasoning, text, and at most one call. `judged` counts the candidates that the newest
-    result told about.
+    """The next message of the policy.
+
+    Attributes:
+        reasoning: Its reasoning.
+        text: Its text.
+        calls: At most one call.
+        judged: Number of candidates that the newest tool result judged.
     """
 
     reasoning: str
@@ -23,7 +28,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The repair as the history leaves it, its next step (None when it has ended), and how the history diverged."""
+    """The state of the repair after the history.
+
+    Attributes:
+        repair: The repair.
+        step: Its next step; None if it has ended.
+        judged: Number of candidates that the newest tool result judged.
+        diverged: How the history differs from the repair's own steps; empty if it does not.
+    """
 
     repair: Repair
     step: Step | None
@@ -41,7 +53,7 @@ def respond(body: Mapping[str, Any], budget: Budget) -> Reply:
 
 
 def replay(conversation: Conversation, budget: Budget) -> Replayed:
-    """Run the repair over the history."""
+    """Run the repair over the history of a conversation."""
     repair = Repair(conversation.issue, conversation.tools, budget)
     steps = repair.steps()
     step = next(steps, None)

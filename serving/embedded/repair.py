@@ -1,6 +1,6 @@
-"""The repair itself: a generator that yields tool calls and is sent their results.
+"""The repair: a generator that yields tool calls and receives their results.
 
-It looks at nothing but those results and the issue's text, so the same history always leads to the same next call.
+It uses only those results and the issue's text, so the same history always leads to the same next call.
 """
 
 import base64
@@ -23,19 +23,22 @@ from m3agent.serving.embedded.probe.tree import is_test
 from m3agent.serving.embedded.source import Source
 
 ROOM = 24_000
-"""Characters of packed data in one answer: tools cut what is longer than about 30,000."""
+"""Most characters of packed data in one result: tools cut results longer than about 30,000."""
 BATCH_CHARACTERS = 120_000
 FIRST_BATCH = 600
 LATER_BATCH = 1500
 BATCH_SECONDS = 45
 CHOICE = 120
 CHOICE_COST = 0.8
-"""After the first that holds, at most so many candidates, of at most so much more cost, are judged for a choice."""
+"""Limit of further candidates to choose from after the first one that passes.
+
+At most `CHOICE` more are judged, and only if they cost at most this much more.
+"""
 SUITE_SECONDS = 90
 FIRST_RUN_SECONDS = 100
 FILES = 16
 READS = 32
-"""Most files that are read, in at most so many calls."""
+"""Most calls that read files; at most `FILES` files are read."""
 COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 ROUNDS = 3
 ATTEMPTS = 3
@@ -43,7 +46,13 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Budget:
-    """When to give up: candidates tried and seconds of judging, as measured inside the sandbox. `seed` orders ties."""
+    """Limits of the search.
+
+    Attributes:
+        candidates: Most candidates to try.
+        seconds: Most seconds of judging, as measured inside the sandbox.
+        seed: Decides the order of equal ranks.
+    """
 
     candidates: int = 6000
     seconds: float = 240.0
@@ -51,13 +60,16 @@ class Budget:
 
     @classmethod
     def chosen(cls, candidates: int | None, seed: int) -> Self:
-        """The budget of a user: with a number of candidates, time plays no part, so that a search can be repeated."""
+        """Return the budget that a user chose.
+
+        With a number of candidates, there is no time limit, so the search is repeatable.
+        """
         return cls(seed=seed) if candidates is None else cls(candidates, math.inf, seed)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One turn: why, and the call."""
+    """One turn: the reasoning, and the call."""
 
     reasoning: str
     name: str
@@ -69,7 +81,7 @@ Steps = Generator[Step, str, None]
 
 @dataclass
 class State:
-    """What has been found out so far; the report is made from it."""
+    """The results so far, from which the report is made."""
 
     failing: list[str] = field(default_factory=list)
     tried: int = 0
@@ -80,7 +92,7 @@ class State:
     unchanged: bool = True
 
     def report(self) -> str:
-        """Say in plain words what was done and why it ended."""
+        """Return in plain words what was done and why it ended."""
         lines = []
         if self.failing:
             shown = ", ".join(self.failing[:3]) + (", …" if len(self.failing) > 3 else "")
@@ -100,7 +112,7 @@ class State:
 
 @dataclass(frozen=True)
 class TestRun:
-    """The first line and the ids of a `test_runner` result."""
+    """The first line and the test ids of a `test_runner` result."""
 
     __test__ = False
 
@@ -112,7 +124,7 @@ class TestRun:
 
 
 def read_test_run(result: str) -> TestRun | None:
-    """Read a `test_runner` result; None when it is not one."""
+    """Parse a `test_runner` result; return None if it is not one."""
     head = re.search(r"^(\d+) passed, (\d+) failed, (\d+) errors?, (\d+) skipped(.*)$", result, re.MULTILINE)
     if head is None:
         return None
@@ -125,7 +137,7 @@ def read_test_run(result: str) -> TestRun | None:
 
 
 def read_probe(result: str) -> dict[str, Any] | None:
-    """Find the probe's one line in a `code_exec` result; None when it is missing or cut."""
+    """Find the probe's line in a `code_exec` result; return None if it is missing or cut."""
     for line in result.splitlines():
         if line.startswith(MARK):
             try:
@@ -153,7 +165,7 @@ class Repair:
         self._red: list[str] | None = None
 
     def steps(self) -> Steps:
-        """Yield calls until there is nothing more to do; the report is then complete."""
+        """Yield calls until the repair has ended; the report is then complete."""
         lacking = {"code_exec", "file_edit"} - self.tools.keys()
         if lacking:
             self.state.outcome = f"I work through tools and was not given {' and '.join(sorted(lacking))}."
@@ -191,14 +203,15 @@ class Repair:
         return True
 
     def _know(self, run: TestRun) -> None:
-        """Keep what is red in the repository itself, where the run told all of it.
+        """Remember which tests fail in the repository itself, if the run reported all of them.
 
-        What fails only under the probe (for its shorter clocks, or in a copy) is then no evidence.
+        A test that fails only under the probe (because of its shorter limits, or in a copy) is then no
+        evidence.
         """
         self._red = sorted(run.red) if run.complete and len(run.red) == run.failed else None
 
     def _round(self, number: int) -> Generator[Step, str, bool]:
-        """Search once from the present state of the files; return whether the attempt is over."""
+        """Search once from the present state of the files; return whether the repair has ended."""
         state = self.state
         measured = yield from self._spectrum()
         if measured is None:
@@ -233,7 +246,7 @@ class Repair:
         return True
 
     def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> Step:
-        """Make a step, leaving out arguments the offered tool does not know."""
+        """Make a step, without arguments that the offered tool does not have."""
         known = self.tools[name]
         return Step(
             reasoning, name, {key: value for key, value in arguments.items() if key in known or not known}
@@ -280,7 +293,7 @@ class Repair:
         return spectrum, bool(found["private"])
 
     def _read(self, spectrum: Mapping[str, Any]) -> Generator[Step, str, dict[str, Source]]:
-        """Fetch the suspected files, most suspected first."""
+        """Read the suspected files, most suspected first."""
         weights: dict[str, float] = {}
         for path, rows in spectrum["lines"].items():
             weights[path] = sum(failed / (failed + passed) for _, failed, passed, _ in rows)
@@ -306,9 +319,8 @@ class Repair:
                 partly += piece
                 if len(partly) < found["sizes"][path]:
                     break
-                with contextlib.suppress(
-                    SyntaxError, ValueError, zlib.error
-                ):  # what does not parse stays out
+                # Files that do not parse are left out.
+                with contextlib.suppress(SyntaxError, ValueError, zlib.error):
                     sources[path] = Source(path, unpack(partly).decode())
                 wanted.remove(path)
                 partly = ""
@@ -336,7 +348,11 @@ class Repair:
         spectrum: Mapping[str, Any],
         private: bool,
     ) -> Generator[Step, str, tuple[list[Candidate], list[tuple[Candidate, int]]]]:
-        """Let the tests judge batch after batch; return those that fix everything and those that fix a part."""
+        """Let the tests judge batch after batch.
+
+        Returns:
+            The candidates that fix everything; and those that fix a part, with the number of fixed tests.
+        """
         state = self.state
         full: list[Candidate] = []
         partial: list[tuple[Candidate, int]] = []
@@ -387,7 +403,8 @@ class Repair:
             state.tried += len(verdicts) - verdicts.count("-")
             state.seconds += found["seconds"]
             used += found["seconds"]
-            # Time may end a batch early; what it did not reach comes first in the next. What alone fills one is given up.
+            # A batch may run out of time; its remaining candidates come first in the next one. A candidate
+            # that uses up a batch alone is dropped.
             left = [number for number, verdict in zip(numbers, verdicts, strict=True) if verdict == "-"]
             waiting = left[len(left) == len(numbers) :] + waiting[len(numbers) :]
             for held in found["found"]:
@@ -403,7 +420,7 @@ class Repair:
     def _settle(
         self, full: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]
     ) -> Generator[Step, str, bool]:
-        """Write the best of the candidates that hold, and see the tests pass; else the next."""
+        """Write the best of the passing candidates and run the tests; if they fail, try the next one."""
         state = self.state
         chosen = sorted(full, key=lambda one: (one.doubt(), one.order))[:ATTEMPTS]
         for candidate in chosen:
@@ -464,7 +481,7 @@ class Repair:
 
 
 def evidence(spectrum: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what candidates are judged by, as the probe's mode ``judge`` takes it."""
+    """Return the input of the probe's mode ``judge`` that is the same for all candidates."""
     same = ("doubted", "passed", "whole", "slowest", "beside", "suite_seconds")
     return {
         "first": spectrum["groups"],
@@ -475,7 +492,7 @@ def evidence(spectrum: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitting(batch: list[Candidate]) -> int:
-    """Return how many of the first candidates one call should carry."""
+    """Return how many of the first candidates fit into one call."""
     size = 0
     for number, candidate in enumerate(batch):
         size += sum(len(edit.text) + 24 for edit in candidate.mutation.edits)
@@ -485,7 +502,10 @@ def fitting(batch: list[Candidate]) -> int:
 
 
 def stops(ranked: list[Candidate]) -> list[int]:
-    """Return, for each candidate (in ascending order of cost), the number of the one to stop before once it holds."""
+    """Return, for each candidate, the number of the candidate to stop before if it passes.
+
+    `ranked` is in order of trial.
+    """
     found: list[int] = []
     end = 0
     for number, candidate in enumerate(ranked):
@@ -502,12 +522,15 @@ def diff_lines(before: str, after: str) -> str:
 
 
 def first_words(result: str) -> str:
-    """Return the beginning of a tool result, in one line."""
+    """Return the beginning of a tool result, as one line."""
     return " ".join(result.split())[:300]
 
 
 def expected_exceptions(error: str) -> list[str]:
-    """Return the names of the exceptions that a failed test says it waited for in vain (pytest's words and unittest's)."""
+    """Return the names of exceptions that a failed test expected but did not get.
+
+    The wordings are pytest's and unittest's.
+    """
     pairs = re.findall(r"DID NOT RAISE (?:<class ')?(?:\w+\.)*(\w+)|\b(\w+) not raised", error)
     return [one or other for one, other in pairs]
 

@@ -1,4 +1,4 @@
-"""A chat completion request as the policy reads it."""
+"""Read a chat completion request for the policy."""
 
 import json
 import re
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 ISSUE_TAIL = 8000
-"""Characters at the end of the first messages that are taken for the issue where nothing marks it."""
+"""Number of characters, at the end of the first messages, that count as the issue if it is not marked."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One call that has been made, and its result."""
+    """One tool call of the history, and its result."""
 
     name: object
     arguments: Mapping[str, Any]
@@ -21,7 +21,13 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a request says: the issue, the tools, and the turns so far."""
+    """The contents of a request.
+
+    Attributes:
+        issue: Text of the issue.
+        tools: Names of the offered tools, with their parameters' names.
+        exchanges: The tool calls so far.
+    """
 
     issue: str
     tools: Mapping[str, frozenset[str]]
@@ -29,7 +35,7 @@ class Conversation:
 
 
 def text_of(content: object) -> str:
-    """Return the text of a message's content, given as a text or as a list of parts."""
+    """Return the text of a message's content, which is a string or a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
@@ -61,7 +67,7 @@ def _tools(tools: object) -> dict[str, frozenset[str]]:
 
 
 def read(body: Mapping[str, Any]) -> Conversation:
-    """Read a request body whose messages have been checked to be objects with a role."""
+    """Read a request body; its messages must already be checked to be objects with a role."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     results = {
         message.get("tool_call_id"): text_of(message.get("content"))

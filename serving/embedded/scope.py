@@ -1,4 +1,4 @@
-"""What a statement can refer to: variables, attributes, functions, and the kinds of values they held."""
+"""Find what a statement can refer to: variables, attributes, functions, and the types of their values."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ CONSTRUCTORS = frozenset(
 
 
 class Module:
-    """Names and constants of one source file, gathered once."""
+    """Names and constants of one source file, collected once."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -59,7 +59,7 @@ class Module:
 
     @cached_property
     def constants(self) -> dict[type, list[object]]:
-        """The distinct constants of the file (docstrings left out), by type, in order of appearance."""
+        """The distinct constants of the file (without docstrings), by type, in order of appearance."""
         found: dict[type, list[object]] = {}
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Constant) and not isinstance(self.source.parents.get(node), ast.Expr):
@@ -75,7 +75,7 @@ class Module:
 
 
 class Scope:
-    """What is visible inside one function (or, with None, at module level)."""
+    """The names that are visible inside one function, or at module level if `function` is None."""
 
     def __init__(self, module: Module, function: Function | None, kinds: Kinds) -> None:
         self.module = module
@@ -121,11 +121,11 @@ class Scope:
         return None
 
     def kinds(self, name: str) -> set[str]:
-        """Return the type names `name` is known to have held, None left out."""
+        """Return the type names that `name` is known to have had, without None."""
         return self._kinds.get(name, set()) - {"NoneType"}
 
     def alike(self, one: str, other: str) -> bool | None:
-        """Tell whether two variables held the same kinds of values; None when that is not known."""
+        """Tell whether two variables had values of the same types; None if unknown."""
         first, second = self.kinds(one), self.kinds(other)
         return bool(first & second) if first and second else None
 
@@ -135,7 +135,7 @@ class Scope:
 
     @cached_property
     def unread(self) -> set[str]:
-        """Variables of this function that nothing reads: often the ones a fault forgot."""
+        """Variables of this function that no code reads: the faulty code often should have used them."""
         if self.function is None:
             return set()
         read = {
@@ -147,7 +147,7 @@ class Scope:
 
     @cached_property
     def idle(self) -> set[str]:
-        """Variables and ``self.`` attributes that start at a number or an empty container and never change."""
+        """Variables and ``self.`` attributes that start as a number or empty container and never change."""
         if self.function is None:
             return set()
         region = self.owner if self.is_method and self.owner is not None else self.function
@@ -169,7 +169,7 @@ class Scope:
 
     @cached_property
     def self_attributes(self) -> list[str]:
-        """Attributes that the surrounding class uses on ``self`` (methods left out)."""
+        """Attributes that the surrounding class uses on ``self`` (without methods)."""
         if self.owner is None:
             return []
         plain = {
@@ -210,7 +210,7 @@ class Scope:
 
 
 def literal_kind(value: ast.expr) -> str | None:
-    """Return the type name that `value` obviously has."""
+    """Return the type name of `value` if it is obvious."""
     if isinstance(value, ast.Constant):
         return type(value.value).__name__
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in CONSTRUCTORS:
@@ -221,7 +221,7 @@ def literal_kind(value: ast.expr) -> str | None:
 
 
 def is_start(value: ast.expr) -> bool:
-    """Tell whether `value` is what counters and collections start from."""
+    """Tell whether `value` is a usual start of a counter or a collection."""
     if isinstance(value, ast.Constant):
         return type(value.value) in (int, float)
     empty = isinstance(value, ast.Call) and not value.args and isinstance(value.func, ast.Name)

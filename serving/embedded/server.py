@@ -1,4 +1,4 @@
-"""The OpenAI-compatible server in front of the policy: loopback, no key, one model."""
+"""The OpenAI-compatible server of the embedded engine: on loopback, without a key, with one model."""
 
 import asyncio
 import contextlib
@@ -27,13 +27,22 @@ if TYPE_CHECKING:
 
 MODEL = "m3agent-embedded"
 MAX_MODEL_LEN = 1_048_576
-"""Tokens a request may have, M3's own window; the engine reads only the issue and its own calls' results."""
+"""Most tokens of a request: M3's own window.
+
+The engine reads only the issue and the results of its own calls.
+"""
 CHUNK = 4000
-"""Characters of wire text handed to the parser at a time, as a model's output would come."""
+"""Characters of wire text per call of the parser, as a model's output would arrive."""
 
 
 class BadRequest(Exception):
-    """A request that cannot be answered: HTTP status, what is wrong, and the field it is about."""
+    """A request that cannot be answered.
+
+    Attributes:
+        status: HTTP status.
+        param: The field with the error, if any.
+        code: OpenAI's error code, if any.
+    """
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -43,12 +52,16 @@ class BadRequest(Exception):
 
 
 def estimate(value: object) -> int:
-    """Estimate the tokens of a JSON value: a quarter of its bytes."""
+    """Estimate the tokens of a JSON value as a quarter of its bytes."""
     return len(json.dumps(value, ensure_ascii=False).encode(errors="replace")) // 4
 
 
 def check(body: object) -> Mapping[str, Any]:
-    """Return `body` when it is a request for this model; raises BadRequest."""
+    """Return `body` if it is a valid request for this model.
+
+    Raises:
+        BadRequest: It is not.
+    """
     if not isinstance(body, Mapping):
         raise BadRequest(400, "the request body is not a JSON object")
     if body.get("model") != MODEL:
@@ -92,7 +105,7 @@ def check(body: object) -> Mapping[str, Any]:
 
 
 class Engine:
-    """Answers requests; counts what it did."""
+    """Answer requests and keep statistics."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -100,7 +113,7 @@ class Engine:
         self.started = time.time()
 
     async def events(self, body: Mapping[str, Any]) -> tuple[list[WireEvent], str]:
-        """Return the parsed output for a request and the wire text."""
+        """Return the parsed output for a request, and the wire text."""
         seed = body.get("seed")
         budget = self.budget if seed is None else replace(self.budget, seed=seed)
         reply = await in_background(partial(respond, body, budget))
@@ -119,7 +132,7 @@ class Engine:
         return events, text
 
     def metrics(self) -> str:
-        """Return the counts in Prometheus' text format."""
+        """Return the statistics in Prometheus' text format."""
         names = ("requests", "turns", "tool_calls", "finished", "errors", "candidates")
         lines = []
         for name in names:
@@ -135,7 +148,7 @@ class Engine:
 
 
 def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
-    """Turn parsed events into the deltas of a chat completion: each call whole, as vLLM sends them."""
+    """Convert parsed events to the deltas of a chat completion; each call is one delta, as in vLLM."""
     found: list[dict[str, Any]] = []
     number = itertools.count()
     for event in events:
@@ -159,7 +172,7 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
 
 
 def message_of(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Add up deltas to the message of an answer that is not streamed."""
+    """Combine deltas into the message of an answer that is not streamed."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": "".join(piece.get("content", "") for piece in pieces),
@@ -225,7 +238,7 @@ def application(engine: Engine) -> "Starlette":
             events, text = await engine.events(body)
         except BadRequest as error:
             return refused(error)
-        except asyncio.CancelledError:  # it is being shut down: nobody waits for the answer
+        except asyncio.CancelledError:  # the server is shutting down, so no client waits for the answer
             return PlainTextResponse("shutting down", status_code=503)
         pieces = deltas(events)
         finish = "tool_calls" if any("tool_calls" in piece for piece in pieces) else "stop"
@@ -274,10 +287,15 @@ async def stream(
 
 
 class EmbeddedServer:
-    """The engine as a running server, for as long as the context lasts.
+    """The engine as a server that runs while the context is open.
 
-    It listens on `host` (loopback by default) and `port` (0 takes a free one); `url` ends in ``/v1``. The policy works in
-    a thread, so the caller's event loop stays free. Raises OSError when the address cannot be had.
+    The policy works in a thread, so the caller's event loop stays free. `url` ends in ``/v1``. Entering
+    raises OSError if the address is not available.
+
+    Args:
+        host: Address to listen on; loopback by default.
+        port: Port to listen on; 0 for a free one.
+        budget: Limits of the search; None for the defaults.
     """
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, budget: Budget | None = None) -> None:
@@ -309,7 +327,7 @@ class EmbeddedServer:
         import uvicorn
 
         class Server(uvicorn.Server):
-            """Leaves the process's signal handlers alone: they are its owner's."""
+            """Leave the signal handlers alone: they belong to the process that runs the server."""
 
             @contextlib.contextmanager
             def capture_signals(self) -> Iterator[None]:

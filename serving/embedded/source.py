@@ -1,4 +1,4 @@
-"""A Python source text with its syntax tree, exact spans, and the names each place can see."""
+"""A Python source text with its syntax tree, exact spans, and the surroundings of each node."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """Replace the characters ``start`` to ``end`` of a source by ``text``."""
+    """Replace the characters from ``start`` to ``end`` of a source with ``text``."""
 
     start: int
     end: int
@@ -21,14 +21,14 @@ class Edit:
 
 
 def splice(text: str, edits: tuple[Edit, ...]) -> str:
-    """Return `text` with `edits`, which must not overlap, applied."""
+    """Return `text` with `edits` applied; they must not overlap."""
     for edit in sorted(edits, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
 OR, AND, NOT, COMPARISON, BIT_OR, UNARY, POWER, ATOM = 1, 2, 3, 4, 5, 11, 12, 14
-"""How tightly an expression binds (the language reference's order); 0 is ``lambda`` and conditional expressions."""
+"""How tightly an expression binds (as in the language reference); 0 is ``lambda`` and conditional expressions."""
 
 BINDING: dict[type[ast.operator], int] = {
     ast.BitOr: BIT_OR,
@@ -49,7 +49,7 @@ BINDING: dict[type[ast.operator], int] = {
 
 @lru_cache(maxsize=50_000)
 def binding(text: str) -> int:
-    """Return how tightly the expression `text` binds; -1 for what is no expression by itself."""
+    """Return how tightly the expression `text` binds; -1 if it is not an expression."""
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
@@ -76,14 +76,16 @@ def binding(text: str) -> int:
 
 
 def bound(text: str, least: int) -> str:
-    """Return `text`, in parentheses when it binds less tightly than `least`."""
+    """Return `text`, in parentheses if it binds less tightly than `least`."""
     return text if binding(text) >= least else f"({text})"
 
 
 class Source:
     """A parsed source text.
 
-    Raises SyntaxError (or ValueError for null bytes) when `text` is not Python, or uses bare carriage returns.
+    Raises:
+        SyntaxError: The text is not Python, or uses bare carriage returns.
+        ValueError: The text contains null bytes.
     """
 
     def __init__(self, path: str, text: str) -> None:
@@ -101,7 +103,7 @@ class Source:
         }
 
     def offset(self, line: int, column: int) -> int:
-        """Return the character offset of a line (from 1) and a column in UTF-8 bytes, as in the syntax tree."""
+        """Return the character offset of a line (from 1) and a column in UTF-8 bytes, as in syntax trees."""
         text = self._lines[line - 1]
         if not text.isascii():
             column = len(text.encode()[:column].decode(errors="ignore"))
@@ -119,11 +121,11 @@ class Source:
         return self.text[start:end]
 
     def line_start(self, line: int) -> int:
-        """Return the offset where `line` (from 1; one past the last is the end) begins."""
+        """Return the offset at which `line` begins (from 1; one past the last line: the end of the text)."""
         return min(self._starts[line - 1], len(self.text))
 
     def indent(self, line: int) -> str:
-        """Return the white space `line` begins with."""
+        """Return the white space at the beginning of `line`."""
         text = self._lines[line - 1]
         return text[: len(text) - len(text.lstrip())]
 
@@ -134,7 +136,7 @@ class Source:
 
     @cached_property
     def unit(self) -> str:
-        """One level of indentation as this file writes it."""
+        """One level of indentation in this file."""
         for node in ast.walk(self.tree):
             if (
                 isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.If, ast.For))
@@ -152,7 +154,7 @@ class Source:
             yield node
 
     def function(self, node: ast.AST) -> Function | None:
-        """Return the innermost function `node` stands in, not counting its own header."""
+        """Return the innermost function that contains `node` in its body, not in its header."""
         below = node
         for above in self.ancestors(node):
             if isinstance(above, FUNCTIONS) and any(below is statement for statement in above.body):
@@ -170,11 +172,11 @@ class Source:
         return found
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
-        """Return the class `node` stands in."""
+        """Return the class that contains `node`."""
         return next((above for above in self.ancestors(node) if isinstance(above, ast.ClassDef)), None)
 
     def statement(self, node: ast.AST) -> ast.stmt | None:
-        """Return the statement `node` belongs to (or is)."""
+        """Return the statement that contains `node`, or is it."""
         while not isinstance(node, ast.stmt):
             if node not in self.parents:
                 return None
@@ -187,7 +189,7 @@ class Source:
         yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
     def header(self, statement: ast.stmt) -> tuple[int, int]:
-        """Return the first and last line of the statement itself, nested blocks left out."""
+        """Return the first and last line of the statement itself, without nested blocks."""
         decorated: list[ast.expr] = getattr(statement, "decorator_list", [])
         first = min([statement.lineno, *(decorator.lineno for decorator in decorated)])
         last = statement.end_lineno or statement.lineno
@@ -200,7 +202,7 @@ class Source:
         return first, last
 
     def expressions(self, statement: ast.stmt) -> list[ast.expr]:
-        """Return the expressions of the statement itself, nested statements and their own left out."""
+        """Return the expressions of the statement itself, without those of nested statements."""
         found: list[ast.expr] = []
         pending: list[ast.AST] = [statement]
         while pending:
@@ -214,7 +216,7 @@ class Source:
         return found
 
     def needed(self, node: ast.AST) -> int:
-        """Return how tightly an expression must bind to stand in the place of `node` without parentheses."""
+        """Return how tightly an expression must bind to replace `node` without parentheses."""
         parent = self.parents.get(node)
         match parent:
             case ast.BinOp():
@@ -242,7 +244,7 @@ class Source:
                 return 0
 
     def parenthesised(self, node: ast.AST, text: str) -> str:
-        """Return `text`, in parentheses when it would otherwise change meaning in the place of `node`."""
+        """Return `text`, in parentheses if it would otherwise change its meaning at `node`."""
         start, end = self.span(node)
         if self.text[start - 1 : start] == "(" and self.text[end : end + 1] == ")":
             return text
@@ -255,7 +257,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, those of functions inside it left out."""
+    """Yield the nodes of a function's body, without those of nested functions."""
     pending = list(ast.iter_child_nodes(function))
     while pending:
         node = pending.pop(0)

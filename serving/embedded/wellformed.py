@@ -1,4 +1,4 @@
-"""Keeps mutations that parse, change something and repeat no other, parsing as little as that takes."""
+"""Select mutations that parse, change something and repeat no other, with as little parsing as possible."""
 
 import ast
 
@@ -8,7 +8,7 @@ from m3agent.serving.embedded.source import FUNCTIONS, Edit, Source, splice
 
 
 class Checker:
-    """Judges the mutations of one source, one after the other."""
+    """Check the mutations of one source, one after the other."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -17,7 +17,7 @@ class Checker:
         self._headers: dict[ast.stmt, tuple[int, int] | None] = {}
 
     def accepts_inside(self, mutation: Mutation, statement: ast.stmt) -> bool:
-        """Tell whether `mutation`, which changes expressions of `statement`, is a new, well-formed change."""
+        """Tell whether `mutation`, which changes expressions of `statement`, is new and well-formed."""
         if statement not in self._headers:
             self._headers[statement] = self._header(statement)
         bounds = self._headers[statement]
@@ -26,9 +26,9 @@ class Checker:
         return self._accepts_within(mutation, *bounds, statement)
 
     def accepts(self, mutation: Mutation, statement: ast.stmt) -> bool:
-        """Tell whether `mutation`, which may change the order or nesting of statements, is new and well-formed."""
+        """Tell whether `mutation` is new and well-formed; it may change the order or nesting of statements."""
         if all(edit.start == edit.end and self._stands_alone(edit.text) for edit in mutation.edits):
-            # Statements put between others at the others' indentation.
+            # Statements are inserted between others, with the same indentation.
             return self._is_new((mutation.edits[0].start, -1, repr(mutation.edits)))
         low = min(edit.start for edit in mutation.edits)
         high = max(edit.end for edit in mutation.edits)
@@ -54,7 +54,7 @@ class Checker:
         return True
 
     def _header(self, statement: ast.stmt) -> tuple[int, int] | None:
-        """Return the span of the lines of the statement itself; None where they are no statement by themselves."""
+        """Return the span of the statement's own lines, or None if they are not a statement by themselves."""
         if isinstance(statement, ast.Match | ast.Try | ast.TryStar):
             return None
         start = self._source.line_start(first_line(statement))
@@ -64,7 +64,7 @@ class Checker:
         return start, self._source.line_start((statement.end_lineno or statement.lineno) + 1)
 
     def _completed(self, text: str, header: ast.stmt | None) -> str:
-        """Make the lines of a header parse by themselves."""
+        """Complete the lines of a header so that they parse by themselves."""
         if header is None:
             return text
         indent = text[: len(text) - len(text.lstrip(" \t"))]
@@ -76,7 +76,7 @@ class Checker:
         return text
 
     def _around(self, statement: ast.stmt, low: int, high: int) -> tuple[int, int]:
-        """Return the bounds of the innermost function, class or top statement that holds an edit."""
+        """Return the bounds of the innermost function or class around the edit, or of the whole file."""
         bounds = (0, len(self._source.text))
         chain: list[ast.AST] = [statement, *self._source.ancestors(statement)]
         for node in chain:
@@ -89,7 +89,7 @@ class Checker:
 
 
 def _dump(text: str) -> str | None:
-    """Return the syntax tree of `text`, which may be indented, as a text; None when it does not parse."""
+    """Return the syntax tree of `text`, which may be indented, as text; None if it does not parse."""
     first = text.lstrip("\r\n")
     indented = first[:1] in (" ", "\t")
     try:

@@ -1,4 +1,4 @@
-"""Arithmetic and bitwise operators, their operands and grouping, and results that are off by something."""
+"""Mutate arithmetic and bitwise operators, their operands and grouping, and results off by a term."""
 
 import ast
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ LEVELS = {sign: BINDING[kind] for kind, sign in SIGNS.items()} | {"and": AND, "o
 
 
 def joined(left: str, sign: str, right: str) -> str:
-    """Return ``left sign right`` with the parentheses it needs."""
+    """Return ``left sign right`` with the necessary parentheses."""
     level = LEVELS[sign]
     return f"{bound(left, level + (level == POWER))} {sign} {bound(right, level + (level != POWER))}"
 
@@ -58,7 +58,7 @@ def atom(text: str) -> str:
 
 
 def operators(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another operator, operands swapped or left out, another grouping."""
+    """Propose another operator, swapped or dropped operands, or another grouping."""
     if not isinstance(node, ast.BinOp):
         return
     sign = SIGNS[type(node.op)]
@@ -80,7 +80,7 @@ def operators(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def signs(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A minus sign added or removed."""
+    """Propose an added or removed minus sign."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
         yield Alternative(place.text(node.operand), "sign", 1.4)
     elif (
@@ -95,7 +95,7 @@ def signs(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def numeric(place: Place, node: ast.expr) -> bool | None:
-    """Tell whether `node` is a number; None when that is not known."""
+    """Tell whether `node` is a number; None if unknown."""
     if isinstance(node, ast.Name):
         kinds = place.scope.kinds(node.id)
         return bool(kinds & NUMBERS) if kinds else None
@@ -130,7 +130,7 @@ def numeric(place: Place, node: ast.expr) -> bool | None:
 
 
 def offsets(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A value that should be one more or less, or have something of the scope added, taken away or multiplied."""
+    """Propose a value one more or less, or with a value of the scope added, subtracted or multiplied."""
     if isinstance(node, ast.Constant | ast.UnaryOp) or isinstance(
         getattr(node, "ctx", None), ast.Store | ast.Del
     ):

@@ -1,4 +1,4 @@
-"""What an operator sees and what it proposes."""
+"""Input and output types of the operators."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -10,10 +10,14 @@ from m3agent.serving.embedded.source import Edit, Source
 
 @dataclass(frozen=True)
 class Hints:
-    """What is known beside the code.
+    """Facts from outside the code.
 
-    numbers, strings, words: of the issue: numbers, quoted texts, and what looks like an identifier.
-    errors: the exceptions that tests ended in; expected: those that tests wanted and did not get.
+    Attributes:
+        numbers: Numbers in the issue.
+        strings: Texts that the issue quotes.
+        words: Words of the issue that look like identifiers.
+        errors: Exceptions that ended tests.
+        expected: Exceptions that tests expected and did not get.
     """
 
     numbers: tuple[int | float, ...] = ()
@@ -25,7 +29,13 @@ class Hints:
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another text for an expression. `cost` is smaller the more ordinary the mistake; about -log of its share."""
+    """Another text for an expression.
+
+    Attributes:
+        text: The new text.
+        operator: Name of the kind of change.
+        cost: Smaller for a more ordinary mistake; about -log of its share.
+    """
 
     text: str
     operator: str
@@ -34,7 +44,14 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Mutation:
-    """One proposed change of a source: edits, the line it is about, the operator's name and its cost."""
+    """One proposed change of a source.
+
+    Attributes:
+        edits: The changes of the text.
+        line: The line that it changes.
+        operator: Name of the kind of change.
+        cost: Smaller for a more ordinary mistake.
+    """
 
     edits: tuple[Edit, ...]
     line: int
@@ -44,7 +61,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Place:
-    """A statement and what surrounds it."""
+    """A statement and its context."""
 
     source: Source
     module: Module
@@ -61,20 +78,20 @@ class Place:
         return self.source.parents.get(node)
 
     def names(self, node: ast.AST) -> list[str]:
-        """Return the variables that can be read in the place of `node`."""
+        """Return the variables that can be read at `node`."""
         own = self.scope.comprehension_names(node)
         return own + [name for name in self.scope.before(self.statement.lineno) if name not in own]
 
 
 Expression = Callable[[Place, ast.expr], Iterator[Alternative]]
-"""An operator on one expression."""
+"""An operator for one expression."""
 
 Whole = Callable[[Place], Iterator[Mutation]]
-"""An operator on one statement."""
+"""An operator for one statement."""
 
 
 def is_condition(place: Place, node: ast.expr) -> bool:
-    """Tell whether `node` decides something: the test of a branch, loop, filter or conditional expression."""
+    """Tell whether `node` is the test of a branch, loop, filter or conditional expression."""
     parent = place.parent(node)
     if isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert):
         return parent.test is node

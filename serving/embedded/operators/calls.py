@@ -1,4 +1,4 @@
-"""Calls: arguments swapped, missing or too many, a sibling function, a wrapper missing."""
+"""Mutate calls: swap, add or drop arguments, call a sibling function, add a wrapper."""
 
 import ast
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ WRAPPERS: tuple[tuple[str, float], ...] = (
 
 
 def siblings(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A function or method of the same kind instead of the one called."""
+    """Propose a function or method of the same family."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
         prefix, name = "", node.id
         if name in place.names(node) or name in place.module.functions:
@@ -119,7 +119,7 @@ def _written(node: ast.Call, place: Place, arguments: list[str]) -> str:
 
 
 def arguments(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Arguments swapped, left out or added."""
+    """Propose swapped, dropped or added arguments."""
     if not isinstance(node, ast.Call):
         return
     texts = [place.text(argument) for argument in node.args]
@@ -179,7 +179,7 @@ def _units(place: Place, node: ast.Call) -> Iterator[Alternative]:
 def _known(
     place: Place, node: ast.Call, name: str, texts: list[str], keywords: list[str]
 ) -> Iterator[Alternative]:
-    """Yield what calls of well-known functions often lack."""
+    """Propose arguments that are often missing in calls of well-known functions."""
     if name in ("sorted", "sort") and not any(text.startswith("reverse") for text in keywords):
         yield Alternative(_written(node, place, [*texts, *keywords, "reverse=True"]), "argument added", 2.2)
     if name in ("sorted", "sort", "min", "max") and not any(text.startswith("key") for text in keywords):
@@ -288,7 +288,7 @@ def _added(
 
 
 def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A conversion, copy or method call that is missing around a value."""
+    """Propose a conversion, copy or method call around a value."""
     if isinstance(node, ast.Constant | ast.Starred | ast.Slice | ast.JoinedStr | ast.Compare):
         return
     if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
@@ -343,7 +343,7 @@ def wrappers(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def awaits(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A missing ``await``."""
+    """Propose a missing ``await``."""
     inside = isinstance(place.scope.function, ast.AsyncFunctionDef)
     if inside and isinstance(node, ast.Call) and not isinstance(place.parent(node), ast.Await):
         yield Alternative(f"await {place.text(node)}", "missing await", 2.4)

@@ -1,4 +1,4 @@
-"""Literals: numbers, texts, truth values, None and empty containers."""
+"""Mutate literals: numbers, texts, truth values, None and empty containers."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ EMPTIES = ("None", "0", "[]", "{}", "''", "False", "True", "-1", "()", "1", "set
 
 
 def literals(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another constant in the place of a constant."""
+    """Propose another constant."""
     if isinstance(node, ast.Constant) and not isinstance(place.parent(node), ast.Expr | ast.JoinedStr):
         value = node.value
         if value is True or value is False:
@@ -121,7 +121,7 @@ def _numbers(place: Place, node: ast.Constant, value: float) -> Iterator[Alterna
             yield from offer(value + step, 3.4)
         digits = str(abs(value))
         if len(digits) > 1:
-            for index in range(len(digits) - 1):  # two digits exchanged
+            for index in range(len(digits) - 1):  # two adjacent digits swapped
                 swapped = digits[:index] + digits[index + 1] + digits[index] + digits[index + 2 :]
                 yield from offer(int(swapped), 3.4)
     if isinstance(place.parent(node), ast.Assign | ast.Return | ast.Call | ast.keyword):
@@ -199,7 +199,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _variants(value: str) -> Iterator[str]:
-    """Yield ordinary misspellings of a text, undone: case, spaces, digits, format letters, pattern signs."""
+    """Yield texts that reverse ordinary misspellings: case, spaces, digits, format letters, pattern signs."""
     yield from (
         value.lower(),
         value.upper(),
@@ -270,7 +270,10 @@ def _specifications(text: str, start: int, end: int) -> Iterator[Alternative]:
 
 
 def formats(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another precision, width, alignment or kind in the format of an f-string, or another name in its braces."""
+    """Propose another format specification in an f-string, or another name in its braces.
+
+    A specification is a precision, width, alignment or kind.
+    """
     if not isinstance(node, ast.JoinedStr):
         return
     text = place.text(node)

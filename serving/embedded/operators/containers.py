@@ -1,4 +1,4 @@
-"""Containers: elements in the wrong order, one too many, or one object shared where several were meant."""
+"""Mutate containers: elements in the wrong order, one too many, or one object shared by mistake."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from m3agent.serving.embedded.source import Edit
 
 
 def order(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Elements of a tuple, or mappings merged into a dict, in another order; a tuple made by a stray comma."""
+    """Propose another order of a tuple's elements or of merged mappings, and removal of a stray comma."""
     if isinstance(node, ast.Tuple) and not isinstance(node.ctx, ast.Store):
         texts = [place.text(part) for part in node.elts]
         text = place.text(node)
@@ -34,7 +34,7 @@ def order(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def shared(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A new object for each place instead of the same one in all."""
+    """Propose a new object for each place instead of one shared object."""
     match node:
         case ast.BinOp(left=ast.List(elts=[repeated]), op=ast.Mult(), right=count):
             if not isinstance(repeated, ast.Constant | ast.Name):
@@ -48,11 +48,11 @@ def shared(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 ENTRIES = 4
-"""A literal of at least so many texts is a list of names to which one may have been forgotten."""
+"""A literal with at least this many texts counts as a list of names, from which one may be missing."""
 
 
 def entries(place: Place) -> Iterator[Mutation]:
-    """A text of the issue as a further entry of a literal of texts, formatted and sorted as the others are."""
+    """Propose a text of the issue as a new entry of a literal of texts, in the same format and order."""
     for node in place.source.expressions(place.statement):
         if isinstance(node, ast.Dict):
             keys, values = [key for key in node.keys if key is not None], node.values
@@ -94,5 +94,5 @@ def _entry(
 
 
 def _style(text: str) -> tuple[bool, bool, bool]:
-    """What kind of a name a text is: upper or lower case, and whether it is one word."""
+    """Return the style of a text: upper case, lower case, and whether it is one word."""
     return text.isupper(), text.islower(), bool(re.fullmatch(r"\w+", text))

@@ -1,4 +1,4 @@
-"""What a statement does: assignment kinds, returns, jumps, branches, exceptions."""
+"""Mutate what a statement does: assignment kinds, returns, jumps, branches, exceptions."""
 
 import ast
 import re
@@ -39,7 +39,10 @@ EXCEPTIONS: tuple[tuple[str, ...], ...] = (
 
 
 def assignments(place: Place) -> Iterator[Mutation]:
-    """``=`` for ``+=`` and back, another augmented operator, an assignment that should keep the better value."""
+    """Propose other assignments.
+
+    They are: ``=`` for ``+=`` and back, another augmented operator, or one that keeps the better value.
+    """
     statement, source = place.statement, place.source
     if isinstance(statement, ast.AugAssign):
         sign = SIGNS[type(statement.op)] + "="
@@ -89,7 +92,7 @@ def assignments(place: Place) -> Iterator[Mutation]:
 
 
 def jumps(place: Place) -> Iterator[Mutation]:
-    """Another way to leave: return, break, continue, yield."""
+    """Propose another way to leave: return, break, continue, yield."""
     statement = place.statement
     if isinstance(statement, ast.Break | ast.Continue | ast.Pass):
         text = place.text(statement)
@@ -167,7 +170,7 @@ def _discarded(place: Place, statement: ast.Expr) -> Iterator[Mutation]:
 
 
 def branches(place: Place) -> Iterator[Mutation]:
-    """``if`` for ``while``, ``elif`` for ``if`` and back."""
+    """Propose ``if`` for ``while``, and ``elif`` for ``if`` and back."""
     statement, source = place.statement, place.source
     if not isinstance(statement, ast.If | ast.While):
         return
@@ -204,7 +207,7 @@ def branches(place: Place) -> Iterator[Mutation]:
 
 
 def exceptions(place: Place) -> Iterator[Mutation]:
-    """Another exception caught or raised."""
+    """Propose another exception to catch or raise."""
     statement, source = place.statement, place.source
     caught: list[ast.expr] = []
     if isinstance(statement, ast.Try):

@@ -1,4 +1,4 @@
-"""Indices and slices: off by one, from the wrong end, a bound missing or too many."""
+"""Mutate indices and slices: off by one, from the wrong end, a bound missing or too many."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from m3agent.serving.embedded.operators.base import Alternative, Place
 
 
 def indices(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another element: the first, the last, the neighbour, or a safe lookup."""
+    """Propose another element: the first, the last, a neighbour, or a safe lookup."""
     if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Slice):
         return
     base, index = place.text(node.value), place.text(node.slice)
@@ -33,7 +33,7 @@ def indices(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def slices(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another part of a sequence, or a part where the whole stood."""
+    """Propose another part of a sequence, or a part instead of the whole."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         base = place.text(node.value)
         lower, upper, step = (

@@ -1,4 +1,4 @@
-"""Whole statements as lines of text: where they stand, how to move them, what may be put before or after."""
+"""Handle whole statements as lines of text: find, move, insert and replace them."""
 
 import ast
 
@@ -7,7 +7,7 @@ from m3agent.serving.embedded.source import BLOCKS, Edit, Source
 
 
 def siblings_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
-    """Return the block `statement` stands in."""
+    """Return the block that contains `statement`."""
     parent = source.parents.get(statement)
     for name in BLOCKS:
         block = getattr(parent, name, None)
@@ -17,24 +17,24 @@ def siblings_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
 
 
 def first_line(statement: ast.stmt) -> int:
-    """Return the line a statement begins on, decorators counted."""
+    """Return the line on which a statement begins, with its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def last_line(statement: ast.stmt) -> int:
-    """Return the line a statement ends on."""
+    """Return the line on which a statement ends."""
     return statement.end_lineno or statement.lineno
 
 
 def own_lines(source: Source, statement: ast.stmt) -> tuple[int, int] | None:
-    """Return the offsets of the lines of `statement`; None when it shares them with other code."""
+    """Return the offsets of the lines of `statement`; None if it shares them with other code."""
     start, end = source.line_start(first_line(statement)), source.line_start(last_line(statement) + 1)
     begin = source.offset(first_line(statement), 0) + len(source.indent(first_line(statement)))
     if source.span(statement)[0] > begin and not getattr(statement, "decorator_list", []):
         return None
     if source.text.startswith("elif", begin):
-        return None  # a branch of the statement above, not one that can be moved or put something before
+        return None  # a branch of the statement above, which cannot be moved or preceded by a statement
     rest = source.text[source.span(statement)[1] : end].strip()
     if rest and not rest.startswith("#"):
         return None
@@ -42,7 +42,7 @@ def own_lines(source: Source, statement: ast.stmt) -> tuple[int, int] | None:
 
 
 def lines_text(source: Source, start: int, end: int) -> str:
-    """Return the lines of a span, always with a line ending."""
+    """Return the lines of a span, always with a line ending at the end."""
     text = source.text[start:end]
     return text if text.endswith("\n") else text + source.newline
 
@@ -56,7 +56,7 @@ def reindented(source: Source, text: str, old: str, new: str) -> str:
 
 
 def has_long_strings(statement: ast.stmt) -> bool:
-    """Tell whether a string of `statement` spans lines, so that moving its lines would change it."""
+    """Tell whether a string in `statement` spans several lines, so that moving the lines would change it."""
     return any(
         isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno
         for node in ast.walk(statement)
@@ -64,7 +64,7 @@ def has_long_strings(statement: ast.stmt) -> bool:
 
 
 def insertion(place: Place, code: str, cost: float, operator: str, after: bool = False) -> Mutation | None:
-    """Put the statement `code` (lines separated by newlines) before or after the place's statement."""
+    """Insert the statement `code` (lines separated by newlines) before or after the place's statement."""
     source, statement = place.source, place.statement
     span = own_lines(source, statement)
     if span is None:
@@ -78,6 +78,6 @@ def insertion(place: Place, code: str, cost: float, operator: str, after: bool =
 
 
 def replacement(place: Place, code: str, cost: float, operator: str) -> Mutation:
-    """Put `code` in the place of the whole statement."""
+    """Replace the whole statement with `code`."""
     start, end = place.source.span(place.statement)
     return Mutation((Edit(start, end, code),), place.statement.lineno, operator, cost)

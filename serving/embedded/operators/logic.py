@@ -1,4 +1,4 @@
-"""Comparisons, boolean operators, negation, and conditions that ask too much or too little."""
+"""Mutate comparisons, boolean operators, negation, and conditions that are too strong or too weak."""
 
 import ast
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
 
 
 def comparisons(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another comparison, with a bound moved by one where it is a number."""
+    """Propose another comparison, also with a numeric bound moved by one."""
     if not isinstance(node, ast.Compare):
         return
     texts = [bound(place.text(part), BIT_OR) for part in (node.left, *node.comparators)]
@@ -60,13 +60,13 @@ def comparisons(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def both(one: str, word: str, other: str) -> str:
-    """Return two conditions joined by ``and`` or ``or``, with the parentheses they need."""
+    """Join two conditions with ``and`` or ``or``, with the necessary parentheses."""
     level = OR if word == "or" else AND
     return f"{bound(one, level)} {word} {bound(other, level)}"
 
 
 def negated(text: str) -> str:
-    """Return ``not text``, with the parentheses it needs."""
+    """Return ``not text``, with the necessary parentheses."""
     return f"not {bound(text, NOT)}"
 
 
@@ -76,7 +76,7 @@ def is_none(text: str, word: str = "is") -> str:
 
 
 def booleans(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """``and`` for ``or``, an operand left out, a negation added or removed."""
+    """Propose ``and`` for ``or``, a dropped operand, or an added or removed negation."""
     if isinstance(node, ast.BoolOp):
         yield from _joined(place, node)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -133,7 +133,7 @@ def _negation(place: Place, node: ast.UnaryOp) -> Iterator[Alternative]:
 
 
 def conditions(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A condition strengthened or weakened by an atom from the scope, or replaced by one."""
+    """Propose a condition that a test from the scope strengthens, weakens or replaces."""
     if not is_condition(place, node) and not (
         isinstance(place.parent(node), ast.Return) and isinstance(node, ast.Compare | ast.BoolOp)
     ):
@@ -158,7 +158,7 @@ def conditions(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
-    """Yield conditions that could be meant beside `node`, with their costs."""
+    """Yield conditions that may be missing beside `node`, with their costs."""
     seen: set[str] = set()
     chained = [inner for inner in ast.walk(node) if isinstance(inner, ast.Attribute | ast.Subscript)]
     none_cost = 2.2 if place.hints.errors & {"AttributeError", "TypeError"} else 3.6
@@ -188,7 +188,7 @@ def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
 
 
 def copied_tests(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
-    """Yield the conditions that other statements of the same function, then of the same class, use."""
+    """Yield conditions from other statements of the same function, then of the same class."""
     around: ast.AST | None = place.scope.function
     visible = {*place.names(node), "self", *place.module.functions, *place.module.variables, "len"}
     seen = {place.text(node)}

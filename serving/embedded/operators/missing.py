@@ -1,4 +1,4 @@
-"""Statements that were forgotten: guards, returns, updates, attributes, resets."""
+"""Insert missing statements: guards, returns, updates, attributes, resets."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ MUTABLE = {"list": "append", "set": "add", "deque": "append"}
 
 
 def _first(place: Place) -> bool:
-    """Tell whether the place is the first working statement of its function."""
+    """Tell whether the place is the first statement of its function after the docstring."""
     function = place.scope.function
     if function is None:
         return False
@@ -25,7 +25,7 @@ def _first(place: Place) -> bool:
 
 
 def _offer(place: Place, code: str, cost: float, operator: str, *, last: bool) -> Iterator[Mutation]:
-    """Yield `code` put before the statement and, when it ends its block, after it."""
+    """Insert `code` before the statement and, if the statement ends its block, also after it."""
     found = [insertion(place, code, cost, operator)]
     leaves = isinstance(place.statement, ast.Return | ast.Raise | ast.Break | ast.Continue)
     if last and not leaves:
@@ -34,11 +34,14 @@ def _offer(place: Place, code: str, cost: float, operator: str, *, last: bool) -
 
 
 COMPARED = frozenset(("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"))
-"""Methods that Python calls with any object at all and that answer NotImplemented to what they do not know."""
+"""Methods that Python calls with any object, and that return NotImplemented for unknown types."""
 
 
 def refusals(place: Place) -> Iterator[Mutation]:
-    """At the start of a function: an exception that a test expects, or an answer to an argument of a foreign type."""
+    """Propose checks at the start of a function.
+
+    They raise an exception that a test expects, or reject an argument of a foreign type.
+    """
     scope = place.scope
     if scope.function is None or not _first(place):
         return
@@ -61,7 +64,7 @@ def refusals(place: Place) -> Iterator[Mutation]:
 
 
 def guards(place: Place) -> Iterator[Mutation]:
-    """An early return for None or empty values, at the start of the function or before the statement."""
+    """Propose an early return for None or empty values, at the function's start or before the statement."""
     function = place.scope.function
     if function is None or function is place.statement:
         return
@@ -115,7 +118,7 @@ def _in_loop(place: Place) -> bool:
 
 
 def updates(place: Place) -> Iterator[Mutation]:
-    """A forgotten assignment, count, append or add."""
+    """Propose a missing assignment, count, append or add."""
     if place.scope.function is None or place.scope.function is place.statement:
         return
     source = place.source
@@ -168,7 +171,7 @@ def updates(place: Place) -> Iterator[Mutation]:
 
 
 def _copies(place: Place, last: bool) -> Iterator[Mutation]:
-    """Yield short simple statements of the same function (then class) that this block may lack."""
+    """Propose short simple statements of the same function (then class) that this block may lack."""
     visible = {*place.names(place.statement), "self"}
     seen = {place.text(other) for other in siblings_of(place.source, place.statement)}
     for scope, cost in ((place.scope.function, 4.4), (place.scope.owner, 5.6)):
@@ -192,7 +195,7 @@ def _copies(place: Place, last: bool) -> Iterator[Mutation]:
 
 
 def returns(place: Place) -> Iterator[Mutation]:
-    """A forgotten return at the end of a block or function."""
+    """Propose a missing return at the end of a block or function."""
     function = place.scope.function
     block = siblings_of(place.source, place.statement)
     if function is None or function is place.statement or block[-1] is not place.statement:
@@ -223,7 +226,10 @@ def returns(place: Place) -> Iterator[Mutation]:
 
 
 def attributes(place: Place) -> Iterator[Mutation]:
-    """What a method of a class often forgets: storing a parameter, calling the base, ``global`` and ``nonlocal``."""
+    """Propose statements that methods often lack.
+
+    They are: store a parameter, call the base class, ``global`` and ``nonlocal``, set an initial value.
+    """
     function, scope = place.scope.function, place.scope
     if function is None or not _first(place):
         return
@@ -256,7 +262,7 @@ def attributes(place: Place) -> Iterator[Mutation]:
 
 
 def definitions(place: Place) -> Iterator[Mutation]:
-    """Mutable defaults, shared class attributes, decorators."""
+    """Propose corrections of mutable defaults, shared class attributes and decorators."""
     statement, source = place.statement, place.source
     if isinstance(statement, FUNCTIONS):
         yield from _defaults(place, statement)

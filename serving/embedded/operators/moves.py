@@ -1,4 +1,4 @@
-"""Statements deleted, repeated, moved, or indented too deep or not deep enough."""
+"""Delete, repeat or move statements, or change their indentation."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def _docstring(statement: ast.stmt) -> bool:
 
 
 def deletions(place: Place) -> Iterator[Mutation]:
-    """The statement left out, or repeated."""
+    """Propose to delete or repeat the statement."""
     source, statement = place.source, place.statement
     span = own_lines(source, statement)
     if span is None or not _movable(statement) or _docstring(statement) or isinstance(statement, ast.Pass):
@@ -52,7 +52,7 @@ def deletions(place: Place) -> Iterator[Mutation]:
 
 
 def moves(place: Place) -> Iterator[Mutation]:
-    """The statement before or after its neighbours."""
+    """Propose to move the statement before or after its neighbours."""
     source, statement = place.source, place.statement
     block = siblings_of(source, statement)
     index = next((at for at, other in enumerate(block) if other is statement), 0)
@@ -64,7 +64,7 @@ def moves(place: Place) -> Iterator[Mutation]:
             if not 0 <= target < len(block) or _docstring(block[target]) or not _movable(block[target]):
                 continue
             if distance == 1 and target < index:
-                continue  # the neighbour's move down
+                continue  # same as moving the neighbour down
             theirs = own_lines(source, block[target])
             if theirs is None:
                 continue
@@ -74,7 +74,7 @@ def moves(place: Place) -> Iterator[Mutation]:
 
 
 def dedents(place: Place) -> Iterator[Mutation]:
-    """The statement, with what follows it in its block, out of the block it ends."""
+    """Propose to move the statement, and those after it in its block, out of the block that they end."""
     source, statement = place.source, place.statement
     parent = source.parents.get(statement)
     while isinstance(parent, ast.excepthandler):
@@ -99,7 +99,7 @@ def dedents(place: Place) -> Iterator[Mutation]:
     if block[0] is statement:
         text = f"{old}pass{source.newline}{text}"
     yield Mutation((Edit(mine[0], end, text),), statement.lineno, "dedent", 1.8)
-    # Further out, past a second block that ends here too.
+    # Further out, if a second block ends here too.
     outer = source.parents.get(parent)
     if isinstance(outer, ast.For | ast.While | ast.If | ast.With) and last_line(outer) == last_line(parent):
         text = reindented(source, lines_text(source, mine[0], end), old, source.indent(outer.lineno))
@@ -108,7 +108,7 @@ def dedents(place: Place) -> Iterator[Mutation]:
 
 
 def indents(place: Place) -> Iterator[Mutation]:
-    """The statement into the block that ends right before it."""
+    """Propose to move the statement into the block that ends directly before it."""
     source, statement = place.source, place.statement
     block = siblings_of(source, statement)
     index = next((at for at, other in enumerate(block) if other is statement), 0)

@@ -1,4 +1,4 @@
-"""Variables, attributes and fragments that stand where another one was meant."""
+"""Replace variables, attributes and fragments that were confused with another one."""
 
 import ast
 import builtins
@@ -12,17 +12,17 @@ FRAGMENTS = 24
 
 
 def words(name: str) -> set[str]:
-    """Return the words a name is made of, lower case."""
+    """Return the words of a name in lower case."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name)}
 
 
 def close(one: str, other: str) -> bool:
-    """Tell whether two names are easily taken for each other."""
+    """Tell whether two names are easily confused."""
     return bool(words(one) & words(other)) or (len(one) <= 2 and len(other) <= 2)
 
 
 def variables(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another variable of the scope, or an attribute of ``self``, where one is read."""
+    """Propose another variable of the scope, or an attribute of ``self``, for a variable."""
     if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Del) or node.id in ("self", "cls", "super"):
         return
     parent = place.parent(node)
@@ -74,7 +74,7 @@ def _callees(place: Place, node: ast.Name) -> Iterator[Alternative]:
 
 
 def attributes(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """Another attribute of the same object, or the object, or a variable of that name, itself."""
+    """Propose another attribute of the same object, the object itself, or a variable of that name."""
     if not isinstance(node, ast.Attribute):
         return
     parent = place.parent(node)
@@ -108,7 +108,7 @@ def attributes(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def fragments(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """An expression copied from elsewhere in the function in the place of one of a like shape."""
+    """Propose an expression from elsewhere in the function, preferably of the same shape."""
     function = place.scope.function
     if function is None or isinstance(node, ast.Constant | ast.Starred | ast.Slice | ast.JoinedStr):
         return
@@ -143,7 +143,7 @@ def fragments(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def unwrapped(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """A variable of the scope, or a part of the expression, in the place of the whole."""
+    """Propose a variable of the scope, or a part of the expression, for the whole expression."""
     if isinstance(node, ast.Call):
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if not isinstance(argument, ast.Starred):
@@ -169,7 +169,7 @@ def unwrapped(place: Place, node: ast.expr) -> Iterator[Alternative]:
 
 
 def self_missing(place: Place, node: ast.expr) -> Iterator[Alternative]:
-    """``self.`` before a bare name that is stored but never read: an attribute was meant."""
+    """Propose ``self.`` before a name that is stored but never read: probably an attribute."""
     assigned = (
         isinstance(place.statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and place.scope.is_method
     )

@@ -1,4 +1,4 @@
-"""Child processes that report over pipes, many at a time."""
+"""Run many child processes at once; they report over pipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from m3agent.serving.embedded.probe.session import reap
 
 
 class Job:
-    """A running child: its pipe, its deadline, and what to do with its messages and its end."""
+    """A running child process.
+
+    Attributes:
+        pid: Its process id.
+        fd: Descriptor of its pipe.
+        deadline: Time of `time.monotonic()` at which it is killed.
+        heard: Callback for each message.
+        ended: Callback for its end.
+    """
 
     def __init__(
         self,
@@ -31,7 +39,7 @@ class Job:
         self._buffer = b""
 
     def pump(self) -> bool:
-        """Read what is there; return False at the end of the stream."""
+        """Read available data; return False at the end of the stream."""
         data = os.read(self.fd, 1 << 16)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
@@ -40,13 +48,13 @@ class Job:
 
 
 class Jobs:
-    """The children of one judge."""
+    """The child processes of one judge."""
 
     def __init__(self) -> None:
         self._running: list[Job] = []
 
     def add(self, job: Job) -> None:
-        """Watch `job`."""
+        """Add `job` to the watched ones."""
         self._running.append(job)
 
     def stop(self, job: Job) -> None:
@@ -61,7 +69,7 @@ class Jobs:
             self.stop(job)
 
     def wait(self, deadline: float) -> None:
-        """Handle what the children say next, and end those past their deadline."""
+        """Process the next messages of the children, and stop those past their deadline."""
         now = time.monotonic()
         nearest = min([deadline, *(job.deadline for job in self._running)])
         ready = select.select([job.fd for job in self._running], [], [], max(0.0, nearest - now))[0]

@@ -1,6 +1,6 @@
-"""Mode ``judge``: try candidates, in order, and let the tests say which of them hold."""
+"""Mode ``judge``: try candidates in order; the tests decide which of them pass."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH100, PTH118, PTH123
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from m3agent.serving.embedded.probe.tree import Tree
 
 WORKERS = 8
 OTHERS_SECONDS = 4.0
-"""How long a candidate that fixes something has to prove itself on the tests beside, before everything runs afresh."""
+"""Seconds that a candidate which fixes a test gets for the tests beside it, before all tests run afresh."""
 
 
 def processors() -> int:
-    """Count the processors this sandbox may use."""
+    """Return the number of processors that this sandbox may use."""
     count = len(os.sched_getaffinity(0))
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:
@@ -45,12 +45,12 @@ def processors() -> int:
         if quota != "max":
             count = min(count, -(-int(quota) // int(period)))
     except (OSError, ValueError):
-        pass  # no control group says otherwise
+        pass  # no control group limits it
     return max(1, min(WORKERS, count))
 
 
 class Task:
-    """What every candidate is judged by."""
+    """The input of the judge, the same for every candidate."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         self.root: str = os.path.abspath(asked["root"])
@@ -75,23 +75,23 @@ class Task:
                 self.sources[rel] = file.read().decode("utf-8")
 
     def text(self, index: int) -> tuple[str, str]:
-        """Return the file that candidate `index` changes and its new text."""
+        """Return the file that candidate `index` changes, and its new text."""
         number, edits = self.candidates[index]
         rel = self.files[number]
         return rel, spliced(self.sources[rel], edits)
 
     def all_tests(self, items: list[Any]) -> list[Any]:
-        """Choose all tests that count, in their own order: some need what those before them leave."""
+        """Return all tests that count, in their own order: some depend on tests before them."""
         return [item for item in items if item.nodeid not in self.doubted]
 
     def beside(self, items: list[Any]) -> list[Any]:
-        """Choose the tests that did not fail, those beside a failing one first: they tell soonest what broke."""
+        """Return the tests that did not fail; those beside a failing test come first: they break soonest."""
         groups = {node.rpartition("::")[0] for node in self.failing}
         near = (item for item in items if item.nodeid not in self.failing)
         return sorted(near, key=lambda item: item.nodeid.rpartition("::")[0] not in groups)
 
     def fixed(self, ended: dict[str, str]) -> list[str]:
-        """Return the failing tests that `ended` (node id: outcome) shows to pass."""
+        """Return the failing tests that pass according to `ended` (node id: outcome)."""
         found = []
         for node in sorted(self.failing):
             if "::" in node:
@@ -104,7 +104,7 @@ class Task:
         return found
 
     def regressed(self, ended: dict[str, str]) -> bool:
-        """Tell whether a test that used to pass does so no more."""
+        """Tell whether a test that used to pass now fails."""
         return any(
             outcome not in ("passed", "skipped")
             and node not in self.failing
@@ -115,7 +115,7 @@ class Task:
 
 
 class Slot:
-    """One place where candidates are tried, one after the other."""
+    """A work place that tries candidates one after the other."""
 
     def __init__(self, task: Task, tree: Tree, jobs: Jobs) -> None:
         self.task = task
@@ -129,7 +129,7 @@ class Slot:
         self.swapping = True
 
     def start_server(self, heard: Any, ended: Any) -> None:
-        """Start the process that has the tests collected and swaps candidates in."""
+        """Start the process that has collected the tests and that swaps candidates in."""
         reader, self.requests = os.pipe()
 
         def body(channel: Channel) -> None:
@@ -142,14 +142,14 @@ class Slot:
         self.jobs.add(self.server)
 
     def drop_server(self) -> None:
-        """Forget a server that ended."""
+        """Clean up after a server that ended."""
         if self.requests >= 0:
             os.close(self.requests)
         self.server, self.requests, self.ready = None, -1, False
 
 
 def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
-    """Collect the first failing tests, then judge the candidates whose numbers arrive on `requests`."""
+    """Collect the first failing tests, then judge the candidates that arrive as numbers on `requests`."""
     calls = ImportTimeCalls()
     clock = Clock(task.first_limit)
 
@@ -161,7 +161,7 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         sound: dict[tuple[str, ...], bool] = {}
         by_id = {item.nodeid: item for item in others}
         originals = {rel: Original(os.path.join(tree.place, rel), text) for rel, text in task.sources.items()}
-        # What is there by now is not looked at again by any fork's garbage collector, and so stays shared memory.
+        # Garbage collectors of forks then skip the existing objects, so these stay in shared memory.
         gc.collect()
         gc.freeze()
         channel.send(t="ready", ids=[item.nodeid for item in items])
@@ -191,7 +191,7 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                 ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
                 broken = [node for node, outcome in ended.items() if task.regressed({node: outcome})]
                 for node in [node for node in broken if node != "late"]:
-                    # Out of its order a test may fail by itself: what the original code does there tells.
+                    # In another order, a test may fail by itself. Running it with the original code decides.
                     before = follow[
                         : 1 + next((n for n, item in enumerate(follow) if item.nodeid == node), -1)
                     ]
@@ -202,7 +202,7 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
                     if not sound[order]:
                         del ended[node]
                 if tree.small:
-                    tree.restore()  # before the verdict: after it the copy is the judge's to use
+                    tree.restore()  # before the verdict: after it, the judge uses the copy
                 channel.send(t="verdict", index=index, ended=ended, swapped=True)
         return True
 
@@ -221,9 +221,9 @@ def swapped_in(
     task: Task,
     anyway: bool = False,
 ) -> dict[str, str]:
-    """Run `items` in a fork of this process with the code of `pairs` (function, code) put in.
+    """Run `items` in a fork of this process, with the code of `pairs` (function, code) swapped in.
 
-    When one of them passes (or `anyway`), `others` follow, for a few seconds and until one breaks.
+    If one of them passes (or with `anyway`), `others` run too, for a few seconds or until one fails.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -238,7 +238,7 @@ def swapped_in(
             passed = anyway
             for number, item in enumerate(items):
                 if number and not passed and item.nodeid in task.hung:
-                    break  # what hung before costs most, and the cheaper failures are still there
+                    break  # tests that hung before take longest, and cheaper ones still fail
                 following = items[number + 1] if number + 1 < len(items) else None
                 session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 passed = passed or plugin.outcome == "passed"
@@ -273,7 +273,7 @@ def swapped_in(
 
 
 def put(tree: Tree, rel: str, text: str) -> None:
-    """Make `rel` have the candidate's text for this process: on disk in a copy, else only where it is imported."""
+    """Give `rel` the candidate's text: on disk in a private copy, otherwise for this process's imports."""
     path = os.path.join(tree.place, rel)
     if tree.private:
         with open(path, "wb") as file:
@@ -289,22 +289,22 @@ def put(tree: Tree, rel: str, text: str) -> None:
 
 
 class Judge:
-    """Hands candidates to slots: first the cheapest failing tests, then, for survivors, everything."""
+    """Assign candidates to slots: first the cheapest failing tests run, then all tests for the survivors."""
 
     def __init__(self, task: Task, slots: list[Slot], jobs: Jobs, seconds: float, stops: list[int]) -> None:
         self.task = task
         self.slots = slots
         self.jobs = jobs
         self.deadline = time.monotonic() + seconds
-        self.stops = stops  # for each candidate the one to stop before, once it has proved to hold
+        self.stops = stops  # per candidate: where to stop once it passes
         self.cutoff = len(task.candidates)
         self.verdicts = ["-"] * len(task.candidates)
         self.found: list[dict[str, Any]] = []
         self.next = 0
-        self.fresh: list[tuple[int, bool]] = []  # (candidate, whether everything is to run)
+        self.fresh: list[tuple[int, bool]] = []  # (candidate, whether all tests run)
 
     def run(self) -> None:
-        """Judge until the candidates, the time, or the need for more survivors ends."""
+        """Judge until the candidates or the time run out, or enough candidates pass."""
         for slot in self.slots:
             self._start(slot)
         while time.monotonic() < self.deadline:
@@ -329,7 +329,7 @@ class Judge:
         def ended() -> None:
             slot.drop_server()
             slot.swapping = (
-                False  # no server, or one that a candidate took with it: import afresh from here on
+                False  # there is no server, or a candidate crashed it: from here on, import afresh
             )
             if slot.busy:
                 slot.busy = False
@@ -352,7 +352,7 @@ class Judge:
                 patience = 4 * self.task.limit + 1
                 beside = 2 * (OTHERS_SECONDS + patience)  # with the candidate and, if that fails, without it
                 slot.server.deadline = time.monotonic() + patience * (len(self.task.first) + 1) + beside
-                # A server that has just died answers nothing: its end is noticed and the candidate tried afresh.
+                # A dead server does not answer: its end is noticed later, and the candidate is tried afresh.
                 with contextlib.suppress(BrokenPipeError):
                     os.write(slot.requests, b"%d\n" % index)
             else:
@@ -431,7 +431,7 @@ class Judge:
 
 
 def judge(asked: dict[str, Any]) -> dict[str, Any]:
-    """Try the candidates of `asked` and report one letter for each, and the ones that hold."""
+    """Try the candidates of `asked`; report one letter for each, and those that pass."""
     started = time.monotonic()
     warm_up()
     task = Task(asked)

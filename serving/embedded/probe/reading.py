@@ -1,6 +1,6 @@
-"""Mode ``read``: files of the work tree, exact to the byte, packed to fit into one answer."""
+"""Mode ``read``: return files of the work tree, exact to the byte, packed to fit into one result."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH118, PTH123
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 
 
 def read(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the packed texts of ``files``, in order, as far as ``room`` characters reach.
+    """Return the packed texts of ``files``, in order, up to ``room`` characters.
 
-    ``start`` is how many characters of the first file's packed text are known already. The last file may come in part:
-    `sizes` gives how many characters there are of each, so that the rest can be asked for.
+    ``start`` is the number of characters of the first file's packed text that are already known. The last
+    file may be incomplete: `sizes` gives the number of characters of each file, so that the caller can
+    request the rest.
     """
     packed: dict[str, str] = {}
     sizes: dict[str, int] = {}

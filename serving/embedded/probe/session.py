@@ -1,6 +1,6 @@
-"""One pytest session in a forked child, reported over a private pipe."""
+"""Run one pytest session in a forked child, which reports over a private pipe."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH100, PTH118, PTH123
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any, NoReturn
 from m3agent.serving.embedded.probe.tree import Tree
 
 MEMORY = 1024 * 1024 * 1024
-"""Bytes of address space a child may add to what its parent holds."""
+"""Bytes of address space that a child may add to its parent's."""
 
 FRAMES = 60
 
 
 class TestTimeout(BaseException):
-    """A test ran past its limit; not an Exception, so that code under test does not swallow it."""
+    """A test ran past its limit. It is no Exception, so the tested code does not catch it."""
 
 
 class Channel:
-    """JSON lines written to a pipe that only parent and child hold."""
+    """JSON lines over a pipe that only parent and child have."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -46,7 +46,7 @@ class Channel:
 
 
 def contain(tree: Tree) -> None:
-    """Turn a fresh fork into a process of its own group, quiet, bounded, and importing from `tree`."""
+    """Prepare a fresh fork: own process group, no output, resource limits, imports from `tree`."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -63,7 +63,7 @@ def contain(tree: Tree) -> None:
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
         resource.setrlimit(kind, (limit, hard))
-    sys.dont_write_bytecode = True  # a candidate's file may look as old and as long as the last one's
+    sys.dont_write_bytecode = True  # a candidate's file may have the same time and size as the previous one
     tree.adopt_environment()
 
 
@@ -84,7 +84,7 @@ def fork(tree: Tree, body: Callable[[Channel], None]) -> tuple[int, int]:
 
 
 def reap(pid: int) -> None:
-    """Kill the child's whole group and collect the child."""
+    """Kill the child's whole process group and reap the child."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -92,12 +92,15 @@ def reap(pid: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies: a group of its own does not die with the parent's."""
+    """Make the kernel kill this process when its parent dies.
+
+    It has its own process group, so it does not end with the parent's.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
 
 
 def arm(cpu: float, wall: float) -> None:
-    """Start the clocks of one test, in seconds; 0 and 0 stop them."""
+    """Start the timers of one test, CPU and wall time in seconds; 0 and 0 stop them."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
     signal.setitimer(signal.ITIMER_REAL, wall)
 
@@ -108,7 +111,7 @@ def on_alarm(number: int, frame: types.FrameType | None) -> None:
 
 
 def frames_of(error: BaseException | None, tree: Tree) -> list[list[Any]]:
-    """List ``[file, line, function]`` of the traceback, outermost first, causes before effects' own frames."""
+    """Return ``[file, line, function]`` of the traceback, outermost first; frames of causes come first."""
     found: list[list[Any]] = []
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -132,7 +135,7 @@ def frames_of(error: BaseException | None, tree: Tree) -> list[list[Any]]:
 
 
 def briefly(excinfo: Any, *style: Any) -> str:
-    """Stand in for pytest's description of a failure, which nobody reads here and which takes longer than the test."""
+    """Replace pytest's description of a failure, which is not used here and takes longer than the test."""
     return "failed"
 
 
@@ -144,10 +147,15 @@ def recorder(
     tracer: Any,
     loop: Any,
 ) -> Any:
-    """Build the pytest plugin that sends what happens to `channel`.
+    """Build the pytest plugin that sends events to `channel`.
 
-    `choose` takes the collected items and returns those to run, in order (all when None); `clock(last_seconds, timed_out)` gives each test's limit; `tracer` (begin, take)
-    records lines; `loop(session)`, when given, replaces pytest's own test loop.
+    Args:
+        channel: Pipe to the parent.
+        tree: The tested tree.
+        choose: Takes the collected items and returns those to run, in order; None for all.
+        clock: Gives each test's limit, and learns from finished tests.
+        tracer: Records lines (begin, take); may be None.
+        loop: ``loop(session)`` replaces pytest's own test loop; may be None.
     """
     import pytest
 
@@ -237,19 +245,19 @@ def recorder(
         @pytest.hookimpl(trylast=True)
         def pytest_sessionfinish(self, session: Any) -> None:
             self.channel.send(t="done")
-            # What is left is reporting for people and a slow garbage collection.
+            # Skip the rest: reporting for people, and a slow garbage collection.
             os._exit(0)
 
     return Recorder()
 
 
 def only(wanted: set[str]) -> Callable[[list[Any]], list[Any]]:
-    """Return a choice of the items with these node ids."""
+    """Return a function that selects the items with these node ids."""
     return lambda items: [item for item in items if item.nodeid in wanted]
 
 
 class Clock:
-    """The limit of each test in seconds; hung tests make later limits short."""
+    """The limit of each test in seconds; after a test that hangs, later limits are shorter."""
 
     def __init__(self, first: float) -> None:
         self._limit = first
@@ -260,7 +268,7 @@ class Clock:
         return self._limit
 
     def allow(self, seconds: float) -> None:
-        """Give the tests from now on so much."""
+        """Set the limit for the next tests, in seconds."""
         self._limit = seconds
 
     def note(self, seconds: float, timed_out: bool) -> None:
@@ -272,7 +280,7 @@ class Clock:
 
 
 def options() -> list[str]:
-    """Return pytest options that keep a repository's own configuration from slowing or steering the probe."""
+    """Return pytest options that keep the repository's own configuration from affecting the probe."""
     import importlib.util
 
     chosen = [
@@ -286,7 +294,7 @@ def options() -> list[str]:
         "console_output_style=classic",
     ]
     chosen += ["-p", "no:randomly", "-p", "no:unraisableexception", "-p", "no:cacheprovider"]
-    if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # else pytest does not know their options
+    if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # otherwise pytest does not know their options
         if importlib.util.find_spec("pytest_cov") is not None:
             chosen.append("--no-cov")
         if importlib.util.find_spec("xdist") is not None:
@@ -295,7 +303,7 @@ def options() -> list[str]:
 
 
 def run_pytest(channel: Channel, tree: Tree, targets: list[str], extra: list[str], plugin: Any) -> None:
-    """Run one session on `targets`; to be called in a contained child."""
+    """Run one session on `targets`; call this in a contained child."""
     import pytest
 
     signal.signal(signal.SIGALRM, on_alarm)
@@ -305,7 +313,7 @@ def run_pytest(channel: Channel, tree: Tree, targets: list[str], extra: list[str
 
 
 def warm_up() -> None:
-    """Import pytest and its plugins into this process, so that every fork finds them loaded."""
+    """Import pytest and its plugins into this process, so that they are loaded in every fork."""
     import pytest
 
     folder = tempfile.mkdtemp(prefix="m3-warm-")
@@ -329,7 +337,7 @@ def warm_up() -> None:
 
 
 def messages(fd: int, deadline: Callable[[], float]) -> Iterator[dict[str, Any]]:
-    """Yield the messages read from `fd` until it ends or ``deadline()`` (monotonic seconds) passes."""
+    """Yield the messages from `fd` until it ends or ``deadline()`` (monotonic seconds) passes."""
     buffer = b""
     while True:
         left = deadline() - time.monotonic()

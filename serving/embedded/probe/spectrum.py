@@ -1,6 +1,6 @@
-"""Mode ``spectrum``: what the tests say, and which lines failing and passing tests run."""
+"""Mode ``spectrum``: run the tests, and find the lines that failing and passing tests run."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH100, PTH118
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FAILING = 40
 HUNG = 4
 FILES = 40
 PASSING = 150
-"""Tests of each kind that run under the tracer; of passing ones those beside failing ones first."""
+"""Most tests of each kind that run under the tracer; passing tests beside failing ones come first."""
 
 RESTARTS = 25
 WATCHERS = 4
 
 
 class Suite:
-    """Runs of the suite in one tree, started again after tests that take their process with them."""
+    """Runs of the suite in one tree; restarted after tests that end their process."""
 
     def __init__(self, tree: Tree, targets: list[str], extra: list[str]) -> None:
         self.tree = tree
@@ -52,7 +52,17 @@ class Suite:
     def run(
         self, wanted: set[str] | None, test_seconds: float, seconds: float, traced: bool
     ) -> tuple[dict[str, dict[str, Any]], bool]:
-        """Run the wanted tests (all when None); return what ended, by node id, and whether everything ran."""
+        """Run the wanted tests.
+
+        Args:
+            wanted: Node ids; None for all tests.
+            test_seconds: Limit for each test.
+            seconds: Limit for the whole run.
+            traced: Whether to record lines.
+
+        Returns:
+            The results by node id, and whether all tests ran.
+        """
         ended: dict[str, dict[str, Any]] = {}
         deadline = time.monotonic() + seconds
         limit = test_seconds
@@ -136,7 +146,7 @@ class Suite:
 
 
 def count(ended: dict[str, dict[str, Any]], bad: set[str]) -> dict[str, dict[int, list[int]]]:
-    """Count, for each file and line, the failing and the passing tests that ran it."""
+    """Count the failing and the passing tests that ran each line, by file and line."""
     counts: dict[str, dict[int, list[int]]] = {}
     for node, end in ended.items():
         for rel, lines in (end.get("lines") or {}).items():
@@ -149,9 +159,10 @@ def count(ended: dict[str, dict[str, Any]], bad: set[str]) -> dict[str, dict[int
 def watchers(
     ended: dict[str, dict[str, Any]], bad: set[str]
 ) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
-    """Choose a few of the cheapest passing tests that run each line: what notices first when it is broken.
+    """Select a few of the cheapest passing tests for each line: they notice first when it breaks.
 
-    Returns their node ids, and for each file and line their places in that list.
+    Returns:
+        Their node ids, and for each file and line their indices in that list.
     """
     good = sorted((node for node in ended if node not in bad), key=lambda node: (ended[node]["s"], node))
     watched: dict[tuple[str, int], list[str]] = {}
@@ -167,12 +178,15 @@ def watchers(
 
 
 def effort(seconds: float) -> int:
-    """Class tests by how long they take, coarsely: the same tests should be chosen on a busy machine."""
+    """Classify tests coarsely by duration, so that a busy machine selects the same tests."""
     return 0 if seconds < 0.3 else round(math.log2(seconds / 0.3) / 2) + 1
 
 
 def groups(bad: list[dict[str, Any]]) -> list[str]:
-    """Choose the cheapest failing test of each way to fail (deepest project line and exception), at most eight."""
+    """Select the cheapest failing test for each kind of failure, at most eight.
+
+    A kind is the deepest project line and the exception.
+    """
     chosen: dict[str, dict[str, Any]] = {}
     for end in sorted(bad, key=lambda end: (end["o"] == "timeout", effort(end["s"]), end["id"])):
         frames = [frame for frame in end["frames"] if not is_test(frame[0])]
@@ -182,9 +196,10 @@ def groups(bad: list[dict[str, Any]]) -> list[str]:
 
 
 def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
-    """Measure the suite; `asked` holds root, targets, extra, test_seconds, seconds, room, and red.
+    """Measure the suite.
 
-    ``red`` lists the node ids that are known to fail in the repository itself (None where that is not known).
+    ``asked`` contains root, targets, extra, test_seconds, seconds, room, and red. ``red`` lists the node ids
+    that are known to fail in the repository itself (None if unknown).
     """
     started = time.monotonic()
     root = os.path.abspath(asked["root"])
@@ -195,7 +210,7 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
         tree = Tree(root, os.path.join(folder, "w") if private else None)
         result = measure(tree, asked)
         if private and result["failed"] and not result["lines"]:
-            # Nothing of the copy ran: perhaps the project is installed from its own folder.
+            # Nothing in the copy ran: perhaps the project is installed from its own folder.
             outside = Tree(root, None)
             second = measure(outside, asked)
             if second["lines"]:
@@ -207,9 +222,9 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def pack(result: dict[str, Any], room: int) -> str:
-    """Compress `result` into at most `room` characters, leaving out the least suspected files where it must."""
+    """Compress `result` into at most `room` characters; drop the least suspected files if necessary."""
     while True:
-        # Files that only their import runs matter too: they define what the others use.
+        # Files in which only the import runs code matter too: they define what the others use.
         result["imported"] = dict(sorted(result["imported"].items(), key=lambda item: len(item[1]))[:FILES])
         result["kinds"] = {
             key: seen for key, seen in result["kinds"].items() if key.rsplit(":", 1)[0] in result["lines"]
@@ -223,13 +238,14 @@ def pack(result: dict[str, Any], room: int) -> str:
 
 
 def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
-    """Run the suite plainly, then its failing and its cheapest passing tests under the tracer."""
+    """Run the suite without the tracer, then its failing and its cheapest passing tests with it."""
     suite = Suite(tree, asked["targets"], asked["extra"])
     started = time.monotonic()
     ended, whole = suite.run(None, asked["test_seconds"], asked["seconds"], False)
     suite_seconds = time.monotonic() - started
     bad = {node: end for node, end in ended.items() if end["o"] not in ("passed", "skipped")}
-    # What is red here and not in the repository itself owes it to the copy or to the clock: no evidence.
+    # A test that fails here but not in the repository itself fails because of the copy or the limits: no
+    # evidence.
     doubted = set(bad).difference(asked["red"] or ()) if set(bad).intersection(asked["red"] or ()) else set()
     bad = {node: end for node, end in bad.items() if node not in doubted}
     good = {node: end for node, end in ended.items() if end["o"] == "passed"}

@@ -1,6 +1,6 @@
-"""Putting a changed function into a process that has already imported the original."""
+"""Swap a changed function into a process that has already imported the original."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH100
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Any
 FUTURES = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
-"""The flags of code objects that tell which ``from __future__`` imports hold for them."""
+"""The flags of code objects that correspond to ``from __future__`` imports."""
 
 
 def key_of(code: types.CodeType) -> tuple[str, int, str]:
-    """Name `code` by where it stands in its file."""
+    """Identify `code` by its position in its file."""
     return os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name
 
 
 class ImportTimeCalls:
-    """Notes the functions that run while modules are imported: changing those needs a fresh import."""
+    """Record the functions that run while modules are imported: changing those needs a fresh import."""
 
     def __init__(self) -> None:
         self.ran: set[tuple[str, int, str]] = set()
 
     def begin(self) -> None:
-        """Start noting."""
+        """Start recording."""
         sys.setprofile(self._note)
 
     def take(self) -> dict[str, list[int]]:
-        """Stop noting."""
+        """Stop recording."""
         sys.setprofile(None)
         return {}
 
@@ -48,7 +48,7 @@ class ImportTimeCalls:
 
 
 def live_functions() -> dict[tuple[str, int, str], list[types.FunctionType]]:
-    """Index every function object of this process by its code's place."""
+    """Return every function object of this process, by the position of its code."""
     found: dict[tuple[str, int, str], list[types.FunctionType]] = {}
     for thing in gc.get_objects():
         if isinstance(thing, types.FunctionType):
@@ -64,7 +64,10 @@ def spliced(source: str, edits: list[list[Any]]) -> str:
 
 
 class Original:
-    """A file as it was imported, to compare candidates with: only the top-level statement they change is compiled."""
+    """A file as imported, for comparison with candidates.
+
+    Only the top-level statement that a candidate changes is compiled.
+    """
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
@@ -78,7 +81,7 @@ class Original:
             min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
             for node in tree.body
         ]
-        # (line, start, end) of each statement, with what stands before the next one
+        # (line, start, end) of each statement, with the text before the next one
         lasts = [line - 1 for line in firsts[1:]] + [len(starts) - 1]
         self.statements = [
             (first, starts[first - 1], min(starts[lasts[number]], len(text)))
@@ -90,7 +93,7 @@ class Original:
     def changes(
         self, edits: list[list[Any]], ran: set[tuple[str, int, str]]
     ) -> dict[tuple[str, int, str], tuple[types.CodeType, bool]] | None:
-        """Return `changes` of the file with `edits`; raises SyntaxError where that does not compile."""
+        """Return the `changes` of the file with `edits`; raises SyntaxError if it does not compile then."""
         low, high = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
         for line, start, end in self.statements:
             if start <= low and high < end:
@@ -117,7 +120,7 @@ def nested(code: types.CodeType) -> list[types.CodeType]:
 
 
 def shape(code: types.CodeType) -> tuple[Any, ...]:
-    """Return what `code` does by itself, nested code and line numbers left out."""
+    """Return what `code` does by itself, without nested code and line numbers."""
     consts = tuple(
         (type(const).__name__, repr(const))
         for const in code.co_consts
@@ -137,10 +140,10 @@ def shape(code: types.CodeType) -> tuple[Any, ...]:
 def changes(
     old: types.CodeType, new: types.CodeType, ran: set[tuple[str, int, str]], inside: bool = False
 ) -> dict[tuple[str, int, str], tuple[types.CodeType, bool]] | None:
-    """Map the place of each changed function to its new code; None when only a fresh import would do.
+    """Map the position of each changed function to its new code; None if only a fresh import will do.
 
-    The flag beside a code says whether its function must be alive: those made inside another (`inside`) need not be,
-    they will be made from the new code of the outer one.
+    The flag beside the code says whether its function must exist already. A function made inside another one
+    (`inside`) need not: the new code of the outer function will make it.
     """
     is_function = bool(old.co_flags & inspect.CO_NEWLOCALS)  # not a module or class body
     if shape(old) != shape(new):

@@ -1,6 +1,6 @@
-"""Which lines of the project run, and what kinds of values its variables hold."""
+"""Record which lines of the project run, and the types of the values in its variables."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH100
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from m3agent.serving.embedded.probe.tree import Tree, is_test
 
 SAMPLES = 12
-"""Returns of one function whose variables are looked at."""
+"""Number of returns of one function at which its variables are examined."""
 
 
 class Tracer:
-    """Line coverage of project files (tests left out) by sys.settrace."""
+    """Line coverage of project files (without tests) by sys.settrace."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -28,13 +28,13 @@ class Tracer:
         self.kinds: dict[str, dict[str, set[str]]] = {}
 
     def begin(self) -> None:
-        """Start recording afresh."""
+        """Start recording, without earlier lines."""
         self._lines = set()
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
     def take(self) -> dict[str, list[int]]:
-        """Stop, and return the lines that ran since `begin`, by file."""
+        """Stop recording; return the lines that ran since `begin`, by file."""
         sys.settrace(None)
         threading.settrace(None)
         found: dict[str, list[int]] = {}
@@ -43,7 +43,7 @@ class Tracer:
         return found
 
     def take_kinds(self) -> dict[str, dict[str, list[str]]]:
-        """Return the type names seen so far: ``file:first line`` of a function, variable, names; then forget them."""
+        """Return and forget the types seen: ``file:first line`` of a function, variable, type names."""
         kinds = {
             key: {name: sorted(seen) for name, seen in names.items()} for key, names in self.kinds.items()
         }

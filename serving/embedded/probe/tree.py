@@ -1,6 +1,6 @@
-"""The work tree as the probe sees it: which files are tests, private copies, and putting a copy back."""
+"""The probe's view of the work tree: which files are tests, private copies, and restoring a copy."""
 
-# Runs inside the sandbox, where plain paths start faster.
+# Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH103, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ RESCAN_FILES = 400
 
 
 def report(result: dict[str, Any]) -> None:
-    """Write `result` as the one line the policy reads."""
+    """Write `result` as the line that the policy reads."""
     sys.stdout.write("\nM3-REPAIR " + json.dumps(result, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 
 def is_test(rel: str) -> bool:
-    """Tell whether `rel` is test code, which is never blamed and never changed."""
+    """Tell whether `rel` is test code, which is never suspected and never changed."""
     parts = rel.split("/")
     name = parts[-1]
     return (
@@ -55,7 +55,7 @@ def is_test(rel: str) -> bool:
 
 
 def listing(root: str) -> dict[str, tuple[int, int]]:
-    """Map each file under `root` (skipped folders left out) to its modification time and size."""
+    """Map each file under `root` (except skipped folders) to its modification time and size in bytes."""
     found: dict[str, tuple[int, int]] = {}
     pending = [root]
     while pending:
@@ -71,7 +71,7 @@ def listing(root: str) -> dict[str, tuple[int, int]]:
 
 
 class Tree:
-    """The place where tests run: a private copy of `root`, or `root` itself when a copy cannot serve."""
+    """The folder in which tests run: a private copy of `root`, or `root` itself if a copy does not work."""
 
     def __init__(self, root: str, copy_to: str | None) -> None:
         self.root = root
@@ -84,12 +84,12 @@ class Tree:
         self.small = len(self._before) <= RESCAN_FILES
 
     def rel(self, path: str) -> str | None:
-        """Return `path` relative to the place, or None for a file outside it."""
+        """Return `path` relative to the folder, or None for a file outside it."""
         prefix = self.place + os.sep
         return path[len(prefix) :].replace(os.sep, "/") if path.startswith(prefix) else None
 
     def restore(self) -> None:
-        """Undo whatever tests or candidates did to the files of a private copy."""
+        """Undo all changes of tests or candidates to the files of a private copy."""
         if not self.private:
             return
         now = listing(self.place)
@@ -104,7 +104,7 @@ class Tree:
                 self._before[rel] = (stat.st_mtime_ns, stat.st_size)
 
     def adopt_environment(self) -> None:
-        """Make this process import from the place: change folder, sys.path and PYTHONPATH."""
+        """Make this process import from the folder: set the working directory, sys.path and PYTHONPATH."""
         os.chdir(self.place)
         paths = [self.place, os.path.join(self.place, "src")]
         for entry in sys.path:
@@ -118,6 +118,6 @@ class Tree:
 
 
 def too_big_to_copy(root: str) -> bool:
-    """Tell whether `root` holds more files or bytes than a private copy is worth."""
+    """Tell whether `root` has too many files or bytes for a private copy."""
     found = listing(root)
     return len(found) > COPY_FILES or sum(size for _, size in found.values()) > COPY_BYTES
