@@ -507,7 +507,7 @@ class Supervisor:
             self.send({"id": ident, "ev": "error", "code": code, "text": error.strerror or str(error)})
         except (KeyError, TypeError, ValueError) as error:
             self.send({"id": ident, "ev": "error", "code": "bad-request", "text": "%.500r" % error})
-        except Exception as error:  # noqa: BLE001 - said here and on standard error, which the host keeps
+        except Exception as error:  # noqa: BLE001 - reported here and on standard error, which the host keeps
             traceback.print_exc()
             self.send({"id": ident, "ev": "error", "code": "internal", "text": "%.500r" % error})
         else:
