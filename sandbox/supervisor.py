@@ -187,7 +187,7 @@ class Job:
         self.id: int = header["id"]
         self.number = child.number
         self.pid = child.pid
-        self.input = child.fd_in  # None once it is closed
+        self.input = child.fd_in  # None after it is closed
         self.pipes = child.outputs
         self.stdin = memoryview(stdin)
         self.more = bool(header.get("more"))

@@ -19,6 +19,7 @@ SAME_FUNCTION = 0.1
 DEFINITION = 0.6
 IMPORTED = 0.2
 LINES = 700
+"""Most lines with a score."""
 
 
 def ochiai(failed: int, passed: int, all_failed: int) -> float:

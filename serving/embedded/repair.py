@@ -25,9 +25,13 @@ from m3agent.serving.embedded.source import Source
 ROOM = 24_000
 """Most characters of packed data in one result: tools cut results longer than about 30,000."""
 BATCH_CHARACTERS = 120_000
+"""Most characters of edits in one call."""
 FIRST_BATCH = 600
+"""Candidates in the first call."""
 LATER_BATCH = 1500
+"""Candidates in each later call."""
 BATCH_SECONDS = 45
+"""Seconds of judging per call; more if the suite is slow."""
 CHOICE = 120
 CHOICE_COST = 0.8
 """Limit of further candidates to choose from after the first one that passes.
@@ -35,13 +39,17 @@ CHOICE_COST = 0.8
 At most `CHOICE` more are judged, and only if they cost at most this much more.
 """
 SUITE_SECONDS = 90
+"""Seconds for the run of the suite without the tracer."""
 FIRST_RUN_SECONDS = 100
+"""Seconds for the first run of the tests."""
 FILES = 16
 READS = 32
 """Most calls that read files; at most `FILES` files are read."""
 COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 ROUNDS = 3
+"""Most searches, each from the files as the previous one changed them."""
 ATTEMPTS = 3
+"""Most passing candidates that are tried in the repository itself."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from m3agent.serving.embedded.operators.base import Alternative, Place
 
 BUILTINS = frozenset(dir(builtins))
 FRAGMENTS = 24
+"""Most expressions that are proposed for one place."""
 
 
 def words(name: str) -> set[str]:

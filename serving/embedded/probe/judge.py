@@ -32,6 +32,7 @@ from m3agent.serving.embedded.probe.swap import ImportTimeCalls, Original, live_
 from m3agent.serving.embedded.probe.tree import Tree
 
 WORKERS = 8
+"""Most private copies in which candidates are tried in parallel."""
 OTHERS_SECONDS = 4.0
 """Seconds that a candidate which fixes a test gets for the tests beside it, before all tests run afresh."""
 
@@ -431,7 +432,12 @@ class Judge:
 
 
 def judge(asked: dict[str, Any]) -> dict[str, Any]:
-    """Try the candidates of `asked`; report one letter for each, and those that pass."""
+    """Try the candidates of `asked`; report one letter for each, and those that pass.
+
+    The letters are: ``P`` fixes all failing tests, ``p`` a part of them, ``r`` breaks another test, ``f``
+    fixes nothing, ``t`` ran into a time limit, ``x`` does not compile or changes nothing, ``-`` was not
+    tried.
+    """
     started = time.monotonic()
     warm_up()
     task = Task(asked)

@@ -26,6 +26,7 @@ MEMORY = 1024 * 1024 * 1024
 """Bytes of address space that a child may add to its parent's."""
 
 FRAMES = 60
+"""Most frames of one traceback."""
 
 
 class TestTimeout(BaseException):
@@ -272,7 +273,7 @@ class Clock:
         self._limit = seconds
 
     def note(self, seconds: float, timed_out: bool) -> None:
-        """Learn from a finished test."""
+        """Adjust the limit after a finished test."""
         if timed_out:
             self._limit = min(self._limit, max(0.5, 10 * self._slowest))
         else:

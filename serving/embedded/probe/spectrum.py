@@ -110,7 +110,7 @@ class Suite:
         pid, reader = fork(self.tree, body)
         collected: list[str] | None = None
         current: str | None = None
-        # A test that neither its clock nor its own code ends is ended from here.
+        # This loop ends a test that neither its timer nor its own code ends.
         until = [deadline]
         try:
             for message in messages(reader, lambda: until[0]):

@@ -33,7 +33,9 @@ SKIPPED = frozenset(
 
 COPY_FILES = 20_000
 COPY_BYTES = 300 * 1024 * 1024
+"""Above this many files or bytes, there is no private copy."""
 RESCAN_FILES = 400
+"""Most files of a copy that is restored after each candidate."""
 
 
 def report(result: dict[str, Any]) -> None:
