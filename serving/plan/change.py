@@ -1,4 +1,4 @@
-"""One change to a recipe, how rules make them, and the rules that all engines share."""
+"""Changes to a recipe, the rules that make them, and the rules that all engines share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Plan
 
 KvCacheDtype = Literal["auto", "fp8"]
-"""As options name it: `auto` is the model's own type."""
+"""KV cache type as the command line names it; `auto` keeps the model's own type."""
 
 KEY = "$M3AGENT_API_KEY"
-"""Stands where the server's key goes. Whoever starts the server fills it in, in an environment or a private file."""
+"""Placeholder for the server's key. Whoever starts the server fills it in, in an environment or a private
+file.
+"""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change to a recipe, or a choice of the recipe's that is kept on purpose.
+    """One change to a recipe, or a choice of the recipe that is deliberately kept.
 
-    `changed` has pairs of the option as it stood and as it becomes. `env`: None takes a variable away. `files` are
-    written beside the command, `packages` installed beside the engine. `reason` is one sentence.
+    Attributes:
+        what: Short name of the change.
+        reason: Why the change is made, in one sentence.
+        source: Where the reason comes from.
+        added: Options that are new.
+        changed: Pairs of an option: as it was and as it becomes.
+        dropped: Options that are removed.
+        kept: Options that stay on purpose.
+        env: Environment variables to set; None removes a variable.
+        files: Text of files to write beside the command, by name.
+        packages: Packages to install beside the engine.
     """
 
     what: str
@@ -42,7 +53,17 @@ class Change:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A recipe, taken apart, and what is asked of it; `plan`: how it is to be spread over which GPUs, None as it is."""
+    """A parsed recipe and what the user wants from it.
+
+    Attributes:
+        recipe: The documented recipe.
+        command: The recipe's command, parsed.
+        context: Context window in tokens; None keeps the recipe's.
+        vision: Whether the server must accept images.
+        loopback: Whether only this machine may reach the server.
+        kv_dtype: Type of the KV cache; None keeps the recipe's.
+        plan: How to spread the model over which GPUs; None keeps the recipe's layout.
+    """
 
     recipe: Recipe
     command: Command
@@ -64,7 +85,22 @@ class Wanted:
         files: Mapping[str, str] = MappingProxyType({}),
         packages: tuple[str, ...] = (),
     ) -> list[Change]:
-        """What brings `give` and `env` about, takes `drop` away and names `keep`; empty where nothing is left to."""
+        """Build the change that turns the recipe into the wanted state.
+
+        Args:
+            what: Short name of the change.
+            reason: Why the change is made, in one sentence.
+            source: Where the reason comes from.
+            give: Options that the command must have.
+            drop: Flags that the command must not have.
+            keep: Flags that the change names as kept on purpose.
+            env: Variables to set; None removes a variable.
+            files: Files to write beside the command.
+            packages: Packages to install beside the engine.
+
+        Returns:
+            A list with one change, or an empty list if no option and no variable is affected.
+        """
         there = {flag_of(option): option for option in self.command.options}
         differs = {name: value for name, value in env.items() if self.recipe.env.get(name) != value}
         change = Change(
@@ -91,7 +127,7 @@ Rule = Callable[[Wanted], list[Change]]
 
 
 def cached_tokens(wanted: Wanted, flag: str, source: str) -> list[Change]:
-    """An account of what the cache had of a prompt."""
+    """Make the engine report how many tokens of a prompt came from the prefix cache."""
     return wanted.change(
         "cached tokens",
         "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
@@ -101,7 +137,7 @@ def cached_tokens(wanted: Wanted, flag: str, source: str) -> list[Change]:
 
 
 def kv_dtype(wanted: Wanted, fp8: str, reason: str, source: str) -> list[Change]:
-    """The KV cache's type as asked for; `fp8` is what the engine calls it."""
+    """Set the type of the KV cache that the user wants; `fp8` is the engine's name for that type."""
     if wanted.kv_dtype is None:
         return []
     if wanted.kv_dtype == "auto":
@@ -116,11 +152,11 @@ def _plain_kv(wanted: Wanted) -> list[Change]:
 
 
 SERVED_NAME = "minimax-m3"
-"""What a server that we start calls its model, whatever its checkpoint's folder is called."""
+"""Model name in requests to a server that this program starts, independent of the checkpoint's folder name."""
 
 
 def served_name(wanted: Wanted) -> list[Change]:
-    """The model's name in requests."""
+    """Set the model name that requests use; only for a plan."""
     if wanted.plan is None:
         return []
     return wanted.change(
@@ -132,7 +168,12 @@ def served_name(wanted: Wanted) -> list[Change]:
 
 
 def only_here(wanted: Wanted, why: str) -> list[Change]:
-    """The server on this machine's loopback; `why` that has to be said to the engine."""
+    """Bind the server to this machine's loopback address.
+
+    Args:
+        wanted: The recipe and the wishes.
+        why: Why this engine needs the option explicitly; it becomes part of the reason.
+    """
     return wanted.change(
         "loopback",
         f"Only this machine can reach the server, so it needs no key; {why}.",
@@ -142,7 +183,7 @@ def only_here(wanted: Wanted, why: str) -> list[Change]:
 
 
 def remote_code(wanted: Wanted) -> list[Change]:
-    """No code out of the checkpoint."""
+    """Remove the option that lets the checkpoint run its own code."""
     return wanted.change(
         "remote code",
         "The engine has M3's architecture built in, so no Python out of the checkpoint needs to run.",

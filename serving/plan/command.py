@@ -1,4 +1,4 @@
-"""The words of a launch command: what is started, and each option with its values."""
+"""Parse a launch command into program, positional words and options, and put it together again."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 Option = tuple[str, ...]
-"""An option's words: the flag (or `flag=value`), then its values."""
+"""Words of one option: the flag (or `flag=value`), then its values."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command taken apart; `words` puts it together again.
+    """A parsed command; `words` puts it together again.
 
-    `launcher` is what comes before a shell line that holds the engine's command (`srun ... bash -c`), empty where the
-    command is the engine's own. `program` goes up to the module or subcommand, `positional` up to the first option.
+    Attributes:
+        launcher: Words before a shell line that contains the engine's command (`srun ... bash -c`); empty if
+            the command starts the engine directly.
+        program: Words up to and including the module or subcommand.
+        positional: Words between the program and the first option.
+        options: The options in their order.
     """
 
     launcher: tuple[str, ...]
@@ -26,7 +30,11 @@ class Command:
 
     @classmethod
     def of(cls, argv: Sequence[str]) -> Command:
-        """Take apart; an option takes every word up to the next one that begins with a dash and is no number."""
+        """Parse a command.
+
+        An option takes every word up to the next flag. A flag is a word that begins with a dash and is not a
+        number.
+        """
         launcher: tuple[str, ...] = ()
         words = tuple(argv)
         if words[-2:-1] == ("-c",):
@@ -45,34 +53,42 @@ class Command:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The whole command again."""
+        """All words of the command."""
         words = sum(self.options, self.program + self.positional)
         return (*self.launcher, " ".join(words)) if self.launcher else words
 
     @property
     def starts(self) -> str:
-        """What is started, without interpreter and folder: `vllm serve`, `sglang.launch_server`."""
+        """What the command starts, without interpreter and folder: `vllm serve`, `sglang.launch_server`."""
         words = self.program[self.program.index("-m") + 1 :] if "-m" in self.program else self.program
         return " ".join((PurePosixPath(words[0]).name, *words[1:])) if words else ""
 
     def option(self, flag: str) -> Option | None:
-        """The first option that stands under exactly this flag; None: there is none."""
+        """Return the first option with exactly this flag, or None."""
         return next((option for option in self.options if flag_of(option) == flag), None)
 
     def replacing(self, *options: Option, drop: Sequence[str] = ()) -> Command:
-        """With these options last, in place of those under the same flags, and without those under the flags `drop`."""
+        """Return the command with some options replaced.
+
+        Args:
+            options: Options to append; they replace existing options with the same flags.
+            drop: Flags of further options to remove.
+        """
         gone = {flag_of(option) for option in options} | set(drop)
         kept = (option for option in self.options if flag_of(option) not in gone)
         return replace(self, options=(*kept, *options))
 
 
 def flag_of(option: Option) -> str:
-    """The flag, also of `flag=value`."""
+    """Return the flag of an option, without the value in `flag=value`."""
     return option[0].partition("=")[0]
 
 
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """A command as a POSIX shell takes it, after its variables; `$NAME` is left to the shell to fill in."""
+    """Format a command for a POSIX shell, with its environment variables as `export` lines before it.
+
+    The shell expands `$NAME` inside words and values.
+    """
     command = Command.of(argv)
     settings = [f"export {name}={_quoted(value)}" for name, value in env.items()]
     if command.launcher:

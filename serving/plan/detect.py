@@ -1,6 +1,7 @@
-"""Which GPUs this machine has, asked of the programs that come with every driver: nvidia-smi, amd-smi, rocm-smi.
+"""Detect the GPUs of this machine with the drivers' own programs: nvidia-smi, amd-smi, rocm-smi.
 
-NVML would say the same as nvidia-smi, which is made on it; one way of asking is enough for something asked once.
+NVML would give the same answers, because nvidia-smi is built on it. One method is enough for a question asked
+once.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any
 from m3agent.serving.plan.gpus import GIB, GPUS, MIB, Fleet, gpu_of_product
 
 ANSWER_SECONDS = 20
-"""A driver that is asleep needs some seconds for each GPU."""
+"""Timeout of each program in seconds: a sleeping driver needs some seconds for each GPU."""
 
 HELD = 512 * MIB
-"""Memory in use from which others are taken to work on a GPU; the driver's own share is less."""
+"""Bytes in use above which other programs count as working on a GPU; the driver's own share is less."""
 
 _NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.mode.current")
 
@@ -29,9 +30,11 @@ _Ask = Callable[..., str | None]  # `_ask` of a PATH: a program and its argument
 
 
 class DetectionError(Exception):
-    """There are no GPUs here that M3 could be planned for: one sentence that says why and what to do.
+    """This machine has no GPUs that M3 could be planned for. The message says in one sentence why and what to
+    do.
 
-    `none`: there is none at all.
+    Attributes:
+        none: True if the machine has no GPU at all.
     """
 
     def __init__(self, sentence: str, *, none: bool = False) -> None:
@@ -41,8 +44,14 @@ class DetectionError(Exception):
 
 @dataclass(frozen=True)
 class Detected:
-    """What was found. `notes`: sentences on what limits it; `devices`: the GPUs' numbers, as `variable` takes them;
-    `used`: bytes that are in use on each.
+    """Result of the detection.
+
+    Attributes:
+        fleet: The GPUs to plan for.
+        notes: Sentences about what limits the GPUs.
+        devices: Indices of the GPUs, as `variable` takes them.
+        variable: Environment variable that selects GPUs.
+        used: Bytes in use on each GPU.
     """
 
     fleet: Fleet
@@ -54,7 +63,7 @@ class Detected:
 
 @dataclass(frozen=True)
 class _Seen:
-    """One GPU as the driver tells it; bytes."""
+    """One GPU as the driver reports it; memory in bytes."""
 
     index: int
     uuid: str
@@ -65,9 +74,14 @@ class _Seen:
 
 
 def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detected:
-    """The GPUs that a server started with this environment would see. seconds: for each program to answer.
+    """Detect the GPUs that a server started with this environment would see.
 
-    Raises DetectionError where there are none, where they differ, or where they are sliced by MIG.
+    Args:
+        environ: Environment of the server.
+        seconds: Timeout in seconds for each program.
+
+    Raises:
+        DetectionError: There are no GPUs, they differ in kind, or MIG divides them into slices.
     """
     path = environ.get("PATH")
     ask = partial(_ask, path, seconds)
@@ -130,7 +144,13 @@ def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
 
 
 def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
-    """Those that a variable leaves visible, read as CUDA reads it: indices or (beginnings of) UUIDs."""
+    """Select the GPUs that a variable leaves visible.
+
+    The function reads the variable as CUDA does: indices, or UUIDs, or prefixes of UUIDs.
+
+    Raises:
+        DetectionError: The variable hides every GPU, or an entry does not name exactly one further whole GPU.
+    """
     chosen: list[_Seen] = []
     for entry in (part.strip() for part in value.split(",")) if value.strip() else ():
         if entry.upper().startswith("MIG-"):
@@ -156,7 +176,11 @@ def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
 
 
 def _nvidia(ask: _Ask) -> list[_Seen] | None:
-    """What nvidia-smi lists; None where there is no such program or no NVIDIA GPU."""
+    """Return the GPUs that nvidia-smi lists; None without the program or without an NVIDIA GPU.
+
+    Raises:
+        DetectionError: nvidia-smi does not report the memory of a GPU as a number.
+    """
     text = ask("nvidia-smi", f"--query-gpu={','.join(_NVIDIA_FIELDS)}", "--format=csv,noheader,nounits")
     if text is None:
         return None
@@ -206,7 +230,7 @@ def _rocm_smi(ask: _Ask) -> list[_Seen]:
 
 
 def _listed(text: str | None, program: str) -> list[Any]:
-    """amd-smi's list of GPUs; newer versions wrap it."""
+    """Parse amd-smi's list of GPUs; newer versions wrap the list in an object."""
     if not text or not text.strip():
         return []
     try:
@@ -217,9 +241,10 @@ def _listed(text: str | None, program: str) -> list[Any]:
 
 
 def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str | None:
-    """What a program prints; None where it is not there or finds no GPU.
+    """Run a program and return its output; None if it is not installed or finds no GPU.
 
-    Raises DetectionError where it does not answer.
+    Raises:
+        DetectionError: The program fails, or does not answer in time.
     """
     full = shutil.which(program, path=path)
     if full is None:

@@ -1,7 +1,7 @@
-"""The GPUs that M3 is served on, and how a number of them is written: `8xH200`, `2x4xGB200`.
+"""The GPUs that can serve M3, and how users write a number of them: `8xH200`, `2x4xGB200`.
 
-`usable_bytes` is what a process sees as the GPU's total (`torch.cuda.mem_get_info`), which is less than the driver's
-list says: an engine's utilisation is a share of it.
+`usable_bytes` is the total that a process sees (`torch.cuda.mem_get_info`). It is less than the driver's
+figure. An engine's utilisation is a share of it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ MIB = 2**20
 
 
 def gib(size: int) -> str:
-    """Bytes as `103.2 GiB`."""
+    """Format bytes as `103.2 GiB`."""
     return f"{size / GIB:,.1f} GiB"
 
 
 MOST_GPUS = 1024
-"""A number above this is a slip of the finger."""
+"""Upper limit of GPUs in a specification; a larger number is a typing error."""
 
 
 class Vendor(StrEnum):
-    """Who made a GPU."""
+    """Manufacturer of a GPU."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
 
 
 class Architecture(StrEnum):
-    """What decides which kernels run."""
+    """GPU architecture; it decides which kernels run."""
 
     HOPPER = "hopper"
     BLACKWELL = "blackwell"
@@ -42,10 +42,18 @@ class Architecture(StrEnum):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU. `usable_bytes`: memory as a process sees it; `measured`: by us, on that GPU.
+    """One kind of GPU.
 
-    `spot` and `on_demand`: dollars an hour, None where no price is known; `source`: of the memory; `node`: how many a
-    machine has at most.
+    Attributes:
+        name: Name, with the memory size where the GPU comes in two sizes.
+        vendor: Manufacturer.
+        architecture: Architecture.
+        usable_bytes: Memory as a process sees it.
+        measured: True if we measured `usable_bytes` on this kind of GPU.
+        source: Where `usable_bytes` comes from.
+        spot: Spot price in dollars an hour; None if unknown.
+        on_demand: On-demand price in dollars an hour; None if unknown.
+        node: Maximum number of GPUs in one machine.
     """
 
     name: str
@@ -120,7 +128,7 @@ GPUS = {
         Gpu("MI355X", _AMD, _CDNA4, _gib(285.1), False, _LESS),
     )
 }
-"""By name. Where the same GPU comes in two sizes, the name says which."""
+"""All known kinds by name. Where the same GPU comes in two sizes, the name includes the size."""
 
 ALIASES = {
     "H100": "H100-80",
@@ -140,9 +148,13 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """GPUs of one kind: `nodes` machines with `per_node` of them each.
+    """GPUs of one kind, equally spread over machines.
 
-    `free_bytes`: of the fullest GPU, where other programs were seen to hold memory; None: all of it is free.
+    Attributes:
+        gpu: The kind.
+        per_node: GPUs in each machine.
+        nodes: Number of machines.
+        free_bytes: Free memory on the fullest GPU if other programs hold memory; None if all memory is free.
     """
 
     gpu: Gpu
@@ -152,7 +164,7 @@ class Fleet:
 
     @property
     def count(self) -> int:
-        """All GPUs together."""
+        """Number of GPUs in all machines."""
         return self.nodes * self.per_node
 
     def __str__(self) -> str:
@@ -160,7 +172,10 @@ class Fleet:
         return f"{nodes}{self.per_node}x{self.gpu.name}"
 
     def of(self, count: int) -> Fleet:
-        """As many GPUs of this kind, on as many machines as that takes if it is a whole number of them."""
+        """Return a fleet of `count` GPUs of this kind.
+
+        The fleet has several machines if `count` is a multiple of a machine's maximum, otherwise one.
+        """
         node = self.gpu.node
         nodes = count // node if count > node and count % node == 0 else 1
         return replace(self, per_node=count // nodes, nodes=nodes)
@@ -170,11 +185,12 @@ _SPEC = re.compile(r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?([a-z]+[0-9]+[a-z]*)(?:
 
 
 def parse_gpus(text: str) -> Fleet:
-    """GPUs as people write them: `H200` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
+    """Parse a number of GPUs: `H200` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
 
-    More than a machine has are taken to be on several: `8xGB200` is `2x4xGB200`.
+    More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`.
 
-    Raises ValueError with one sentence for anything else.
+    Raises:
+        ValueError: The text is not a number of known GPUs; the message is one sentence.
     """
     spec = re.sub(r"\s*[x×*]\s*", "x", text.strip().lower())  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
@@ -194,16 +210,23 @@ def parse_gpus(text: str) -> Fleet:
 
 
 def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
-    """The kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X"); None: not one of ours.
+    """Return the kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X").
 
-    Where a GPU comes in two sizes its memory decides.
+    Args:
+        product: Product name that the driver reports.
+        total_bytes: Memory that the driver reports; it decides where a GPU comes in two sizes.
+
+    Returns:
+        The kind, or None if M3 is not known to run on it. If the GPU has less memory than its kind, the
+            result has the
+        smaller size.
     """
     words = re.findall(r"[A-Z]+[0-9]+[A-Z]*", product.upper())
     for word in words:
         found = [gpu for gpu in GPUS.values() if gpu.name.split("-")[0] == word]
         if found:
             gpu = min(found, key=lambda gpu: abs(gpu.usable_bytes - total_bytes))
-            # an H100 of 94 GB, a B200 sold smaller: its own memory counts, never more than that of the kind
+            # An H100 with 94 GB, or a smaller B200: use the actual memory, but never more than the kind has.
             return gpu if total_bytes >= gpu.usable_bytes else replace(gpu, usable_bytes=total_bytes)
     return None
 

@@ -1,8 +1,8 @@
-"""Checks a launch command against the options that an engine's version really has.
+"""Check a launch command against the options that a version of an engine has.
 
-vLLM's argument parser knows no names for parsers, backends and quantisations, so a misspelt one parses, the weights
-are read for minutes, and only then the server ends or, worse, runs without. The listings come from the engines' own
-parsers and registries (`scripts/condense_listing.py`).
+vLLM's argument parser does not check the names of parsers, backends and quantisations. A misspelt name is
+accepted, the weights load for minutes, and only then the server stops or, worse, runs without the feature.
+The listings come from the engines' own parsers and registries (`scripts/condense_listing.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ Takes = Literal["none", "maybe", "one", "some", "any"]
 
 @dataclass(frozen=True)
 class Known:
-    """An option as the engine has it: its flags, how many values it takes, their type and their names.
+    """An option as the engine defines it.
 
-    `type` is None where any text goes; `names` is empty where any name goes.
+    Attributes:
+        flags: All spellings of the flag.
+        takes: How many values the option takes.
+        type: Type of the values; None accepts any text.
+        names: Allowed values; empty accepts any name.
+        repeats: True if the option may occur several times.
     """
 
     flags: tuple[str, ...]
@@ -48,7 +53,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Listing:
-    """The options of one version of an engine, by flag."""
+    """Options of one version of an engine, by flag."""
 
     engine: str
     version: str
@@ -60,7 +65,7 @@ class Listing:
         return f"{_ENGINES[self.engine]} {self.version}"
 
     def spelt(self, flag: str) -> str:
-        """The flag as the listing has it: vLLM takes underscores for dashes, up to a dot."""
+        """Return the flag as the listing spells it: vLLM accepts underscores for dashes, up to the first dot."""
         if self.engine != "vllm" or not flag.startswith("--"):
             return flag
         base, dot, field = flag.partition(".")
@@ -68,7 +73,7 @@ class Listing:
 
 
 def versions(engine: str) -> list[str]:
-    """The versions of an engine that there is a listing of, oldest first; empty for an engine without any."""
+    """Return the versions of an engine with a listing, oldest first; empty if the engine has no listing."""
     found = [
         entry.name.removesuffix(".json").removeprefix(f"{engine}-")
         for entry in (resources.files("m3agent.serving.plan") / "listings").iterdir()
@@ -79,10 +84,10 @@ def versions(engine: str) -> list[str]:
 
 @cache
 def listing(engine: str, version: str | None = None) -> Listing:
-    """The listing of a version, by default of the newest that there is.
+    """Load the listing of a version; the default is the newest.
 
     Raises:
-        ValueError: There is none of that engine or version.
+        ValueError: There is no listing of that engine or version.
     """
     known = versions(engine)
     if not known or version not in (None, *known):
@@ -104,7 +109,11 @@ def listing(engine: str, version: str | None = None) -> Listing:
 
 
 def problems(argv: Sequence[str], listing: Listing) -> list[str]:
-    """What the engine would refuse in a command, or take for something else; one sentence each, empty if nothing."""
+    """Return what the engine would reject or misread in a command.
+
+    Returns:
+        One sentence for each problem; empty if the command is valid.
+    """
     command = Command.of(argv)
     if command.starts not in _STARTS[listing.engine]:
         return [
@@ -141,7 +150,7 @@ def _problems_of(option: Option, listing: Listing) -> list[str]:
     if known is None and "." in spelt and base is not None and listing.engine == "vllm":
         if base.type not in ("json", "json or text"):
             return [f"`{flag}`: {base.flags[0]} is no group of settings, so nothing can be set in it."]
-        known = Known((spelt,))  # a setting inside of a group; the engine's parser does not list those
+        known = Known((spelt,))  # a setting inside a group; the engine's parser does not list these settings
     if known is None:
         return [_unknown(flag, spelt, listing)]
     if wrong := _count(flag, values, known):
@@ -153,7 +162,7 @@ def _problems_of(option: Option, listing: Listing) -> list[str]:
 
 
 def _inside(flag: str, value: str, spelt: str, listing: Listing) -> list[tuple[str, str, Known]]:
-    """The settings of a group given as JSON whose names the listing has."""
+    """Return the settings inside a JSON group that the listing knows by name, each with its option."""
     group = json.loads(value) if _json(value) else None
     return [
         (f"{flag}.{name}", setting, known)
@@ -213,7 +222,7 @@ _TYPES: Mapping[str, Callable[[str], bool]] = {
     "size": lambda value: _SIZE.fullmatch(value) is not None,
     "size or auto": lambda value: value in ("-1", "auto") or _SIZE.fullmatch(value) is not None,
     "json": _json,
-    # what does not look like JSON is taken as a text, so a lost brace is not refused by the engine
+    # The engine takes a value that does not look like JSON as text, so it does not reject a missing brace.
     "json or text": lambda value: not value.lstrip().startswith("{") or _json(value),
 }
 _NAMES = {

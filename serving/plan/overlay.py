@@ -1,7 +1,7 @@
-"""What agent work changes in a documented recipe: each option and variable with its reason.
+"""Adapt a documented recipe to agent work: each changed option and variable has a reason.
 
-An agent sends the same growing conversation again and again, so what a benchmark turns off or leaves out is what makes
-its turns fast: the prefix cache, a fast tokeniser, and an account of what was cached.
+An agent sends the same growing conversation again and again. Benchmarks turn off or leave out what makes an
+agent's turns fast: the prefix cache, a fast tokeniser, and a report of the cached tokens.
 """
 
 from __future__ import annotations
@@ -34,15 +34,23 @@ def overlay(
     kv_dtype: KvCacheDtype | None = None,
     plan: Plan | None = None,
 ) -> list[Change]:
-    """The changes to a recipe for agent work, in the order in which they are told.
+    """Return the changes to a recipe for agent work, in the order in which they are shown.
 
-    `context` is the window in tokens, `kv_dtype` the KV cache's type; None leaves what the recipe has. Not `loopback`:
-    the server can be reached from other machines and asks for a key. A recipe that starts a container or reads files
-    of its own (Docker, Dynamo) is left as it is. Where a recipe has all of it already, only what is kept is told. With
-    a `plan` it is spread over the plan's GPUs with the plan's memory.
+    A recipe that starts a container or reads its own files (Docker, Dynamo) stays as it is. Where a recipe
+    already has all the options, the result names only what is kept on purpose.
+
+    Args:
+        recipe: The documented recipe.
+        context: Context window in tokens; None keeps the recipe's.
+        vision: Whether the server must accept images.
+        loopback: False if other machines may reach the server; it then asks for a key.
+        kv_dtype: Type of the KV cache; None keeps the recipe's.
+        plan: Spread the recipe over this plan's GPUs, with this plan's memory settings; None keeps the
+            recipe's.
 
     Raises:
-        ValueError: The window is none that M3 has, or the KV cache's type does not suit the recipe.
+        ValueError: M3 does not support the context, the recipe does not support the KV cache type, or the
+            recipe has no options to set.
     """
     if context is not None and not 1 <= context <= LONGEST_CONTEXT:
         raise ValueError(f"M3 has no window of {context:,} tokens: take 1 to {LONGEST_CONTEXT:,}.")
@@ -59,7 +67,12 @@ def overlay(
 
 
 def applied(recipe: Recipe, changes: Sequence[Change]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The recipe's command and environment with the changes: what stays keeps its place, what is new comes last."""
+    """Apply changes to a recipe.
+
+    Returns:
+        The command and its environment. Unchanged and changed options keep their places; new options come
+            last.
+    """
     command = Command.of(recipe.argv)
     dropped = {option for change in changes for option in change.dropped}
     changed = {old: new for change in changes for old, new in change.changed}
@@ -75,7 +88,14 @@ def applied(recipe: Recipe, changes: Sequence[Change]) -> tuple[tuple[str, ...],
 def files_beside(
     recipe: Recipe, changes: Sequence[Change], argv: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """What is written beside a recipe's command as it has become with the changes, by name."""
+    """Return the files to write beside the changed command, by name.
+
+    Args:
+        recipe: The documented recipe.
+        changes: The changes that were applied.
+        argv: The command with the changes.
+        env: The environment with the changes.
+    """
     files = {**recipe.files}
     for change in changes:
         files |= change.files
@@ -85,7 +105,7 @@ def files_beside(
 
 
 def packages_beside(changes: Sequence[Change]) -> list[str]:
-    """What the changes want to be installed beside the engine."""
+    """Return the packages that the changes need beside the engine, sorted."""
     return sorted({package for change in changes for package in change.packages})
 
 

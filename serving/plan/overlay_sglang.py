@@ -1,4 +1,4 @@
-"""What agent work changes in a recipe for SGLang."""
+"""Rules that adapt a recipe for SGLang to agent work."""
 
 from __future__ import annotations
 

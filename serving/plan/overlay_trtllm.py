@@ -1,4 +1,4 @@
-"""What agent work changes in a recipe for TensorRT-LLM."""
+"""Rules that adapt a recipe for TensorRT-LLM to agent work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agent work changes in a recipe for vLLM."""
+"""Rules that adapt a recipe for vLLM to agent work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from m3agent.serving.plan.shape import NATIVE_CONTEXT
 from m3agent.serving.plan.window import overrides
 
 ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type")
-"""Options for the vision encoder; with `--language-model-only` there is no encoder."""
+"""Options of the vision encoder; `--language-model-only` loads no encoder."""
 
 _VLLM_PAGE = "vLLM's recipe page for MiniMax-M3"
 _H200 = "measured by us on H200 with vLLM 0.24"

@@ -1,6 +1,7 @@
-"""From GPUs and a wanted context to plans, best first, and to refusals with their numbers. Pure: it starts nothing.
+"""Plan how to serve M3: from GPUs and a wanted context to plans, best first, and to refusals with numbers.
 
-Every way that M3 can be spread over the GPUs is weighed, also over fewer of them: so more GPUs never allow less.
+The module only computes; it starts nothing. It considers every way to spread M3 over all of the GPUs or some
+of them. So more GPUs never allow less.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from m3agent.serving.plan.window import overrides
 from m3agent.serving.prices import HOSTED
 
 ERROR = 0.03
-"""How far the predicted tokens of cache may be off: the three measured runs are within 0.2%."""
+"""Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
 _VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
 _VERSIONS = {Engine.VLLM: ">=0.24", Engine.SGLANG: ">=0.5.23", Engine.TRTLLM: ">=1.3.0rc20"}
@@ -41,7 +42,7 @@ _CHECKPOINTS = {
     Precision.MXFP8: "MiniMaxAI/MiniMax-M3-MXFP8",
     Precision.MXFP4: "amd/MiniMax-M3-MXFP4",
 }
-"""None is known for the others: whoever asks for one has it."""
+"""Published checkpoints by precision. For other precisions we know none: the user brings one."""
 
 _OFFERED = {
     Architecture.HOPPER: (Precision.MXFP8, Precision.BF16),
@@ -49,21 +50,34 @@ _OFFERED = {
     Architecture.CDNA4: (Precision.MXFP8, Precision.BF16, Precision.MXFP4),
     Architecture.CDNA3: (Precision.BF16, Precision.MXFP8),
 }
-"""In order of preference, where none was asked for. MXFP8 halves the weights; CDNA3 has no units for it."""
+"""Precisions to try if the user names none, in order of preference.
+
+MXFP8 halves the weights compared with BF16; CDNA3 has no hardware units for it.
+"""
 
 _ENGINES = (Engine.VLLM, Engine.SGLANG, Engine.TRTLLM)
-"""In order of preference: measured, not measured, no prefix reuse."""
+"""Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses no prefix."""
 
-_SGLANG_SHARE = 0.8  # --mem-fraction-static of its recipe: weights and cache, without activations
-_TRTLLM_SHARE = 0.9  # of what is left beside weights and activations: its default
+_SGLANG_SHARE = 0.8  # --mem-fraction-static of its recipe: weights and KV cache, without activations
+_TRTLLM_SHARE = 0.9  # its default: share of the memory that weights and activations leave free
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is wanted. `context` and `typical` in tokens; `concurrency`: sequences of `typical` tokens at a time.
+    """What the user wants from a server.
 
-    `typical`: the 90th percentile of the work, None: as long as the context. `precision`, `engine`: None is any. `shape`:
-    of a checkpoint with other layers than M3's.
+    Attributes:
+        context: Context window in tokens.
+        concurrency: Number of sequences of typical length that the cache must hold at the same time.
+        typical: Length in tokens of a typical sequence (90th percentile of the work); None means the whole
+            context.
+        precision: Precision of the weights; None allows any.
+        engine: Engine; None allows any.
+        vision: Whether the server must accept images.
+        shape: Layers of the checkpoint, if they differ from M3's.
+
+    Raises:
+        ValueError: The context, the typical length or the concurrency is out of range.
     """
 
     context: int = NATIVE_CONTEXT
@@ -86,15 +100,22 @@ class Wish:
 
     @property
     def sequence(self) -> int:
-        """Tokens that each sequence is reckoned with."""
+        """Length in tokens that the planner assumes for each sequence."""
         return self.context if self.typical is None else self.typical
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars. `gpu_hour`: None takes the list's on-demand price; `hosted`: of a million output tokens at the API.
+    """Prices in dollars, and the throughput to compute costs with.
 
-    `tokens_per_second`: output of the whole server, None takes what was measured for the very plan, if anything was.
+    Attributes:
+        gpu_hour: Price of one GPU for an hour; None takes the on-demand price of the GPU table.
+        tokens_per_second: Output tokens a second of the whole server; None takes the measured value, if this
+            very plan was measured.
+        hosted: Price of a million output tokens at the hosted API.
+
+    Raises:
+        ValueError: A value is negative or not finite.
     """
 
     gpu_hour: float | None = None
@@ -109,9 +130,18 @@ class Prices:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a plan costs. Dollars an hour and for a million output tokens; None is unknown. Spot prices come and go.
+    """Cost of a plan; None means unknown. Spot prices change often.
 
-    `breakeven_tokens_per_second`: output above which it is cheaper than the hosted API's price of output.
+    Attributes:
+        dollars_per_hour: Price of all GPUs for an hour.
+        spot_dollars_per_hour: The same at spot prices.
+        price_source: Where the price comes from.
+        tokens_per_second: Output tokens a second.
+        throughput_source: Where `tokens_per_second` comes from.
+        dollars_per_million: Dollars for a million output tokens.
+        hosted_dollars_per_million: Price of a million output tokens at the hosted API.
+        breakeven_tokens_per_second: Output tokens a second above which the plan is cheaper than the hosted
+            API.
     """
 
     dollars_per_hour: float | None
@@ -126,9 +156,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of each GPU: `total` as a process sees it; `allowed` to the engine, which is weights, other and kv.
+    """Memory of each GPU, in bytes.
 
-    `kv_spare`: of kv, beyond one sequence as long as the context; `outside_spare`: free beyond all that is reckoned.
+    Attributes:
+        total: Memory as a process sees it.
+        allowed: Memory that the engine may use: the sum of `weights`, `other` and `kv`.
+        weights: Weights.
+        other: Activations, CUDA graphs and buffers.
+        kv: KV cache.
+        kv_spare: Part of `kv` that one sequence as long as the context does not use.
+        outside_spare: Memory that stays free beyond everything in the estimate.
+        measured_total: True if we measured `total` on this kind of GPU.
     """
 
     total: int
@@ -143,12 +181,45 @@ class Memory:
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to serve M3, with all that a launcher needs to know.
+    """One way to serve M3, with everything that a launcher needs.
 
-    `versions`: of the engine (PEP 440); `checkpoint`: None where none is known; `kv_cache_dtype`: as the engine's option
-    spells it; `utilisation`: the engine's share of memory (vLLM's of all, SGLang's without activations, TensorRT-LLM's
-    of what is left); `env`: what has to be set; `kv_tokens`: of each rank's cache; `concurrency`: typical sequences
-    that all ranks hold, `sequences`: whole ones; `tight`: memory is drawn tight; `setup`: as the traps look at it.
+    Attributes:
+        engine: The engine.
+        recipe: Name of the documented recipe that is nearest.
+        versions: Allowed versions of the engine (PEP 440).
+        checkpoint: Checkpoint on Hugging Face; None if none is known.
+        precision: Precision of the weights.
+        gpus: The GPUs, as `parse_gpus` reads them.
+        tp: Tensor-parallel size.
+        ep: True if each GPU has whole experts, False if it has a slice of each.
+        dp: Data-parallel size.
+        nodes: Number of machines.
+        max_model_len: Context window in tokens.
+        kv_cache_dtype: Type of the KV cache as the engine's option spells it.
+        utilisation: Share of the memory for the engine. For vLLM a share of all memory; for SGLang the share
+            of weights and cache, without activations; for TensorRT-LLM a share of what is left.
+        max_num_batched_tokens: Tokens of one step.
+        max_num_seqs: Sequences in one step.
+        cudagraph_capture_sizes: Batch sizes of the captured CUDA graphs.
+        block_size: Tokens of one block of the KV cache.
+        text_only: True if the server accepts no images.
+        encoder_parallel: True if the vision encoder runs data-parallel.
+        trust_remote_code: True if the checkpoint's own code runs.
+        rope: How positions beyond the native ones are configured.
+        hf_overrides: Value of vLLM's `--hf-overrides`.
+        env: Environment variables to set.
+        attention_backend: Attention backend; None is the engine's choice.
+        moe_backend: Backend of the experts; None is the engine's choice.
+        parser: Name of the tool call parser.
+        memory: Memory of each GPU.
+        kv_tokens: Predicted KV cache capacity of each rank, in tokens.
+        concurrency: Typical sequences that all ranks together hold, as a fraction.
+        sequences: Whole typical sequences that all ranks together hold.
+        cost: Cost of the plan.
+        tight: True if the memory settings leave little reserve.
+        setup: The plan as the table of traps reads it.
+        reasons: Why the plan has this place in the order; one sentence each.
+        warnings: What to know before the start; one sentence each.
     """
 
     engine: Engine
@@ -189,19 +260,28 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """GPUs that it takes."""
+        """Number of GPUs in the plan."""
         return self.tp * self.dp
 
     def json(self) -> dict[str, object]:
-        """As JSON's types have it, without the setup, which its own fields say."""
+        """Return the plan as JSON types, without `setup`, which repeats other fields."""
         return {name: value for name, value in asdict(self).items() if name != "setup"}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a precision cannot be served. Bytes are of each GPU with M3 spread best; `lacking` is what is short.
+    """Why a precision cannot be served.
 
-    `kv_tokens`: the longest context that it would hold; 0 where not even the weights fit.
+    Attributes:
+        precision: The precision.
+        reason: The reason, with numbers.
+        tp: Tensor-parallel size of the layout that came nearest.
+        weights: Bytes of weights on each GPU.
+        other: Bytes on each GPU for activations, CUDA graphs and buffers.
+        allowed: Bytes on each GPU that the engine may use.
+        lacking: Bytes of KV cache that are missing on each GPU.
+        kv_tokens: Longest context that the cache would hold, in tokens; 0 if not even the weights fit.
+        trap: Name of the trap that forbids the layout; None if memory is the reason.
     """
 
     precision: Precision
@@ -216,10 +296,11 @@ class Refusal:
 
 
 def plans(fleet: Fleet, wish: Wish, prices: Prices | None = None) -> list[Plan]:
-    """All that hold one sequence as long as the context, best first; empty if nothing does.
+    """Return all plans that hold one sequence as long as the context, best first; empty if there is none.
 
-    Those come first that hold the wanted sequences at a time, then those at ease with memory, then by engine, nodes,
-    precision, and fewest tricks. Of several that differ only in cache and memory settings the best stands.
+    Plans that hold the wanted number of sequences come first. Then come plans with a memory reserve. Then the
+    order is engine, number of nodes, precision, and simplicity: no fp8 cache, fewer copies of the attention,
+    more GPUs. Of plans that differ only in cache and memory settings the result contains the best.
     """
     prices = prices or Prices()
     best: dict[tuple[object, ...], _Candidate] = {}
@@ -232,7 +313,7 @@ def plans(fleet: Fleet, wish: Wish, prices: Prices | None = None) -> list[Plan]:
 
 
 def refusals(fleet: Fleet, wish: Wish) -> list[Refusal]:
-    """Why each precision that has no plan has none, in the order in which they are preferred."""
+    """Return one refusal for each precision without a plan, in the order of preference."""
     found: dict[Precision, _Candidate] = {}
     served: set[Precision] = set()
     for candidate in _candidates(fleet, wish):
@@ -245,7 +326,7 @@ def refusals(fleet: Fleet, wish: Wish) -> list[Refusal]:
 
 
 def smallest(fleet: Fleet, wish: Wish) -> Fleet | None:
-    """The fewest GPUs of this kind that serve the wish, of 1, 2, 4, 8 and 16; None if that is not enough."""
+    """Return the fewest GPUs of this kind that serve the wish: 1, 2, 4, 8 or 16; None if 16 are not enough."""
     for fewest in map(fleet.of, (1, 2, 4, 8, 16)):
         if any(plan.sequences >= wish.concurrency for plan in plans(fewest, wish)):
             return fewest
@@ -253,8 +334,11 @@ def smallest(fleet: Fleet, wish: Wish) -> Fleet | None:
 
 
 def longest_context(fleet: Fleet, wish: Wish) -> int:
-    """Tokens of the longest sequence that any plan for these GPUs holds, whatever context the wish names; 0: none."""
-    # by trying: what a context leaves for the cache depends a little on the context itself
+    """Return the longest context in tokens that any plan for these GPUs holds; 0 if there is no plan.
+
+    The wish's own context and typical length do not matter.
+    """
+    # Binary search, because the memory left for the KV cache depends slightly on the context itself.
     low, high = 0, LONGEST_CONTEXT // BLOCK
     while low < high:
         middle = (low + high + 1) // 2
@@ -267,7 +351,14 @@ def longest_context(fleet: Fleet, wish: Wish) -> int:
 
 @dataclass(frozen=True)
 class _Profile:
-    """How memory is set. Both were measured on four H200."""
+    """Memory settings of an engine. Both profiles were measured on four H200.
+
+    Attributes:
+        tight: True if the settings leave little reserve.
+        utilisation: Share of the memory for the engine.
+        batched: Tokens of one step.
+        sequences: Sequences in one step.
+    """
 
     tight: bool
     utilisation: float
@@ -280,6 +371,8 @@ _PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))
 
 @dataclass(frozen=True)
 class _Candidate:
+    """One combination of engine, precision, layout and memory settings, with its memory estimate."""
+
     fleet: Fleet
     wish: Wish
     engine: Engine
@@ -296,11 +389,12 @@ class _Candidate:
 
     @property
     def outside(self) -> int:
+        """Bytes that have to stay free on each GPU beyond the engine's memory."""
         return outside_bytes(self.split, self.batch, self.wish.context)
 
     @property
     def unasked(self) -> int:
-        """Bytes that are free and that the engine does not ask for."""
+        """Free bytes on each GPU that the engine does not request."""
         free = self.room.total if self.fleet.free_bytes is None else self.fleet.free_bytes
         return min(free, self.room.total) - self.room.allowed
 
@@ -314,7 +408,7 @@ class _Candidate:
 
     @property
     def sequences(self) -> int:
-        """Whole ones: a sequence cannot be spread over two ranks."""
+        """Whole typical sequences that fit; a sequence cannot be spread over two ranks."""
         return self.split.dp * (self.room.tokens // self.wish.sequence)
 
     @property
@@ -323,6 +417,7 @@ class _Candidate:
 
     @property
     def rank(self) -> tuple[int | bool | float, ...]:
+        """Sort key of plans; the smallest is the best."""
         offered = _OFFERED[self.fleet.gpu.architecture]
         precision = offered.index(self.precision) if self.precision in offered else len(offered)
         return (
@@ -338,7 +433,7 @@ class _Candidate:
 
     @property
     def closeness(self) -> tuple[bool, int, int]:
-        """How near it is to being served: by law, then by the cache that it lacks."""
+        """How near the candidate is to a plan: first whether a trap forbids it, then the cache that it lacks."""
         return (not self.barred, self.room.kv - self.room.token * self.wish.context, -self.split.gpus)
 
     def refusal(self) -> Refusal:
@@ -422,7 +517,7 @@ class _Candidate:
         )
 
     def reasons(self) -> Iterator[str]:
-        """Why it stands where it does."""
+        """Yield why the plan has its place in the order."""
         room, wish = self.room, self.wish
         share = (room.tokens - wish.context) / wish.context
         over = "GPU" if self.split.tp == 1 else f"{self.split.tp} GPUs"
@@ -450,7 +545,7 @@ class _Candidate:
             yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay free"
 
     def warnings(self) -> Iterator[str]:
-        """What to know before it is started."""
+        """Yield what the user should know before the start."""
         if self.room.tokens < self.wish.context * (1 + ERROR):
             safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
             yield (
@@ -480,7 +575,7 @@ def _candidates(fleet: Fleet, wish: Wish) -> Iterator[_Candidate]:
 
 
 def _splits(engine: Engine, fleet: Fleet) -> Iterator[tuple[Split, int]]:
-    """Every way over these GPUs or some of them, with the number of nodes that it takes."""
+    """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is Engine.SGLANG:
         if fleet.gpu.vendor is Vendor.NVIDIA and fleet.per_node >= 8:
             yield Split(8, ep=True), 1
@@ -494,7 +589,8 @@ def _splits(engine: Engine, fleet: Fleet) -> Iterator[tuple[Split, int]]:
         if tp <= fleet.per_node:
             yield Split(tp), 1
         for dp in powers[1:]:
-            if tp <= 4 and tp * dp <= fleet.per_node:  # above TP4 ranks of their own hold more than copies do
+            # Above TP4 KV heads are copies, so data-parallel ranks hold more tokens.
+            if tp <= 4 and tp * dp <= fleet.per_node:
                 yield Split(tp, dp, ep=True), 1
         for nodes in powers[1:]:
             if nodes <= fleet.nodes and tp % nodes == 0 and tp // nodes <= fleet.per_node:
@@ -517,7 +613,7 @@ def _candidate(
     setup = _setup(fleet, wish, engine, precision, split, nodes, kv)
     total, outside = fleet.gpu.usable_bytes, outside_bytes(split, batch, wish.context)
     utilisation = profile.utilisation
-    if fleet.free_bytes is not None:  # others hold memory: what the engine may have is free when it starts
+    if fleet.free_bytes is not None:  # other programs hold memory: the engine may only use the free part
         within = math.floor((fleet.free_bytes - outside) / total * 1000) / 1000
         utilisation = max(0.0, min(utilisation, within))
     found = room(
@@ -540,7 +636,10 @@ def _candidate(
 
 
 def _other_engine(engine: Engine, found: Room, outside: int) -> tuple[float, Room]:
-    """The share that the engine's own option takes, and how its memory divides (assumed, from its documentation)."""
+    """Return the share of memory for the engine's own option, and how its memory divides.
+
+    Both follow the engine's documentation; they are assumed, not measured.
+    """
     if engine is Engine.SGLANG:
         kv = int(_SGLANG_SHARE * found.total) - found.weights
         share = _SGLANG_SHARE
@@ -584,7 +683,7 @@ def _setup(
 
 
 def _recipe(candidate: _Candidate) -> str:
-    """The documented command that comes nearest; the plan's own values take the place of its."""
+    """Return the documented recipe that is nearest; the plan's values replace the recipe's."""
     if candidate.engine is Engine.SGLANG:
         return "sglang-8gpu"
     if candidate.engine is Engine.TRTLLM:
@@ -606,7 +705,11 @@ def _versions(engine: Engine, architecture: Architecture) -> str:
 
 
 def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
-    """Tokens a second of one stream where this very plan was measured, for the longest context up to the typical."""
+    """Return the output tokens a second of one stream if this very plan was measured, and the source.
+
+    The measurement is at 131,072 tokens of context if the typical sequence is not longer, otherwise at
+    1,000,000.
+    """
     measured = (
         candidate.engine is Engine.VLLM
         and candidate.fleet.gpu.name == "H200"

@@ -1,4 +1,4 @@
-"""The documented ways to serve MiniMax M3, by name: each command as its document prints it."""
+"""Documented ways to serve MiniMax M3, by name: each command exactly as its document prints it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,28 @@ MXFP4 = "amd/MiniMax-M3-MXFP4"
 NVFP4 = "nvidia/MiniMax-M3-NVFP4"
 
 YARN = '{"text_config":{"rope_scaling":{"rope_type":"yarn","factor":2.0,"original_max_position_embeddings":524288}}}'
-"""vLLM's `--hf-overrides` for more than 512K on AMD, as its recipe page has it."""
+"""Value of vLLM's `--hf-overrides` for more than 512K tokens on AMD, from its recipe page."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One documented way to serve M3.
 
-    `argv` is the whole command as printed, program included; `env` what it is started with; `files` what it reads, by
-    name. `gpus` counts those of all nodes. `verified`: with the overlay's corrections, the newest listing
-    of the engine's options accepts it. `refused`: why it is never planned.
+    Attributes:
+        name: Name on the command line.
+        engine: The engine.
+        checkpoint: Checkpoint on Hugging Face, or a folder.
+        argv: The whole command as printed, with the program.
+        gpus: Number of GPUs on all nodes together.
+        source: The document.
+        vendor: Manufacturer of the GPUs.
+        env: Environment of the command.
+        files: Text of the files that the command reads, by name.
+        image: Container image.
+        verified: True if the newest option listing of the engine accepts the command with the overlay's
+            changes.
+        notes: Remarks for users.
+        refused: Why this recipe is never planned; None if it may be.
     """
 
     name: str
@@ -67,7 +79,7 @@ _TOO_SMALL = (
 
 
 def _vllm(name: str, checkpoint: str, options: str, *tail: str, gpus: int = 8) -> Recipe:
-    """A `vllm serve` of the recipe page on NVIDIA."""
+    """Build a `vllm serve` command of the recipe page for NVIDIA."""
     argv = ("vllm", "serve", checkpoint, *options.split(), *tail)
     image = "vllm/vllm-openai:minimax-m3"
     return Recipe(name, "vllm", checkpoint, argv, gpus, _VLLM_PAGE, image=image, verified=True)
@@ -82,7 +94,7 @@ def _amd(
     env: Mapping[str, str] = MappingProxyType({}),
     notes: str = "",
 ) -> Recipe:
-    """A `vllm serve` of the recipe page on AMD, where the page sets a variable before each of them."""
+    """Build a `vllm serve` command of the recipe page for AMD; the page sets a variable before each."""
     argv = ("vllm", "serve", checkpoint, *options.split(), *tail)
     return Recipe(
         name,
@@ -134,11 +146,11 @@ sparse_attention_config:
 """
 
 SLURM_SCRIPT = "serve.sh"
-"""The name that `slurm_script` has among a recipe's files."""
+"""Name of the file that contains `slurm_script`."""
 
 
 def slurm_script(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """A script that starts an `srun` of TensorRT-LLM with the variables that it reads."""
+    """Return a script that starts TensorRT-LLM's `srun` command with the variables that it reads."""
     return f"{_SCRIPT_HEAD}{command_line(argv, env)}\n"
 
 
@@ -368,10 +380,10 @@ RECIPES: tuple[Recipe, ...] = (
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name.
+    """Return the recipe with this name.
 
     Raises:
-        ValueError: There is none; the sentence names the nearest ones.
+        ValueError: There is no such recipe; the message names the nearest ones.
     """
     for known in RECIPES:
         if known.name == name:

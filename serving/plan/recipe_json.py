@@ -1,4 +1,4 @@
-"""The recipes for the command line: their names, and one of them with its overlay, as plain data or as text."""
+"""Format recipes for the command line: their names, and one recipe with its changes as JSON or as text."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from m3agent.serving.plan.overlay import applied, files_beside, overlay, package
 from m3agent.serving.plan.recipe import RECIPES, recipe
 
 UNVERIFIED = "Not verified: no listing of this engine's options, or of its files' fields, was at hand to check it with."
-"""Of a recipe that is only as its document has it."""
+"""Note for a recipe that nobody checked against the engine's options."""
 
 
 def recipe_list() -> list[str]:
-    """The recipes' names, in their fixed order."""
+    """Return the names of the recipes in their fixed order."""
     return [known.name for known in RECIPES]
 
 
@@ -30,13 +30,22 @@ def recipe_json(
     loopback: bool = True,
     kv_dtype: KvCacheDtype | None = None,
 ) -> dict[str, Any]:
-    """A recipe as JSON's types: the documented command, the overlay for agent work, and the command that results.
+    """Return a recipe as JSON types: the documented command, the changes, and the resulting command.
 
-    `problems` are those of the documented command with the newest version that there is a listing of, `checked_with`;
-    None for an engine without one, or a command that is not the engine's own. `result` is None for a refused recipe.
+    Args:
+        name: Name of the recipe.
+        context: Context window in tokens; None keeps the recipe's.
+        vision: Whether the server must accept images.
+        loopback: False if other machines may reach the server.
+        kv_dtype: Type of the KV cache; None keeps the recipe's.
+
+    Returns:
+        A JSON object. `problems` belongs to the documented command and the newest listing of the engine,
+            which `checked_with` names. Both are None if the engine has no listing or the recipe has no
+            changes. `result` is None for a refused recipe.
 
     Raises:
-        ValueError: There is no such recipe, or `overlay` refuses what is asked of it.
+        ValueError: There is no such recipe, or `overlay` rejects the arguments.
     """
     known = recipe(name)
     changes = overlay(known, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
@@ -78,12 +87,13 @@ def recipe_text(
     loopback: bool = True,
     kv_dtype: KvCacheDtype | None = None,
 ) -> str:
-    """A recipe for people and shells: the documented command as it is, everything else in comments below it.
+    """Format a recipe for people and shells: the documented command, then everything else as comments.
 
-    The comments have its files, the overlay with each reason, and the command that results.
+    The comments contain the recipe's files, each change with its reason, and the resulting command. The
+    arguments are those of `recipe_json`.
 
     Raises:
-        ValueError: As `recipe_json`.
+        ValueError: There is no such recipe, or `overlay` rejects the arguments.
     """
     shown = recipe_json(name, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
     lines = [
@@ -110,7 +120,7 @@ def recipe_text(
 
 
 def changes_text(changes: Sequence[Change]) -> list[str]:
-    """Changes to a recipe, each with its reason, as lines of shell comments."""
+    """Format changes to a recipe, each with its reason, as lines of shell comments."""
     return _changes([_change_json(change) for change in changes])
 
 

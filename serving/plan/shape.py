@@ -1,7 +1,7 @@
-"""M3's shape, and what follows from it: parameters, bytes of weights, bytes of cache, and the rest an engine needs.
+"""Memory model of M3: parameters, bytes of weights, bytes of KV cache, and the rest that an engine needs.
 
-Everything is per GPU and in bytes. Each term says whether it is derived (from the config), read (in vLLM 0.24's source),
-fitted (to the three runs in `MEASURED`), or assumed. docs/serving.md has the whole as a table.
+All values are bytes of one GPU. Each term names its origin: derived (from the config), read (in vLLM 0.24's
+source), fitted (to the three runs of `MEASURED`) or assumed. docs/serving.md has the whole model as a table.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ INDEX_HEADS = 4
 INDEX_HEAD = 128
 ROTARY = 64
 BLOCK = 128
-"""Tokens of a block of the cache, which has to be that of M3's sparse attention."""
+"""Tokens in one block of the KV cache; it must equal the block size of M3's sparse attention."""
 NATIVE_CONTEXT = 524_288
-"""`max_position_embeddings` of the published config, tokens."""
+"""`max_position_embeddings` of the published config, in tokens."""
 LONGEST_CONTEXT = 1_048_576
-"""What the model is sold for, tokens."""
+"""Longest context that M3's publisher advertises, in tokens."""
 
-# the vision tower: 32 layers of width 1280, patches of 2x14x14, a projector, and a merge of 2x2 patches
+# The vision tower has 32 layers of width 1280, patches of 2x14x14, a projector, and a merger of 2x2 patches.
 _VISION_LAYERS, _VISION_WIDTH, _VISION_INNER = 32, 1280, 5120
 
 TOTAL_PARAMETERS = 427_040_140_160
-"""Counted from the config's tensors, and the published figure. "229.9B, 256 experts" is the previous generation."""
+"""Parameters counted from the config's tensors, equal to the published figure.
+
+"229.9B, 256 experts" is the previous generation.
+"""
 WRONG_PARAMETERS = 230e9
-"""The count that circulates for M3 and is that of the generation before it."""
+"""A wrong count that circulates for M3: it is the previous generation's."""
 
 
 class Precision(StrEnum):
-    """Of the weights."""
+    """Precision of the weights."""
 
     BF16 = "bf16"
     MXFP8 = "mxfp8"
@@ -51,21 +54,21 @@ class Precision(StrEnum):
 
 
 class KvDtype(StrEnum):
-    """Of keys and values in the cache; the index keys stay bf16."""
+    """Type of keys and values in the KV cache; the index keys stay bf16."""
 
     BF16 = "bf16"
     FP8 = "fp8"
 
     @property
     def bytes(self) -> int:
-        """Of one number."""
+        """Bytes of one number."""
         return 1 if self is KvDtype.FP8 else 2
 
 
 INDEX_BYTES = 2  # bf16; fp8 works on Blackwell only (vllm#50856)
 
-# Bytes of one weight with its scales: (of the routed experts, of the other linear layers). Derived for the first two:
-# MXFP8 has one byte of scale for 32 weights. Which layers a 4-bit checkpoint leaves alone is assumed: all but experts.
+# Bytes of one weight with its scale: (routed experts, other linear layers). The first two rows are derived: MXFP8 has
+# one byte of scale for 32 weights. The 4-bit rows assume that a checkpoint quantises only the experts.
 _WEIGHT_BYTES = {
     Precision.BF16: (2.0, 2.0),
     Precision.MXFP8: (1 + 1 / 32, 1 + 1 / 32),
@@ -77,14 +80,19 @@ _WEIGHT_BYTES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """How many layers of each kind; all widths are M3's. A layer with sparse attention is one with experts."""
+    """Number of layers of each kind; all widths are M3's.
+
+    Attributes:
+        dense: Layers with dense attention and a dense feed-forward part.
+        sparse: Layers with sparse attention and experts.
+    """
 
     dense: int = 3
     sparse: int = 57
 
     @property
     def layers(self) -> int:
-        """All of them."""
+        """Number of all layers."""
         return self.dense + self.sparse
 
 
@@ -93,9 +101,15 @@ M3 = Shape()
 
 @dataclass(frozen=True)
 class Split:
-    """How a model is spread: attention over `tp` GPUs, `dp` times; the experts over all `tp * dp` of them.
+    """How a model is spread over GPUs.
 
-    `ep`: each GPU has whole experts, else a slice of each; the bytes are the same.
+    Attributes:
+        tp: GPUs that share one copy of the attention.
+        dp: Copies of the attention. The experts are spread over all `tp * dp` GPUs.
+        ep: True if each GPU has whole experts, False if it has a slice of each; the bytes are the same.
+
+    Raises:
+        ValueError: vLLM's model does not support `tp`, or `dp` is less than 1.
     """
 
     tp: int = 1
@@ -108,22 +122,22 @@ class Split:
 
     @property
     def gpus(self) -> int:
-        """All that it takes."""
+        """Number of GPUs."""
         return self.tp * self.dp
 
     @property
     def kv_heads(self) -> int:
-        """KV heads on each GPU; from TP4 on every GPU has one, so above that they are copies. Index heads likewise."""
+        """KV heads on each GPU; index heads likewise. Above TP4 every GPU has one, so heads are copies."""
         return max(1, KV_HEADS // self.tp)
 
 
 def possible_tp(tp: int) -> bool:
-    """Whether vLLM's model takes this tensor-parallel size (heads have to come out even)."""
+    """Return whether vLLM's model accepts this tensor-parallel size; heads must divide evenly."""
     return tp >= 1 and QUERY_HEADS % tp == 0 and (KV_HEADS % tp == 0 or tp % KV_HEADS == 0)
 
 
 def vision_parameters() -> int:
-    """Of the vision tower, its projector and the patch merge."""
+    """Return the number of parameters of the vision tower, its projector and the patch merger."""
     width, inner = _VISION_WIDTH, _VISION_INNER
     layer = 4 * width * width + 4 * width + 2 * width * inner + inner + width + 4 * width
     patches = width * 3 * 2 * 14 * 14 + 2 * width
@@ -141,7 +155,7 @@ def vision_parameters() -> int:
 
 
 def parameters(shape: Shape = M3, *, vision: bool = True) -> int:
-    """Number of parameters; for `M3` with vision it is `TOTAL_PARAMETERS`."""
+    """Return the number of parameters; for `M3` with vision it is `TOTAL_PARAMETERS`."""
     linear = _attention(shape, 1) + _feed_forward(shape, 1) + _experts(shape)
     router = shape.sparse * (HIDDEN * EXPERTS + EXPERTS)
     text = linear + router + 2 * VOCABULARY * HIDDEN + _norms(shape)
@@ -149,11 +163,17 @@ def parameters(shape: Shape = M3, *, vision: bool = True) -> int:
 
 
 def weight_bytes(shape: Shape, precision: Precision, split: Split, *, vision: bool, positions: int) -> int:
-    """What lies on each GPU once the model is loaded: weights, scales, and the table of rotary positions.
+    """Return the bytes on each GPU after loading: weights, scales, and the table of rotary positions.
 
-    Derived, and within 0.2% of what vLLM logged for both models that were loaded. Embeddings and logits' layer are
-    split by vocabulary and never quantised; norms and the router (fp32) are on every GPU. positions: the config's
-    `max_position_embeddings`.
+    The value is derived. It is within 0.2% of vLLM's log for both models that we loaded. Embeddings and the
+    logits layer are split by vocabulary and never quantised. Every GPU has the norms and the router (fp32).
+
+    Args:
+        shape: Layers of the model.
+        precision: Precision of the weights.
+        split: Layout over the GPUs.
+        vision: Whether the vision tower is loaded.
+        positions: `max_position_embeddings` of the config.
     """
     experts, linear = _WEIGHT_BYTES[precision]
     router = shape.sparse * (HIDDEN * EXPERTS + EXPERTS) * 4
@@ -165,35 +185,44 @@ def weight_bytes(shape: Shape, precision: Precision, split: Split, *, vision: bo
 
 
 def kv_bytes_per_token(shape: Shape, tp: int, kv: KvDtype, index_bytes: int = INDEX_BYTES) -> int:
-    """Bytes of cache that one token takes on each GPU. Derived, and what vLLM computes.
+    """Return the bytes of KV cache for one token on each GPU. Derived, and equal to vLLM's own computation.
 
-    Keys and values of all layers, and one index key for each sparse one, which every GPU has whole.
+    All layers have keys and values. Each sparse layer also has one index key, which every GPU stores whole.
     """
     return shape.layers * 2 * Split(tp).kv_heads * HEAD * kv.bytes + shape.sparse * INDEX_HEAD * index_bytes
 
 
-# What an engine needs beside weights and cache, within the memory it is allowed.
+# Memory that an engine needs beside weights and KV cache, within its allowed memory.
 _WORKSPACES = 2 * EXPERTS_A_TOKEN * HIDDEN * 2
-"""Bytes a token: the two workspaces of the MoE kernels, Triton's and Marlin's, bf16, not split (read)."""
+"""Bytes a token for the two workspaces of the MoE kernels, Triton's and Marlin's: bf16, not split (read)."""
 _STREAMS = 5 * HIDDEN * 2
-"""Bytes a token: residual, input, output, shared expert's output and the sum's buffer (read, the number fitted)."""
-_RUNTIME = int(0.44 * GIB)
-"""Workspaces of cuBLAS, loaded kernels (fitted: what is left of the run on one GPU)."""
-_NCCL = int(0.56 * GIB)
-"""Communication buffers, more than one GPU (fitted to TP4; assumed for others)."""
-_GRAPH = MIB
-"""Bytes a layer and captured batch size of CUDA graphs (fitted: four sizes against two)."""
-_ENCODER = 2 * GIB
-"""The vision tower's activations (assumed: nothing was measured with images)."""
+"""Bytes a token for residual, input, output, the shared expert's output and the buffer of the sum.
 
-# What has to be free beyond the memory it is allowed.
+The list is read; the number is fitted.
+"""
+_RUNTIME = int(0.44 * GIB)
+"""Bytes for cuBLAS workspaces and loaded kernels (fitted: the remainder of the run on one GPU)."""
+_NCCL = int(0.56 * GIB)
+"""Bytes for communication buffers with more than one GPU (fitted to TP4; assumed for other sizes)."""
+_GRAPH = MIB
+"""Bytes for CUDA graphs, for each layer and captured batch size (fitted: four sizes against two)."""
+_ENCODER = 2 * GIB
+"""Bytes for the vision tower's activations (assumed: nothing was measured with images)."""
+
+# Memory that has to stay free beyond the engine's allowed memory.
 _CONTEXT = GIB
-"""The driver's context, and what lies unused between allocations (assumed)."""
+"""Bytes for the driver's context and for gaps between allocations (assumed)."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What an engine is prepared for: tokens of one step, sequences at a time, sizes of captured graphs."""
+    """Batch sizes that an engine is prepared for.
+
+    Attributes:
+        tokens: Tokens of one step.
+        sequences: Sequences in one step.
+        graphs: Batch sizes of the captured CUDA graphs.
+    """
 
     tokens: int = 8192
     sequences: int = 8
@@ -201,7 +230,7 @@ class Batch:
 
 
 def other_bytes(shape: Shape, split: Split, batch: Batch, *, vision: bool) -> int:
-    """What an engine takes of its memory beside weights and cache: activations, logits, graphs, buffers.
+    """Return the bytes for activations, logits, graphs and buffers: all but weights and KV cache.
 
     With data parallelism the experts see the tokens of all ranks (assumed).
     """
@@ -213,17 +242,27 @@ def other_bytes(shape: Shape, split: Split, batch: Batch, *, vision: bool) -> in
 
 
 def outside_bytes(split: Split, batch: Batch, context: int) -> int:
-    """What has to stay free beyond the memory an engine is allowed.
+    """Return the bytes that have to stay free beyond the engine's allowed memory.
 
-    The scores by which blocks are chosen (read: fp32 for each index head, token of the step and block of the context)
-    are not there yet when vLLM measures its activations.
+    They include the scores that select attention blocks (read: fp32 for each index head, token of the step
+    and block of the context). The scores do not exist yet when vLLM measures its activations.
     """
     return _CONTEXT + split.kv_heads * batch.tokens * math.ceil(context / BLOCK) * 4
 
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes of one GPU. `allowed` (utilisation times total) is `weights`, `other` and `kv`; `tokens` fit into `kv`."""
+    """Memory of one GPU, in bytes.
+
+    Attributes:
+        total: Memory as a process sees it.
+        allowed: Memory that the engine may use: utilisation times `total`, the sum of `weights`, `other` and
+            `kv`.
+        weights: Weights.
+        other: Activations, CUDA graphs and buffers.
+        kv: KV cache; negative if the rest exceeds `allowed`.
+        token: KV cache of one token.
+    """
 
     total: int
     allowed: int
@@ -234,7 +273,7 @@ class Room:
 
     @property
     def tokens(self) -> int:
-        """Tokens of cache, whole blocks only; 0 where not even the weights fit."""
+        """KV cache capacity in tokens, whole blocks only; 0 if not even the weights fit."""
         return max(0, self.kv // (self.token * BLOCK) * BLOCK)
 
 
@@ -250,7 +289,7 @@ def room(
     vision: bool = False,
     shape: Shape = M3,
 ) -> Room:
-    """How an engine's memory divides. `kv` is negative by as much as is lacking."""
+    """Return how an engine's memory divides. `kv` is negative by the number of missing bytes."""
     allowed = int(total * utilisation)
     weights = weight_bytes(shape, precision, split, vision=vision, positions=positions)
     other = other_bytes(shape, split, batch, vision=vision)
@@ -259,23 +298,25 @@ def room(
 
 
 def _attention(shape: Shape, tp: int) -> int:
-    """Parameters of all attention, on each of `tp` GPUs: queries split, keys and values by head, one index key."""
+    """Return the parameters of all attention layers on each of `tp` GPUs.
+
+    Queries are split evenly; keys and values by head; every GPU has one whole index key.
+    """
     kv_heads = Split(tp).kv_heads
     queries = QUERY_HEADS // tp * HEAD
     main = HIDDEN * (queries + 2 * kv_heads * HEAD) + queries * HIDDEN
-    index = HIDDEN * (
-        kv_heads * INDEX_HEAD + INDEX_HEAD
-    )  # as many index heads as KV heads, split as they are
+    # M3 has as many index heads as KV heads, and they are split in the same way.
+    index = HIDDEN * (kv_heads * INDEX_HEAD + INDEX_HEAD)
     return shape.layers * main + shape.sparse * index
 
 
 def _feed_forward(shape: Shape, tp: int) -> int:
-    """Parameters of dense layers and shared experts, on each of `tp` GPUs."""
+    """Return the parameters of dense layers and shared experts on each of `tp` GPUs."""
     return 3 * HIDDEN * (shape.dense * DENSE_WIDTH + shape.sparse * EXPERT_WIDTH) // tp
 
 
 def _experts(shape: Shape) -> int:
-    """Parameters of all routed experts together."""
+    """Return the parameters of all routed experts together."""
     return shape.sparse * EXPERTS * 3 * HIDDEN * EXPERT_WIDTH
 
 

@@ -1,7 +1,7 @@
-"""What is known to go wrong when M3 is served, as one table. docs/serving.md shows it; a test keeps the two equal.
+"""Table of known failures when M3 is served. docs/serving.md shows the table; a test keeps the two equal.
 
-A row's condition looks at a `Setup`, whoever made it: the planner asks before it offers a plan, a launcher before it
-starts one, and somebody's own command line can be looked at too.
+The condition of a row reads a `Setup`. The planner checks the rows before it offers a plan, a launcher before
+it starts one. They also work for a command line that a user wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from m3agent.serving.plan.shape import BLOCK, NATIVE_CONTEXT, WRONG_PARAMETERS, 
 
 
 class Engine(StrEnum):
-    """The programs that serve M3."""
+    """Programs that serve M3."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -25,7 +25,7 @@ class Engine(StrEnum):
 
 
 class Rope(StrEnum):
-    """How a window beyond the native one is asked for: `--hf-overrides` of which field."""
+    """How to configure a window beyond the native one: the field that `--hf-overrides` sets."""
 
     NATIVE = "native"
     EXTENDED = "text_config.max_position_embeddings"
@@ -34,7 +34,7 @@ class Rope(StrEnum):
 
 
 class Severity(StrEnum):
-    """Whether a plan is refused for it, or carries a warning."""
+    """Whether the trap refuses a plan or adds a warning to it."""
 
     REFUSE = "refuse"
     WARN = "warn"
@@ -42,10 +42,31 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Setup:
-    """A server as it would be started. `version`: the engine's, None where any at or above the floor is meant.
+    """Configuration of a server before its start.
 
-    `kv_dtype` and `index_dtype`: as the engine's options spell them; `attention_backend` and `moe_backend`: None is the
-    engine's own choice; `parser`: of tool calls; `assumed_parameters`: the count that its memory was reckoned from.
+    Attributes:
+        engine: The engine.
+        vendor: Manufacturer of the GPUs.
+        architecture: Architecture of the GPUs.
+        precision: Precision of the weights.
+        context: Context window in tokens.
+        version: Version of the engine; None means any version at or above the minimum.
+        kv_dtype: Type of the KV cache as the engine's option spells it.
+        index_dtype: Type of the index keys as the engine's option spells it.
+        rope: How positions beyond the native ones are configured.
+        block_size: Tokens of one block of the KV cache; None means the engine's default.
+        text_only: True if the server accepts no images.
+        encoder_parallel: True if the vision encoder runs data-parallel.
+        prefix_caching: True if the prefix cache is on.
+        attention_backend: Attention backend; None is the engine's choice.
+        moe_backend: Backend of the experts; None is the engine's choice.
+        parser: Name of the tool call parser.
+        nodes: Number of machines.
+        tp: Tensor-parallel size.
+        dp: Data-parallel size.
+        trust_remote_code: True if the checkpoint's own code runs.
+        assumed_parameters: Number of parameters that the memory estimate uses.
+        env: Environment variables.
     """
 
     engine: Engine
@@ -73,27 +94,36 @@ class Setup:
 
     @property
     def on_vllm(self) -> bool:
-        """Whether it is vLLM, to which most rows belong."""
+        """True if the engine is vLLM; most rows are about vLLM."""
         return self.engine is Engine.VLLM
 
     @property
     def on_amd(self) -> bool:
-        """Whether its GPUs are AMD's."""
+        """True if the GPUs are AMD's."""
         return self.vendor is Vendor.AMD
 
     @property
     def fp8_kv(self) -> bool:
-        """Whether keys and values are kept in one byte."""
+        """True if each number of the keys and values takes one byte."""
         return self.kv_dtype.startswith("fp8")
 
     def between(self, first: str, end: str) -> bool:
-        """Whether its version is known and from `first` on, but before `end`."""
+        """Return whether the version is known and lies in the range from `first` to before `end`."""
         return self.version is not None and Version(first) <= Version(self.version) < Version(end)
 
 
 @dataclass(frozen=True)
 class Trap:
-    """One row: when it holds, what happens then, what to do instead, and who says so."""
+    """One row of the table.
+
+    Attributes:
+        name: Short name.
+        severity: Whether the row refuses a plan or warns.
+        applies: Condition on a setup.
+        effect: What happens.
+        remedy: What to do instead.
+        source: Where the information comes from.
+    """
 
     name: str
     severity: Severity
@@ -341,16 +371,16 @@ TRAPS = (
         "not measured",
     ),
 )
-"""Sorted by nothing but sense: what everybody may meet first."""
+"""All rows. The order has no formal rule: rows that most users may meet come first."""
 
 
 def met(setup: Setup, severity: Severity | None = None) -> list[Trap]:
-    """The rows that apply, of one severity or of both."""
+    """Return the rows that apply to a setup, of one severity or (None) of both."""
     return [trap for trap in TRAPS if severity in (None, trap.severity) and trap.applies(setup)]
 
 
 def table() -> str:
-    """The rows as Markdown, for docs/serving.md."""
+    """Return the rows as a Markdown table for docs/serving.md."""
     lines = ["| trap | | what happens | what to do | source |", "|---|---|---|---|---|"]
     lines += [f"| `{t.name}` | {t.severity} | {t.effect} | {t.remedy} | {t.source} |" for t in TRAPS]
     return "\n".join(lines) + "\n"

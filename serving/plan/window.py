@@ -1,4 +1,4 @@
-"""How a window longer than M3's own positions is asked for."""
+"""Settings for a context window that is longer than M3's own positions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from m3agent.serving.plan.shape import NATIVE_CONTEXT
 
 
 def overrides(vendor: Vendor, context: int) -> dict[str, object]:
-    """What `--hf-overrides` has to say for a window of so many tokens; empty where M3's own positions are enough.
+    """Return the value of `--hf-overrides` for a context window.
 
-    Under `text_config`, since one at the top never reaches the decoder. AMD: YaRN, as vLLM's recipe page has it.
-    NVIDIA: vLLM does not hand YaRN to M3's rotary embedding (0.33, models/minimax_m3/nvidia/model.py), so the positions
-    are just continued; 1,000,200 tokens were served so on four H200.
+    The setting belongs under `text_config`, because a setting at the top level never reaches the decoder. On
+    AMD it is YaRN, as in vLLM's recipe page. On NVIDIA vLLM does not pass YaRN to M3's rotary embedding
+    (0.33, models/minimax_m3/nvidia/model.py), so the positions simply continue. Four H200 served 1,000,200
+    tokens this way.
+
+    Args:
+        vendor: Manufacturer of the GPUs.
+        context: Context window in tokens.
+
+    Returns:
+        The overrides; empty if M3's own positions are enough.
     """
     if context <= NATIVE_CONTEXT:
         return {}
