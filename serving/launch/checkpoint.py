@@ -1,4 +1,4 @@
-"""The checkpoint that is to be served, as far as this machine knows it: what it is, and whether its weights are there."""
+"""Inspect the checkpoint to serve: its shape, and whether this machine has all its weights."""
 
 from __future__ import annotations
 
@@ -35,19 +35,25 @@ _WIDTHS = {
     "num_local_experts": EXPERTS,
 }
 _ARCHITECTURE = "MiniMaxM3"
-_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # as Hugging Face names repositories
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # a repository on Hugging Face
 _PRECISIONS = {"mxfp8": Precision.MXFP8, "mxfp4": Precision.MXFP4, "nvfp4": Precision.NVFP4}
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be served: one sentence that says why and what to do."""
+    """A checkpoint that cannot be served. The message says in one sentence why and what to do."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint. `name` is what the engine gets; `folder` where its files are, None where they are not here yet.
+    """A checkpoint to serve.
 
-    `precision`: None is unknown. `whole`: it has M3's widths, so that its memory can be reckoned.
+    Attributes:
+        name: Folder or name on Hugging Face; the engine gets it.
+        folder: Folder of its files; None if they are not on this machine yet.
+        shape: Its layers.
+        precision: Precision of the weights; None if unknown.
+        positions: `max_position_embeddings` of its config.
+        whole: True if it has M3's widths, so that the memory model applies.
     """
 
     name: str
@@ -59,10 +65,15 @@ class Checkpoint:
 
 
 def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = True) -> Checkpoint:
-    """What a folder, or a name on Hugging Face, holds.
+    """Read the config of a checkpoint and check that its weights are complete.
 
-    weights: False where none are needed, as they will be made up. Raises CheckpointError for a folder that is none of
-    M3's, or is not complete.
+    Args:
+        model: A folder, or a name on Hugging Face.
+        environ: Environment that locates the Hugging Face cache.
+        weights: False if a folder needs no weights because the engine makes up random ones.
+
+    Raises:
+        CheckpointError: There is no such folder, it is not an M3 checkpoint, or it is not complete.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -81,7 +92,7 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
 
 
 def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[str, str]) -> str | None:
-    """Why its weights cannot be fetched onto this disk; None where they can, or are here."""
+    """Return why the weights cannot be downloaded to this disk; None if they can, or are already here."""
     if checkpoint.folder is not None:
         return None
     if environ.get("HF_HUB_OFFLINE", "").strip().casefold() in ("1", "on", "yes", "true"):
@@ -103,7 +114,7 @@ def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where Hugging Face keeps what it fetched (huggingface_hub's HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
+    """Return the folder of Hugging Face's cache (huggingface_hub's HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     if hub := environ.get("HF_HUB_CACHE"):
         return Path(hub)
     if home := environ.get("HF_HOME"):
@@ -112,7 +123,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _cached(name: str, environ: Mapping[str, str]) -> Path | None:
-    """The folder of a whole snapshot that was fetched earlier."""
+    """Return the folder of the newest complete snapshot in the Hugging Face cache, or None."""
     snapshots = cache_folder(environ) / f"models--{name.replace('/', '--')}" / "snapshots"
     found = sorted(snapshots.glob("*/config.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
     return next((file.parent for file in found if _missing_weights(file.parent) is None), None)
@@ -161,7 +172,7 @@ def _by_name(name: str, otherwise: Precision | None = Precision.BF16) -> Precisi
 
 
 def _missing_weights(folder: Path) -> str | None:
-    """What is lacking of a folder's weights, as one sentence; None if nothing is."""
+    """Return what is missing from a folder's weights, in one sentence; None if nothing is."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         files = _json(index).get("weight_map")

@@ -1,4 +1,4 @@
-"""One run of an engine under its keeper: start it, read its log, stop it."""
+"""Run an engine once under its keeper: start it, read its log, stop it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LAST_LOG, LOG
 
 GRACE_SECONDS = 30.0
-"""From SIGTERM to SIGKILL: vLLM ends within a few seconds when it is idle."""
+"""Seconds from SIGTERM to SIGKILL; an idle vLLM stops within a few seconds."""
 ORPHAN_SECONDS = 5.0
-"""The same for what the engine leaves behind when it ends or is killed."""
+"""Seconds from SIGTERM to SIGKILL for processes that the engine leaves behind when it ends or is killed."""
 MOST_LOG_BYTES = 64 * 1024**2
-"""Of the running log; beyond it the log becomes the last one and begins anew."""
+"""Size limit of the running log; beyond it the log is copied to the last log and starts again empty."""
 
 SECRETS = ("M3AGENT_API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN")
-"""Variables that no engine needs and a checkpoint's own code should not see; HF_TOKEN fetches weights."""
+"""Variables that engines do not need and that a checkpoint's own code should not see.
+
+HF_TOKEN is not among them, because it downloads weights.
+"""
 
 
 class Engine:
-    """An engine that was started. Its log goes on in a file, whoever reads it."""
+    """A started engine. Its log goes to a file, whether or not anyone reads it."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, folder: Path) -> None:
         self.log = LogReader(name)
@@ -37,7 +40,17 @@ class Engine:
 
     @classmethod
     async def begin(cls, name: str, start: Start, folder: Path, environ: Mapping[str, str]) -> Engine:
-        """Start the command of the engine of that name in its folder; what it wrote in an earlier run becomes the last log."""
+        """Start the engine's command under a keeper. The log of an earlier run becomes the last log.
+
+        Args:
+            name: Name of the engine: vllm, sglang, trtllm or dynamo.
+            start: The command to start.
+            folder: Folder of the log; the command runs in it.
+            environ: Environment of the command, without `SECRETS`.
+
+        Raises:
+            OSError: The log cannot be written, or the keeper cannot be started.
+        """
         path = folder / LOG
         if path.exists():
             path.replace(folder / LAST_LOG)
@@ -56,15 +69,15 @@ class Engine:
 
     @property
     def exit_code(self) -> int | None:
-        """The engine's, 128 + N after signal N; None: it runs."""
+        """Exit status of the engine, 128 + N after signal N; None while it runs."""
         return self._process.returncode
 
     async def ended(self) -> int:
-        """Its exit code, once nothing of it is left."""
+        """Wait until no process of the engine is left; return its exit status."""
         return await self._process.wait()
 
     def news(self) -> list[Progress]:
-        """What its log says since the last time."""
+        """Return the progress that the log reports since the last call."""
         try:
             with self._path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -81,14 +94,18 @@ class Engine:
         return found
 
     async def stop(self) -> None:
-        """End it with all that it started."""
+        """Stop the engine and all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         await self._process.wait()
         self.news()
 
     def _begin_anew(self) -> None:
-        """The engine has the file open for appending, so it is copied and emptied; a line between the two is lost."""
+        """Copy the log to the last log and empty it.
+
+        The engine keeps the file open for appending, so it cannot be renamed. A line written between the copy
+        and the truncation is lost.
+        """
         with contextlib.suppress(OSError):
             self._last.write_bytes(self._path.read_bytes())
             os.truncate(self._path, 0)

@@ -1,4 +1,4 @@
-"""Says in one sentence why an engine ended: what is wrong, with its numbers, and what to do."""
+"""Explain in one sentence why an engine ended: the cause with its numbers, and what to do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, Kind,
 
 __all__ = ["Asked", "Fault", "Kind", "explain", "read_log"]
 
-_SHOWN = 200  # characters of an engine's own words
-_VALUE = 160  # characters of what a pattern found
+_SHOWN = 200  # most characters of a quoted log line
+_VALUE = 160  # most characters of a value that a pattern found
 _START_BYTES, _END_BYTES = 8 << 20, 8 << 20
 
-# What follows from a fault elsewhere, which is the one to be told.
+# Messages that only follow from another fault; the explanation names that other fault.
 _CONSEQUENCE = re.compile(
     r"Engine core initialization failed|EngineDeadError|EngineCore (?:failed|encountered)|WorkerProc (?:init|failed)"
     r"|^Process \S+:|output_handler failed|Received sigquit|error messages above|kill_process_tree|worker returned error"
@@ -31,8 +31,14 @@ _DIED = re.compile(
 
 @dataclass(frozen=True)
 class Fault:
-    """Why an engine ended. `sentence` is for people; `evidence` the log's own words, empty if there are none; `source`
-    where the rule that found it has it from."""
+    """Why an engine ended.
+
+    Attributes:
+        kind: Kind of the fault.
+        sentence: Explanation for people.
+        evidence: Line of the log that shows it; empty if there is none.
+        source: Where the matching rule comes from.
+    """
 
     kind: Kind
     sentence: str
@@ -41,7 +47,11 @@ class Fault:
 
 
 def read_log(path: Path, engine: str | None = None) -> LogReader:
-    """A log that was written by now; of a very long one the beginning and the end. Raises OSError."""
+    """Read a log from a file; of a log above 16 MiB only the first and the last 8 MiB.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     reader = LogReader(engine)
     with path.open("rb") as file:
         reader.feed(file.read(_START_BYTES))
@@ -52,10 +62,15 @@ def read_log(path: Path, engine: str | None = None) -> LogReader:
 
 
 def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, asked: Asked) -> Fault:
-    """Why an engine ended. `engine` is vllm, sglang, trtllm or dynamo; `log` what was read while it ran, the file, or
-    its text; `exit_code` that of its process, negative or 128 + N after signal N, None where it is not known.
+    """Explain why an engine ended.
 
-    Never raises: where nothing can be made of the log, the sentence says so.
+    The function never raises. If the log tells nothing, the sentence says so.
+
+    Args:
+        engine: Name of the engine: vllm, sglang, trtllm or dynamo.
+        log: The reader that followed the log, the log's file, or its text.
+        exit_code: Exit status of the process, negative or 128 + N after signal N; None if unknown.
+        asked: What the engine was started with.
     """
     if isinstance(log, Path):
         try:
@@ -107,7 +122,7 @@ def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str 
     if row.reckon is not None:
         try:
             values |= row.reckon(values)
-        except (ValueError, OverflowError):  # what looks like a number in the log is none
+        except (ValueError, OverflowError):  # the log's text looks like a number but is not one
             return None
     values = {name: _shown(value, _VALUE) for name, value in values.items()}
     return f"{row.what.format_map(values)}; {row.fix.format_map(values)}."
@@ -122,7 +137,7 @@ def _line_around(text: str, found: re.Match[str]) -> str:
 def _without_words(
     engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
 ) -> Fault | None:
-    """What can be said where the log names no cause."""
+    """Return the fault that the exit status or the end of the log implies; None if neither tells the cause."""
     number, name, log = _signal(exit_code), _name(engine), asked.log
     if exit_code == 127:
         return Fault(
@@ -202,7 +217,10 @@ def _with(exit_code: int | None) -> str:
 
 
 def _signal(exit_code: int | None) -> int | None:
-    """The signal that ended a process, as subprocess (negative) or a shell (128 + N) tells it."""
+    """Return the signal that ended a process; None if none did.
+
+    `subprocess` reports a signal as a negative number, a shell as 128 + N.
+    """
     if exit_code is None:
         return None
     number = -exit_code if exit_code < 0 else exit_code - 128

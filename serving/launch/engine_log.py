@@ -1,8 +1,9 @@
-"""Reads what an engine writes while it starts: how far it is, what it found, and what may explain its end.
+"""Read an engine's log: its progress, the facts it reports, and the lines that may explain its end.
 
-An engine is many processes that write into one file, so lines of several workers mix, bars overwrite themselves with
-carriage returns, and a line may be torn, coloured, megabytes long or no text at all. Whatever comes, the reader keeps a
-bounded amount of it, and progress never goes back. The lines it looks for are named with where they are written.
+An engine is many processes that write into one file. So lines of several workers mix, and progress bars
+overwrite themselves with carriage returns. A line may be torn, coloured, megabytes long or binary. The reader
+keeps a bounded amount of any input, and progress never goes back. Each pattern names the source file that
+writes its line.
 """
 
 from __future__ import annotations
@@ -34,23 +35,31 @@ from m3agent.serving.launch.load_signs import (
 from m3agent.serving.launch.log_line import ANSI, CONTINUES, Line, line_of
 
 MOST_CHARACTERS = 4096
-"""Kept of a line; what tells something stands at its beginning."""
+"""Most characters kept of a line; the useful part stands at its beginning."""
 TAIL_LINES = 400
+"""Number of last lines to keep."""
 ERROR_LINES = 300
-"""Different error lines kept; when there are more, the oldest third and the newest stay."""
+"""Number of different error lines to keep; beyond it the oldest third and the newest ones stay."""
 _FIRST_ERRORS = 100
-_MOST_NAMES = 64  # of bars and details in a phase: an engine has a handful
+_MOST_NAMES = 64  # limit for bars and details in a phase; an engine has a handful
 _MOST_GRAPHS = 1000
-_AFTER_AN_ERROR = 6  # lines that a message may go on for
-_PIECE = 1 << 20  # bytes taken in at a time, so that what a huge piece is cut into is not all there at once
+_AFTER_AN_ERROR = 6  # lines that may continue an error message
+_PIECE = 1 << 20  # bytes to split at a time, which limits the memory for the lines of a huge input
 _ENDS = re.compile(r"[\r\n]")
 
 
 class LogReader:
-    """Takes an engine's output in pieces; `engine` is vllm, sglang, trtllm or dynamo, None if it is not known.
+    """Parse an engine's output piece by piece.
 
-    `facts` is what the engine said of itself, `progress` how far it is. `tail` and `errors` are for whoever wants to
-    know why it ended. Nothing that it is given makes it raise, and it keeps some three million characters at most.
+    No input makes the reader raise. It keeps at most about three million characters.
+
+    Args:
+        engine: Name of the engine: vllm, sglang, trtllm or dynamo; None if unknown.
+
+    Attributes:
+        facts: What the engine reported about itself.
+        progress: How far the engine is.
+        bytes_seen: Number of bytes of input.
     """
 
     def __init__(self, engine: str | None = None) -> None:
@@ -59,10 +68,10 @@ class LogReader:
         self.bytes_seen = 0
         self._ready_when = READY_WHEN.get(engine or "", READY_ELSE)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._line = ""  # as far as it has come, cut to what is kept
+        self._line = ""  # current incomplete line, cut to MOST_CHARACTERS
         self._text_seen = self._garbage_seen = 0
         self._tail: deque[Line] = deque(maxlen=TAIL_LINES)
-        self._errors: dict[str, Line] = {}  # by their text without numbers, in the order in which they came
+        self._errors: dict[str, Line] = {}  # by text without numbers, in order of arrival
         self._after_error = 0
         self._counts: dict[tuple[LoadPhase, str, int], int] = {}
         self._details: set[str] = set()
@@ -73,26 +82,29 @@ class LogReader:
 
     @property
     def ready(self) -> bool:
-        """Whether the engine has said that it answers."""
+        """True once the engine reported that it answers requests."""
         return self.progress.phase is LoadPhase.READY
 
     @property
     def garbled(self) -> bool:
-        """Whether what came is no text for the most part."""
+        """True if more than a quarter of the input is not text."""
         return self._garbage_seen > self._text_seen / 4
 
     @property
     def tail(self) -> Sequence[Line]:
-        """The last lines, bars left out, and those from before it was ready."""
+        """Last lines without progress bars. Once the engine is ready, lines from before are dropped."""
         return [*self._tail, *([line_of(self._line)] if self._line.strip() else [])]
 
     @property
     def errors(self) -> Sequence[Line]:
-        """Different lines that look like errors, oldest first; without those from before it was ready."""
+        """Different lines that look like errors, oldest first.
+
+        Once the engine is ready, lines from before are dropped.
+        """
         return list(self._errors.values())
 
     def feed(self, data: bytes) -> list[Progress]:
-        """Take some bytes; what has changed since the last time, in order."""
+        """Parse some bytes; return the changes of progress since the last call, in order."""
         news: list[Progress] = []
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
@@ -106,7 +118,7 @@ class LogReader:
                 self._take(self._line, news)
                 self._line = ""
             self._keep(rest)
-        self._bars(self._line, news)  # a bar that is whole counts before the next one overwrites it
+        self._bars(self._line, news)  # count a complete bar before the next one overwrites it
         return news
 
     def _keep(self, text: str) -> None:
@@ -116,7 +128,7 @@ class LogReader:
         if not text.strip():
             return
         if self._bars(text, news):
-            text = BAR.sub("", ANSI.sub("", text))  # another process may have gone on in the same line
+            text = BAR.sub("", ANSI.sub("", text))  # another process may continue on the same line
         line = line_of(text)
         if not line.message.strip() or ANY_BAR.search(line.message):
             return
@@ -137,7 +149,7 @@ class LogReader:
     def _look(self, message: str, news: list[Progress]) -> None:
         if self._ready_when.match(message):
             self._advance(LoadPhase.READY, 0, 0, "", news)
-            self._errors.clear()  # none of it did any harm
+            self._errors.clear()  # these errors did not stop the engine
             self._tail.clear()
             return
         self._advance(LoadPhase.STARTING, 0, 0, "", news)
@@ -166,13 +178,13 @@ class LogReader:
         elif (found := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
             self._graphs_ahead, _MOST_GRAPHS
         ):
-            self._graphs_done.add(found[1])  # each rank says it, and so does the run before the last
+            self._graphs_done.add(found[1])  # each rank prints the line, and an earlier run prints it too
             self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead, "", news)
         if self._graph_gib:
             self.facts.graph_gib = round(sum(self._graph_gib.values()), 2)
 
     def _bars(self, text: str, news: list[Progress]) -> bool:
-        """Count the bars of a line; whether there were any."""
+        """Count the progress bars of a line; return whether there were any."""
         if "%" not in text:
             return False
         found = False
@@ -202,7 +214,7 @@ class LogReader:
         if phase == now.phase:
             done, total = max(done, now.done), max(total, now.total)
             if detail in self._details or not detail or len(self._details) >= _MOST_NAMES:
-                detail = now.detail  # other workers say the same
+                detail = now.detail  # other workers print the same detail
         else:
             self._details.clear()
         self._details.add(detail)

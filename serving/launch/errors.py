@@ -1,5 +1,8 @@
-"""What keeps an engine from being started at all."""
+"""Errors that prevent the start of an engine."""
 
 
 class LaunchError(Exception):
-    """This machine lacks what a way of starting engines needs: one sentence that says what and how to get it."""
+    """This machine lacks something that a way to start engines needs.
+
+    The message says in one sentence what is missing and how to get it.
+    """

@@ -1,7 +1,8 @@
-"""Why engines end, as one table: what their logs say, the kind of fault that it is, and the sentence for people.
+"""Table of reasons why engines end: a log pattern, the kind of fault, and the sentence for people.
 
-Rows stand from the most specific to the vaguest, causes before what follows from them: the first that matches is taken.
-`source` says where the text comes from: a file of the program that writes it, or an issue in which somebody shows it.
+Rows are ordered from specific to vague, and causes stand before their consequences. The first row that
+matches counts. `source` names the origin of the text: a source file of the program that writes it, or an
+issue that shows it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from m3agent.serving.launch.load_signs import LoadPhase
 
 
 class Kind(StrEnum):
-    """Kinds of faults, by what mends them."""
+    """Kinds of faults, by their remedy."""
 
     PORT = "port"
     ADDRESS = "address"
@@ -62,8 +63,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked of the engine: its `port`, the `model`'s name or folder, the window in tokens (None: the model's),
-    how many `gpus` it got, and where its `log` is."""
+    """What the engine was started with.
+
+    Attributes:
+        port: Port of the server.
+        model: Name or folder of the checkpoint.
+        context: Context window in tokens; None means the model's own.
+        gpus: Number of GPUs.
+        log: File of the log.
+    """
 
     port: int
     model: str
@@ -77,9 +85,17 @@ Values = dict[str, str]
 
 @dataclass(frozen=True)
 class Row:
-    """One way to fail. `what` and `fix` are templates over the pattern's groups, what was asked, and what `reckon` adds.
+    """One way to fail.
 
-    `phases`: the row counts only if the engine was there; None is any.
+    Attributes:
+        kind: Kind of the fault.
+        pattern: Pattern of the log.
+        what: Template of what happened. It may use the pattern's groups, the values of `Asked`, and the
+            results of `reckon`.
+        fix: Template of what to do, with the same values.
+        source: Where the text comes from.
+        phases: Phases of the engine in which the row counts; None means any.
+        reckon: Function that computes further values.
     """
 
     kind: Kind
@@ -94,7 +110,7 @@ class Row:
 _BEFORE_READY = frozenset(LoadPhase) - {LoadPhase.READY}
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "dynamo": "Dynamo"}
 SMALLEST_STEP = 128
-"""A window that is proposed is whole blocks of M3's cache."""
+"""A proposed context window is a multiple of this block size of M3's cache, in tokens."""
 
 
 def _re(pattern: str) -> re.Pattern[str]:
@@ -102,14 +118,14 @@ def _re(pattern: str) -> re.Pattern[str]:
 
 
 def _nearest(values: Values) -> Values:
-    """The names nearest to what was given, of all that there are, which the engine prints."""
+    """Return the allowed values nearest to the given one; the engine prints all of them."""
     listed = re.findall(r"[\w.:/+-]+", values["choices"])
     near = difflib.get_close_matches(values["given"].lower(), listed, n=3, cutoff=0.5) or listed[:6]
     return {"nearest": f"take one of {', '.join(near)}" if near else "look at the engine's --help"}
 
 
 def _parser(values: Values) -> Values:
-    """M3's parser by the name that it has there; without one the engine is older than the model."""
+    """Return the engine's name of M3's parser. If there is none, the engine is older than the model."""
     listed = re.findall(r"[\w.-]+", values["choices"])
     ours = [name for name in listed if name.lower().replace("-", "_") == "minimax_m3"]
     return {
@@ -128,7 +144,11 @@ def _tokens(values: Values) -> Values:
 
 
 def _without_estimate(values: Values) -> Values:
-    """The cache grows evenly with the window but for what a sequence always has, so this is a little too low."""
+    """Estimate the largest context window that fits.
+
+    The KV cache grows in proportion to the window, apart from a fixed part of each sequence. So the estimate
+    is slightly too low.
+    """
     largest = int(int(values["asked"]) * float(values["there"]) / max(float(values["needed"]), 1e-9))
     return _tokens(values | {"largest": str(largest)})
 
@@ -179,7 +199,7 @@ TOO_OLD: Mapping[str, str] = {
     "trtllm": "take TensorRT-LLM 1.3.0rc20 or later",
     "dynamo": "take a Dynamo whose engine has M3, from 1.5.0 on",
 }
-"""First versions that are known to have M3."""
+"""What to install if the engine is too old: the first versions known to support M3."""
 
 _PLAN = "m3agent plan says what fits"
 _SHM = "/dev/shm"  # noqa: S108  # named, not written to
@@ -187,7 +207,7 @@ _VLLM_ARGS = "vLLM 0.24, config/model.py"
 _HUB = "huggingface_hub 2.4, utils/_http.py"
 
 _AT_THE_START: tuple[Row, ...] = (
-    # --- the command line, which is read first of all
+    # --- the command line, which the engine reads first
     Row(
         Kind.PARSER,
         _re(
@@ -273,7 +293,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "install it there, or activate the environment that has it",
         "Python; sh",
     ),
-    # --- the checkpoint's place
+    # --- the checkpoint's location
     Row(
         Kind.GATED,
         _re(
@@ -453,7 +473,7 @@ _AT_THE_START: tuple[Row, ...] = (
 )
 
 _ANY_TIME: tuple[Row, ...] = (
-    # --- the address, which uvicorn takes only after it has said that all is well
+    # --- the address, which uvicorn binds only after it reported a successful start
     Row(
         Kind.PORT,
         _re(
@@ -533,7 +553,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "make room where the model is downloaded to (HF_HOME; M3 has 444 GB in MXFP8, 854 GB in BF16) and in /tmp",
         "Linux, ENOSPC and EDQUOT",
     ),
-    # --- memory and the window
+    # --- memory and the context window
     Row(
         Kind.POSITIONS,
         _re(
@@ -757,7 +777,8 @@ _ANY_TIME: tuple[Row, ...] = (
     ),
 )
 
-# Other messages look like these, so they come last; and what requests do wrong when it serves looks like them too.
+# These patterns also match other messages, so they come last. Faulty requests cause such messages too, so these rows
+# only count before the engine is ready.
 _LAST_AT_THE_START: tuple[Row, ...] = (
     Row(
         Kind.MODULE,

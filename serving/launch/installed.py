@@ -1,4 +1,7 @@
-"""Which version of an engine a command would start, found out without importing it, which takes a quarter of a minute."""
+"""Find the version of an engine that a command would start.
+
+The module does not import the engine, because the import takes a quarter of a minute.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,22 @@ from pathlib import Path
 from m3agent.serving.plan.command import Command
 
 DISTRIBUTIONS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "dynamo": "ai-dynamo"}
-"""Names of the packages that bring the engines."""
+"""Python packages that contain the engines."""
 
 _ASK = "import importlib.metadata as m; print(m.version({name!r}))"
 _SECONDS = 20
 
 
 def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str | None:
-    """The version that the command's Python has; None where that cannot be told, as of a container or a wrapper.
+    """Return the version of the engine that the command's Python has.
 
-    path: the PATH that the program is looked for in.
+    Args:
+        engine: Name of the engine.
+        argv: The command.
+        path: PATH to search for the program.
+
+    Returns:
+        The version, or None if it cannot be found, for example for a container or a wrapper.
     """
     python = _python(argv, path)
     name = DISTRIBUTIONS.get(engine)
@@ -40,7 +49,7 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
 
 
 def _python(argv: Sequence[str], path: str | None) -> list[str] | None:
-    """The interpreter of `python -m ...`, or that of a console script by its first line."""
+    """Return the interpreter of `python -m ...`, or the interpreter that a console script's first line names."""
     program = Command.of(argv).program
     full = shutil.which(program[0], path=path) if program else None
     if full is None:

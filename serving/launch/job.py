@@ -1,4 +1,4 @@
-"""What is to be started, and how: an engine's command with what it needs, and the command that this comes down to."""
+"""What to start and how: an engine's command with its needs, and the final command that runs it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Job:
-    """An engine to be started: `argv` and what it needs.
+    """An engine to start.
 
-    `files` are written beside it, mode 0600; `env` comes on top of the caller's. `gpus` counts those of all nodes;
-    `image` is the recipe's container image, `model` the checkpoint's name or folder.
+    Attributes:
+        engine: Name of the engine.
+        argv: Its command.
+        env: Variables that are added to the caller's environment.
+        files: Text of files to write beside the command with mode 0600, by name.
+        host: Address on which the server listens.
+        port: Port on which the server listens.
+        gpus: Number of GPUs on all nodes together.
+        nodes: Number of machines.
+        image: Container image of the recipe.
+        model: Name or folder of the checkpoint.
     """
 
     engine: str
@@ -31,8 +40,12 @@ class Job:
 class Start:
     """A command that stays in the foreground until the engine ends.
 
-    `env` comes on top of the caller's. `cleanup` runs after it however it ended; None: nothing can be left. `url_file`
-    gets the server's address where it is not known beforehand (Slurm chooses the node).
+    Attributes:
+        argv: The command.
+        env: Variables that are added to the caller's environment.
+        cleanup: Command to run afterwards, however the first one ended; None if nothing can be left behind.
+        url_file: File that receives the server's address if it is not known beforehand (Slurm chooses the
+            node).
     """
 
     argv: tuple[str, ...]

@@ -1,12 +1,17 @@
-"""Keeps one command: starts it, and sees to it that nothing of what it started outlives it.
+"""Run one command and make sure that no process that it started outlives it.
 
-Runs as a process of its own between a launcher and an engine, from this file's source, with the standard library only.
-An engine is many processes; if its first is killed, others may go on holding the GPUs' memory, so that a restart finds
-none. Linux hands orphans to the nearest ancestor that asks for them (PR_SET_CHILD_SUBREAPER), so the keeper finds every
-one of them, also those that left the process group, and ends them. It ends the command itself when it is told to
-(SIGTERM), when its standard input closes, which is how a launcher that was killed says so, and the command is told when
-the keeper is killed (PR_SET_PDEATHSIG). Exit code: the command's, 128 + N after signal N, 127 where it cannot be started.
-The same holds for what is no engine: an agent that a benchmark measures.
+The keeper is a separate process between a launcher and an engine. It runs from this source file with the
+standard library only.
+
+An engine consists of many processes. If the first is killed, others may keep the GPUs' memory, and a restart
+finds none free. Linux hands orphans to the nearest ancestor that requests them (PR_SET_CHILD_SUBREAPER). So
+the keeper finds and ends all of them, even those that left the process group.
+
+The keeper ends the command on SIGTERM, or when its own stdin closes. The latter happens when the launcher is
+killed. If the keeper itself is killed, the command gets a signal (PR_SET_PDEATHSIG).
+
+The exit status is the command's: 128 + N after signal N, and 127 if it cannot be started. The keeper also
+runs other commands than engines, such as an agent that a benchmark measures.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ CANNOT_START = 127
 
 
 def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # not Linux: there are no GPUs of ours either
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: no supported GPUs there either
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -38,15 +43,17 @@ def _in_child() -> None:
 
 
 def descendants(of: int) -> list[int]:
-    """All processes below one, zombies left out; empty where /proc does not tell."""
+    """Return the ids of all processes below a process, without zombies; empty if /proc cannot be read."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 stat = (process / "stat").read_bytes()
-                state, parent = stat.rpartition(b")")[2].split()[:2]  # a name may hold anything
+                state, parent = stat.rpartition(b")")[2].split()[
+                    :2
+                ]  # the name before it may contain any character
             except (OSError, ValueError):
-                continue  # it ended meanwhile
+                continue  # the process ended meanwhile
             if state != b"Z":
                 children.setdefault(int(parent), []).append(int(process.name))
     found, new = [], [of]
@@ -57,22 +64,25 @@ def descendants(of: int) -> list[int]:
 
 
 def _tell(child: subprocess.Popen[bytes], like_ctrl_c: bool) -> None:
-    """Ask the command to end."""
+    """Ask the command to end: SIGTERM to the command, or SIGINT to its process group."""
     if not like_ctrl_c:
         child.terminate()
-    elif child.poll() is None:  # it leads its group, so the group is there as long as it is not buried
+    elif child.poll() is None:  # the command leads its group, so the group exists until the command is reaped
         os.killpg(child.pid, signal.SIGINT)
 
 
 def _reap(but: int) -> None:
-    """Bury those that were handed to us; never the command itself, for whose exit code `subprocess` waits."""
+    """Reap orphans that the keeper inherited.
+
+    Never reap the command itself, because `subprocess` waits for its exit status.
+    """
     with contextlib.suppress(ChildProcessError):
         while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid != but:
             os.waitpid(dead.si_pid, 0)
 
 
 def _end_rest(but: int, patience: float) -> None:
-    """End all that is left below us, politely and then not."""
+    """End all remaining descendants: SIGTERM for `patience` seconds, then SIGKILL."""
     begun = time.monotonic()
     while rest := descendants(os.getpid()):
         number = signal.SIGTERM if time.monotonic() - begun < patience else signal.SIGKILL
@@ -94,11 +104,17 @@ def keep(
     errors: str | None = None,
     like_ctrl_c: bool = False,
 ) -> int:
-    """Run the command to its end or until told; its exit code.
+    """Run the command until it ends or the keeper is asked to stop; return its exit status.
 
-    `log`: the file for what it says; `errors`: another one for its standard error. `grace`: seconds from SIGTERM to
-    SIGKILL for the command, `patience` for what is left after it. `like_ctrl_c`: not SIGTERM for the command alone but
-    SIGINT for its process group. `launcher`: the descriptor that closes with the launcher.
+    Args:
+        argv: The command.
+        log: File for the command's output; output is appended.
+        grace: Seconds from SIGTERM to SIGKILL for the command.
+        patience: Seconds from SIGTERM to SIGKILL for remaining descendants.
+        cleanup: Command to run at the end, for at most `CLEANUP_SECONDS`.
+        launcher: File descriptor that closes when the launcher ends.
+        errors: File for the command's stderr; None is `log`.
+        like_ctrl_c: Send SIGINT to the command's process group instead of SIGTERM to the command alone.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wakeup, woken = os.pipe()
@@ -110,7 +126,7 @@ def keep(
     signal.signal(signal.SIGCHLD, lambda *_: None)
     with Path(log).open("ab", buffering=0) as file, Path(errors or log).open("ab", buffering=0) as second:
         try:
-            # one thread, so that running Python between fork and exec is safe
+            # The keeper has one thread, so it is safe to run Python between fork and exec.
             child = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,

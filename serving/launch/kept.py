@@ -1,4 +1,4 @@
-"""Starts a command under a keeper, so that nothing of it outlives whoever started it."""
+"""Start a command under a keeper, so that no process of the command outlives the caller."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ async def start_kept(
     cwd: Path,
     hold: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """Start it; the process that is returned is the keeper: it ends with the command's exit code when nothing of the
-    command is left, and ends the command when it is told to (SIGTERM) or we are gone. See `keeper.keep`.
+    """Start a command under a keeper; see `keeper.keep` for its arguments.
 
-    hold: descriptors that stay open as long as anything of the command may be left.
+    Args:
+        hold: File descriptors that stay open as long as any process of the command may be left.
+
+    Returns:
+        The keeper's process. It ends with the command's exit status when no process of the command is left.
+            It ends the command on SIGTERM, or when this process is gone.
     """
     keep = {
         "argv": list(argv),
@@ -41,11 +45,11 @@ async def start_kept(
     return await asyncio.create_subprocess_exec(
         sys.executable,
         *("-I", "-S", keeper.__file__, json.dumps(keep)),
-        stdin=asyncio.subprocess.PIPE,  # closes with us
+        stdin=asyncio.subprocess.PIPE,  # closes when this process ends
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
         env=dict(env),
         cwd=cwd,
         pass_fds=tuple(hold),
-        start_new_session=True,  # Ctrl-C is for us, who then ask it to end
+        start_new_session=True,  # Ctrl-C reaches only this process, which then stops the keeper
     )

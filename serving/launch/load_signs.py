@@ -1,6 +1,6 @@
-"""What an engine's log says of how far it is: the bars, and the lines that begin a phase or tell a fact.
+"""Patterns of an engine's log that show its progress: bars, and lines that start a phase or report a fact.
 
-Each is named with where the engine writes it.
+Each pattern names the source file that writes the line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MOST_BACKENDS = 8
 
 
 class LoadPhase(IntEnum):
-    """What an engine does until it answers, in this order. Some are left out by some engines."""
+    """Phases of an engine until it answers, in this order. Some engines skip some phases."""
 
     STARTING = 0
     DOWNLOADING = 1
@@ -26,7 +26,7 @@ class LoadPhase(IntEnum):
 
     @property
     def words(self) -> str:
-        """As people read it."""
+        """Name of the phase for people."""
         return _WORDS[self]
 
 
@@ -43,9 +43,16 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an engine is. `done` of `total` parts (files, shards, graphs); `total` 0: it does not say how many.
+    """How far an engine is.
 
-    Within a phase `done` and `total` never fall; `total` grows when the engine turns to a further part of the phase.
+    Within a phase `done` and `total` never fall. `total` grows when the engine starts a further part of the
+    phase.
+
+    Attributes:
+        phase: The phase.
+        done: Finished parts (files, shards, graphs).
+        total: Number of parts; 0 if the engine does not report it.
+        detail: What the engine works on.
     """
 
     phase: LoadPhase
@@ -56,32 +63,32 @@ class Progress:
 
 @dataclass
 class Facts:
-    """What an engine said about itself; None where it has not. GiB are of one GPU."""
+    """What an engine reported about itself; None if it did not. GiB are of one GPU."""
 
     version: str | None = None
     kv_tokens: int | None = None
-    """Tokens that the cache holds, as one rank has it."""
+    """KV cache capacity of one rank, in tokens."""
     max_concurrency: float | None = None
-    """Sequences of the whole window that fit at a time."""
+    """Number of sequences as long as the window that fit at the same time."""
     weights_gib: float | None = None
     load_seconds: float | None = None
     cache_gib: float | None = None
     graph_gib: float | None = None
     backends: list[str] = field(default_factory=list[str])
-    """What it chose for attention and experts, in its words."""
+    """Backends that the engine chose for attention and experts, in its own words."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of tqdm that counts, by what stands before it."""
+    """A progress bar (tqdm) that counts, identified by the words before it."""
 
     phase: LoadPhase
     name: str
     detail: str
 
 
-# vLLM's own format of bars ("12% Completed | 5/40 [", model_loader/weight_utils.py) and tqdm's, whole ones only: up to the
-# bracket behind the times, which ends them, so that half a bar counts for nothing.
+# vLLM's own format of bars ("12% Completed | 5/40 [", model_loader/weight_utils.py) and tqdm's format. The pattern
+# includes the bracket after the times, which ends a bar, so an incomplete bar does not match.
 BAR = re.compile(
     r"(?P<what>Fetching \d{1,6} files|Loading (?:[\w-]+ )?(?:checkpoint )?(?:shards|weights)(?: in parallel)?"
     r"|Loading safetensors using [\w ]{1,60}?|Multi-thread loading (?:pt checkpoint )?shards"
@@ -92,11 +99,14 @@ BAR = re.compile(
 )
 
 ANY_BAR = re.compile(r"\d%(?: Completed )?\|.{0,600}\[[^\[\]]{0,80}\]$")
-"""Also those that are not counted: they would fill what is kept."""
+"""Matches every bar, also bars that are not counted.
+
+The reader drops such lines, because they would fill its memory.
+"""
 
 
 def bar_of(what: str) -> Bar:
-    """Which bar it is that has these words before it; `what` of `BAR`."""
+    """Return the bar that has these words before it; `what` is the group of `BAR`."""
     if what.startswith("Fetching"):
         return Bar(LoadPhase.DOWNLOADING, "files", "files")
     if what.startswith("Capturing"):
@@ -113,7 +123,14 @@ Take = Callable[[Facts, re.Match[str]], None]
 
 @dataclass(frozen=True)
 class Sign:
-    """A line that says that a phase has begun, or a fact."""
+    """A line that starts a phase or reports a fact.
+
+    Attributes:
+        pattern: Pattern of the message.
+        phase: Phase that the line starts; None if it only reports a fact.
+        detail: Detail of the progress.
+        take: Function that stores the fact.
+    """
 
     pattern: re.Pattern[str]
     phase: LoadPhase | None = None
@@ -237,7 +254,7 @@ SIGNS = (
     Sign(re.compile(r"^Warming up (.{1,60}?)(?: kernels| attention)?\.$"), _COMPILE, "warming up kernels"),
     # SGLang: model_executor/model_runner_components/cuda_graph_setup.py; before 0.5.5 model_runner.py
     Sign(re.compile(r"^Capture (?:[\w -]{1,40} )?(?:cuda|CUDA) graph begin\b"), _GRAPHS),
-    # What engines chose. vLLM: platforms/cuda.py, models/minimax_m3; SGLang: arg_groups
+    # Chosen backends. vLLM: platforms/cuda.py, models/minimax_m3; SGLang: arg_groups
     Sign(re.compile(r"^(MiniMax M3 [\w ]{1,40}:? selected .{1,200})"), take=_backend),
     Sign(re.compile(r"^Using (\w{1,60} attention backend|[\w ]{1,60} MoE backend) out of"), take=_backend),
     Sign(
@@ -247,7 +264,7 @@ SIGNS = (
         take=_backend,
     ),
 )
-# vLLM: gpu_model_runner.py says before it captures how many graphs there will be
+# vLLM: gpu_model_runner.py reports the number of graphs before it captures them
 GRAPHS_AHEAD = re.compile(r"^Profiling CUDA graph memory: ((?:\w{1,20}=\d{1,6} \(largest=\d{1,9}\)(?:, )?)+)")
 GRAPHS_TOOK = re.compile(r"^Graph capturing finished in \d{1,6} secs, took (\d{1,6}(?:\.\d{1,4})?) GiB")
 SGLANG_TOOK = re.compile(r"^Capture ([\w -]{1,40}) end\..{0,1000}?mem usage=(\d{1,6}(?:\.\d{1,4})?) GB")
@@ -257,10 +274,11 @@ TRT_GRAPHS = re.compile(r"^Creating CUDA graph instances for (\d{1,6}) batch siz
 TRT_GRAPH = re.compile(r"^Run generation-only CUDA graph warmup (?:\(\w{1,20}\) )?for (batch size=.{1,80})$")
 
 READY_WHEN = {
-    # uvicorn answers before SGLang has warmed up (entrypoints/http_server.py)
+    # uvicorn reports its start before SGLang has warmed up (entrypoints/http_server.py).
     "sglang": re.compile(r"^The server is fired up and ready to roll!"),
-    # Dynamo's frontend is up before there is a worker, so what workers say (dynamo/vllm/main.py, dynamo/sglang/register.py)
+    # Dynamo's frontend starts before its workers, so the workers' lines count (dynamo/vllm/main.py,
+    # dynamo/sglang/register.py).
     "dynamo": re.compile(r"^worker for .{1,200} has been initialized|^Successfully registered LLM"),
 }
 READY_ELSE = re.compile(r"^Application startup complete|^The server is fired up and ready to roll!")
-"""uvicorn's, which vLLM and trtllm-serve leave it at, or any other."""
+"""Ready line of vLLM and trtllm-serve, which is uvicorn's own; also used if the engine is unknown."""

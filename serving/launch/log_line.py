@@ -1,4 +1,4 @@
-"""One line of an engine's log, taken apart: the message, without colours and what stands before it."""
+"""Parse one line of an engine's log: drop colours and the prefix before the message."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-# What stands before a message: a time of docker or Slurm or Dynamo; vLLM's name of the process (utils/system_utils.py)
-# and torch's of the rank; the level with time and place (vLLM: logger.py; SGLang: utils/common.py, configure_logger;
-# TensorRT-LLM: logger.py).
+# Prefixes of a message: a timestamp of docker, Slurm or Dynamo; vLLM's process name (utils/system_utils.py); torch's
+# rank; the level with time and location (vLLM: logger.py; SGLang: utils/common.py, configure_logger; TensorRT-LLM:
+# logger.py).
 _PREFIX = re.compile(
     r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)\s+)?"
     r"(?:\((?:[A-Za-z]\w*)(?: \w+=\d+)*? pid=\d+(?:, ip=[\d.]+)?\)\s?)*"
@@ -23,7 +23,7 @@ _PREFIX = re.compile(
     r"|\[(?P<glog>[IWEF])\d{4} [\d:.]+ [\w.]+:\d+\] ?"
     r"|(?P<dynamo>TRACE|DEBUG|INFO|WARN|ERROR) [\w.:]+: "
     r")?"
-    r"(?:(?P<uvicorn>INFO|WARNING|ERROR|CRITICAL): {2,})?"  # SGLang has its own time before it
+    r"(?:(?P<uvicorn>INFO|WARNING|ERROR|CRITICAL): {2,})?"  # SGLang puts its own timestamp before it
 )
 _HARMLESS = frozenset({"TRACE", "DEBUG", "INFO", "WARN", "WARNING", "I", "W", "D", "V"})
 _ERROR_LEVELS = frozenset({"ERROR", "CRITICAL", "E", "F"})
@@ -36,12 +36,18 @@ _ERROR_SIGNS = re.compile(
     r"|[Ss]egmentation fault|[Ss]egfault|Bus error|out of memory|NCCL WARN|core dumped|hit an exception",
 )
 CONTINUES = re.compile(r"(?!Traceback|During handling|The above exception)\w|\s{1,4}(?!File )\w")
-"""Messages go on in lines of their own (huggingface_hub, pydantic), flush or indented."""
+"""Lines that continue a message (huggingface_hub, pydantic write such), flush or indented."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line without colours and without what stands before its message; `harmless`: below an error by its level."""
+    """A line without colours and prefix.
+
+    Attributes:
+        message: The message.
+        harmless: True if the line's level is below error.
+        error: True if the line looks like an error.
+    """
 
     message: str
     harmless: bool
@@ -49,7 +55,7 @@ class Line:
 
 
 def line_of(text: str) -> Line:
-    """Take a line of a log apart."""
+    """Parse a line of a log."""
     text = _CONTROLS.sub("", ANSI.sub("", text)).rstrip()
     found = _PREFIX.match(text)
     assert found is not None, "all of the pattern may be missing"

@@ -1,7 +1,8 @@
-"""One engine over several nodes: what is started on each of them, where nobody (as Slurm does) starts it for us.
+"""Commands that run one engine on several nodes, if no scheduler such as Slurm starts it.
 
-vLLM from 0.24 on and SGLang find each other over one address of the first node, which alone answers HTTP. vLLM can also
-be spread by a Ray cluster. Dynamo has files of its own for several nodes, TensorRT-LLM is started by Slurm.
+vLLM from 0.24 on and SGLang connect their nodes through one address of the first node, and only that node
+answers HTTP. vLLM can also use a Ray cluster. Dynamo has its own files for several nodes, and Slurm starts
+TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -17,22 +18,28 @@ from m3agent.serving.launch.job import Job
 from m3agent.serving.plan.command import Command, Option
 
 MASTER_PORT = 29501
-"""Where the nodes meet if nothing else is said; vLLM's own default (vLLM 0.24, config/parallel.py)."""
+"""Default port where the nodes connect; also vLLM's own default (vLLM 0.24, config/parallel.py)."""
 
 RAY_PORT = 6379
-"""Ray's own default for the head of a cluster."""
+"""Ray's default port for the head of a cluster."""
 
 _ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<name>\w[\w.-]*))(?::(?P<port>[1-9][0-9]{0,4}))?", re.ASCII
 )
 
 Executor = Literal["engine", "ray"]
-"""Who spreads the work: the engine by itself, or a Ray cluster (vLLM only)."""
+"""Who spreads the work over the nodes: the engine itself, or a Ray cluster (vLLM only)."""
 
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """A command to run on one node; `env` comes on top of what is set there, `node` is its address."""
+    """A command to run on one node.
+
+    Attributes:
+        node: Address of the node.
+        argv: The command.
+        env: Variables that are added to the node's environment.
+    """
 
     node: str
     argv: tuple[str, ...]
@@ -42,12 +49,18 @@ class NodeCommand:
 def node_commands(
     job: Job, addresses: Sequence[str], *, executor: Executor = "engine", port: int = MASTER_PORT
 ) -> list[NodeCommand]:
-    """What a person runs where, in this order; each command stays in the foreground, but for Ray's on the first node.
+    """Return the commands to run on the nodes, in this order.
 
-    `addresses` has one for each node, by which the others reach it; the first one's server is the one to talk to.
-    `port` is free on the first node.
+    Each command stays in the foreground, except `ray start` on the first node.
 
-    Raises ValueError where the job cannot be spread like this.
+    Args:
+        job: The job to spread.
+        addresses: One address for each node, by which the other nodes reach it. Requests go to the first.
+        executor: Who spreads the work.
+        port: Free port on the first node, where the nodes connect.
+
+    Raises:
+        ValueError: The job cannot be spread in this way, or the addresses do not match its nodes.
     """
     if len(addresses) != job.nodes or len(set(addresses)) != job.nodes:
         raise ValueError(
@@ -64,11 +77,17 @@ def node_commands(
 
 
 def as_node(job: Job, rank: int, master: str) -> Job:
-    """The job of the node number `rank`, counted from 0; `master` is the first node's address, or `address:port`.
+    """Return the job of one node.
 
-    Only number 0 answers HTTP. vLLM's others serve nothing, SGLang's answer /health and no more.
+    Only node 0 answers HTTP requests. vLLM's other nodes serve nothing; SGLang's answer only /health.
 
-    Raises ValueError where the job cannot be spread like this.
+    Args:
+        job: The job to spread.
+        rank: Number of the node, from 0.
+        master: The first node's address, or `address:port`.
+
+    Raises:
+        ValueError: The job cannot be spread in this way, or `rank` or `master` is invalid.
     """
     if not 0 <= rank < job.nodes:
         raise ValueError(f"There is no node {rank}: with {job.nodes} nodes they are 0 to {job.nodes - 1}.")
@@ -77,9 +96,17 @@ def as_node(job: Job, rank: int, master: str) -> Job:
 
 
 def node_argv(job: Job, rank: str, host: str, port: int, *, first: bool) -> tuple[str, ...]:
-    """The command of one node. `rank` and `host` may be variables of a shell that runs it.
+    """Return the command of one node.
 
-    Raises ValueError where the job cannot be spread over nodes by its engine.
+    Args:
+        job: The job to spread.
+        rank: Number of the node; may be a shell variable.
+        host: Address of the first node; may be a shell variable.
+        port: Port where the nodes connect.
+        first: True for the first node, which answers HTTP.
+
+    Raises:
+        ValueError: The engine cannot spread this job over nodes.
     """
     _check(job)
     count = ("--nnodes", str(job.nodes))
@@ -90,9 +117,8 @@ def node_argv(job: Job, rank: str, host: str, port: int, *, first: bool) -> tupl
         drop = ["-n", "-r", "--distributed-executor-backend", "--headless"]
         if not first:
             options.append(("--headless",))
-            drop.append(
-                "--api-server-count"
-            )  # refused beside --headless (vLLM 0.24, entrypoints/cli/serve.py)
+            # vLLM rejects it together with --headless (vLLM 0.24, entrypoints/cli/serve.py).
+            drop.append("--api-server-count")
     else:
         options.append(("--dist-init-addr", f"{_bracketed(host)}:{port}"))
         drop = ["--nccl-init-addr"]
@@ -118,7 +144,7 @@ def _check(job: Job) -> None:
 
 
 def _ray_commands(job: Job, addresses: Sequence[str]) -> list[NodeCommand]:
-    """A Ray cluster of the nodes, and vLLM on the first one."""
+    """Return the commands that start a Ray cluster of the nodes, then vLLM on the first node."""
     if job.engine != "vllm":
         raise ValueError(f"Only vLLM is spread by Ray, not {job.engine}.")
     _check(job)
@@ -131,14 +157,17 @@ def _ray_commands(job: Job, addresses: Sequence[str]) -> list[NodeCommand]:
             *("--node-ip-address", address, *each),
         )
         found.append(NodeCommand(address, words, _addressed(job, address)))
-    # the engine's own numbering excludes Ray (vLLM 0.24, config/parallel.py)
+    # vLLM rejects its own node numbers together with Ray (vLLM 0.24, config/parallel.py).
     ours = ("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless")
     serve = Command.of(job.argv).replacing(("--distributed-executor-backend", "ray"), drop=ours).words
     return [*found, NodeCommand(head, serve, _addressed(job, head))]
 
 
 def _addressed(job: Job, address: str) -> Mapping[str, str]:
-    """The job's variables; vLLM is told by which of its addresses the others reach a node, or it guesses."""
+    """Return the job's variables; for vLLM with the address by which the others reach this node.
+
+    vLLM guesses the address if the variable is missing.
+    """
     numeric = job.engine == "vllm" and _is_ip(address)
     return {**job.env, "VLLM_HOST_IP": address} if numeric else dict(job.env)
 

@@ -1,5 +1,7 @@
-"""From a plan or a recipe to a job: the documented command, what agent work and the plan change in it, and a person's
-own options last."""
+"""Turn a plan or a recipe into a job.
+
+The command is the documented one, then the changes for agent work and the plan, then the user's own options.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,27 @@ from m3agent.serving.plan.overlay import applied, files_beside, overlay, package
 from m3agent.serving.plan.planner import Plan
 from m3agent.serving.plan.recipe import Recipe
 
-_MODEL_VARIABLE = "MODEL"  # of TensorRT-LLM's guide
-_DUMMY = "dummy"  # vLLM's and SGLang's --load-format for made-up weights
+_MODEL_VARIABLE = "MODEL"  # variable in TensorRT-LLM's guide
+_DUMMY = "dummy"  # vLLM's and SGLang's --load-format for random weights
 
 
 class OptionsError(ValueError):
-    """What was asked for cannot be put into the engine's command: one sentence."""
+    """The engine's command cannot contain what the user wants. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """How a server is to stand there. `model`: in place of the recipe's checkpoint; `options`: the person's own for
-    the engine, which replace ours; `key`: what it asks for where others can reach it.
+    """What the user wants from the server.
+
+    Attributes:
+        host: Address on which the server listens.
+        port: Port on which the server listens.
+        model: Checkpoint to use instead of the recipe's.
+        key: Key that the server requires if other machines can reach it.
+        options: The user's own options for the engine; they replace ours.
+        context: Context window in tokens; None keeps the recipe's.
+        vision: Whether the server must accept images.
+        kv_dtype: Type of the KV cache; None keeps the recipe's.
     """
 
     host: str = "127.0.0.1"
@@ -42,7 +53,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A job, and the changes that made it from the recipe."""
+    """A job, its recipe, and the changes between them."""
 
     job: Job
     recipe: Recipe
@@ -50,25 +61,26 @@ class Prepared:
 
     @property
     def random_weights(self) -> bool:
-        """Whether weights are made up."""
+        """True if the engine makes up random weights."""
         return random_weights(self.job.argv)
 
     @property
     def packages(self) -> list[str]:
-        """What has to be installed beside the engine."""
+        """Packages that have to be installed beside the engine."""
         return packages_beside(self.changes)
 
 
 def random_weights(options: Sequence[str]) -> bool:
-    """Whether options of an engine ask for made-up weights."""
+    """Return whether an engine's options request random weights."""
     words = " ".join(options).replace("=", " ").split()
     return any(pair == ("--load-format", _DUMMY) for pair in itertools.pairwise(words))
 
 
 def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepared:
-    """The job of a recipe, spread as the plan has it where there is one.
+    """Build the job of a recipe; a plan sets its layout and memory.
 
-    Raises OptionsError for what the recipe or the engine does not take.
+    Raises:
+        OptionsError: The recipe is never started, or the recipe or the engine rejects an option.
     """
     if recipe.refused:
         raise OptionsError(f"{recipe.name} is never started: {recipe.refused}")
@@ -90,7 +102,7 @@ def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepare
     model = wanted.model or (plan.checkpoint if plan is not None else None) or recipe.checkpoint
     if _MODEL_VARIABLE in env and wanted.model:
         env[_MODEL_VARIABLE] = wanted.model
-    if changes:  # the engine's own command: its address and the person's options can be put in
+    if changes:  # the recipe starts the engine itself, so address and user options can be added
         argv = tuple(model if word == recipe.checkpoint else word for word in argv)
         argv = with_options(argv, wanted.options, recipe.engine)
         argv = with_options(argv, ("--port", str(wanted.port), "--host", wanted.host), recipe.engine)
@@ -113,9 +125,10 @@ def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepare
 
 
 def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tuple[str, ...]:
-    """A command with further options, which take the place of those that set the same.
+    """Return a command with further options, which replace options with the same meaning.
 
-    Raises OptionsError for words that belong to no option.
+    Raises:
+        OptionsError: A word belongs to no option.
     """
     command, more = Command.of(argv), Command.of(("options", *options))
     if more.positional:
@@ -129,13 +142,19 @@ def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tu
 
 
 def _meant(option: Option, known: Listing | None) -> object:
-    """What an option sets, under whichever of its names."""
+    """Return the setting that an option changes, whichever of its flags is used."""
     flag = flag_of(option)
     return flag if known is None else known.options.get(known.spelt(flag), flag)
 
 
 def _check(argv: Sequence[str], recipe: Recipe) -> None:
-    """Refuse what no version takes that there is a listing of; the installed one may be any of them."""
+    """Reject a command that no listed version of the engine accepts.
+
+    The installed version may be any of them, so one that accepts the command is enough.
+
+    Raises:
+        OptionsError: Every listed version rejects the command.
+    """
     found = [problems(argv, listing(recipe.engine, version)) for version in versions(recipe.engine)]
     if found and all(found):
         raise OptionsError(" ".join(found[-1]))
@@ -148,5 +167,5 @@ def _kv_dtype(plan: Plan) -> KvCacheDtype | None:
 
 
 def _filled(texts: Mapping[str, str], key: str | None) -> dict[str, str]:
-    """With the key where its placeholder stands."""
+    """Return the texts with the key in place of its placeholder."""
     return {name: text.replace(KEY, key) if key else text for name, text in texts.items()}

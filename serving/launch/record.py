@@ -1,7 +1,8 @@
-"""Servers of ours that are running on this machine, as `m3agent serve` writes them down: how `fix` finds them.
+"""Records of the servers that `m3agent serve` runs on this machine; `fix` finds servers through them.
 
-Each has a folder of its own in `servers/` of the state folder: `server.json`, there as long as the server is meant to
-run; its log; private files of its command. Logs outlive their servers, the newest few of them.
+Each server has a folder in `servers/` of the state folder. The folder contains `server.json`, which exists as
+long as the server is meant to run, the server's log, and private files of its command. Logs outlive their
+servers; the newest few are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 RECORD, KEY, LOG, LAST_LOG = "server.json", "key", "engine.log", "engine.1.log"
 KEPT = 5
-"""Folders of ended servers that are kept for their logs."""
+"""Number of folders of ended servers that are kept for their logs."""
 
 
 class Phase(StrEnum):
@@ -33,13 +34,30 @@ class Phase(StrEnum):
 
 
 class ServerRecord(BaseModel):
-    """One server. `pid` is the process that keeps it and `born` when that began, so that a number used again is not
-    taken for it; times are in seconds since 1970.
+    """One server.
 
-    `model` is its name in requests, `checkpoint` the folder or the name of what it serves.
-    `random_weights`: they were asked for, so nothing sensible can be expected. `model_ok`: whether the model answered
-    sensibly, None if it was not asked. `kv_tokens`: what the engine's cache holds; `plan`: what was planned, as `plan
-    --json` has it.
+    Attributes:
+        url: Base URL of its API.
+        engine: Name of the engine.
+        pid: Id of the process that supervises it.
+        born: Start time of that process in clock ticks since boot, which detects a reused pid; None if
+            unknown.
+        phase: What the server is doing.
+        since: Start of the phase, in seconds since 1970.
+        model: Its name in requests.
+        checkpoint: Folder or name of the checkpoint.
+        max_model_len: Context window in tokens.
+        version: Version of the engine.
+        gpus: The GPUs, as `parse_gpus` reads them.
+        devices: Indices of the GPUs.
+        kv_tokens: KV cache capacity that the engine reported, in tokens.
+        random_weights: True if the user requested random weights, so answers make no sense.
+        wire_ok: Whether the wire checks passed; None if they did not run.
+        model_ok: Whether the model's answers made sense; None if it was not checked.
+        checks: The checks' results.
+        restarts: Number of restarts after crashes.
+        argv: The engine's command.
+        plan: The plan, as `plan --json` prints it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -67,14 +85,14 @@ class ServerRecord(BaseModel):
 
 
 def servers_folder(state: Path) -> Path:
-    """Where the servers' folders are; made if need be, for this user only."""
+    """Return the folder of the servers' folders; create it for this user only if it does not exist."""
     folder = state / "servers"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def new_folder(state: Path) -> Path:
-    """A new server's folder; those of servers that ended are removed, all but the newest few."""
+    """Create a new server's folder; remove the folders of ended servers except the newest few."""
     parent = servers_folder(state)
     ended = [folder for folder in _folders(parent) if not (folder / RECORD).exists()]
     for folder in ended[KEPT - 1 :]:
@@ -86,20 +104,23 @@ def new_folder(state: Path) -> Path:
 
 
 def write_record(folder: Path, record: ServerRecord) -> None:
-    """Write a server down, or anew; in one step, so that nobody reads half of it."""
+    """Write or replace a server's record atomically, so that no reader sees half of it."""
     temporary = folder / f"{RECORD}.tmp"
     temporary.write_text(record.model_dump_json())
     temporary.replace(folder / RECORD)
 
 
 def remove_record(folder: Path) -> None:
-    """The server ended: its log stays."""
+    """Remove the record and the key of an ended server; its log stays."""
     (folder / RECORD).unlink(missing_ok=True)
     (folder / KEY).unlink(missing_ok=True)
 
 
 def live_servers(state: Path) -> list[tuple[Path, ServerRecord]]:
-    """Servers whose keeper is alive with their folders, newest first; records of dead ones are removed."""
+    """Return the folders and records of servers with a live supervisor, newest first.
+
+    The function removes the records of dead servers and records that cannot be read.
+    """
     found = []
     for folder in _folders(state / "servers"):
         try:
@@ -117,29 +138,38 @@ def live_servers(state: Path) -> list[tuple[Path, ServerRecord]]:
 
 
 def last_folder(state: Path) -> Path | None:
-    """The folder of the newest server that has a log, running or ended."""
+    """Return the folder of the newest server with a log, running or ended; None if there is none."""
     return next((folder for folder in _folders(state / "servers") if (folder / LOG).exists()), None)
 
 
 def key_of(folder: Path) -> str | None:
-    """The key that a server of ours asks for; None: none."""
+    """Return the key that a server of this machine requires; None if it requires none."""
     with contextlib.suppress(OSError):
         return (folder / KEY).read_text().strip() or None
     return None
 
 
 def born(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None where it is none, or /proc does not tell."""
+    """Return the start time of a process in clock ticks since boot.
+
+    Returns:
+        The ticks, or None if the process does not exist or /proc cannot be read.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        # the 3rd and the 22nd of proc(5), which the name and what stands before it are left out of
+        # Fields 3 and 22 of proc(5); the split above removed the first two.
         return None if fields[0] == b"Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def alive(pid: int, since: int | None) -> bool:
-    """Whether a process runs, and is the one that began then; since: None where that is not known."""
+    """Return whether a process runs.
+
+    Args:
+        pid: Id of the process.
+        since: Its start time from `born`, which detects a reused pid; None if unknown.
+    """
     if since is not None and Path("/proc/self/stat").exists():
         return born(pid) == since
     try:
@@ -150,6 +180,6 @@ def alive(pid: int, since: int | None) -> bool:
 
 
 def _folders(parent: Path) -> Iterator[Path]:
-    """Newest first; their names begin with the time."""
+    """Yield the folders, newest first; their names begin with the time."""
     with contextlib.suppress(FileNotFoundError):
         yield from sorted((path for path in parent.iterdir() if path.is_dir()), reverse=True)

@@ -1,4 +1,4 @@
-"""Keeps a server: starts the engine, waits until it answers, checks it, starts it again when it crashes, stops it."""
+"""Supervise a server: start the engine, wait until it answers, check it, restart it after crashes, stop it."""
 
 from __future__ import annotations
 
@@ -22,47 +22,55 @@ from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
 
 LOOK_SECONDS = 0.3
-"""Between two looks at the log while the engine loads."""
+"""Interval in seconds between two reads of the log while the engine loads."""
 WATCH_SECONDS = 5.0
-"""Between two questions for its health once it serves."""
+"""Interval in seconds between two health checks while the engine serves."""
 HUNG_SECONDS = 180.0
-"""Without an answer from /health, which no prompt holds up, before the engine is taken to hang."""
+"""Seconds without an answer from /health, which no prompt delays, after which the engine counts as hung."""
 MOST_CRASHES, CRASH_WINDOW = 5, 900.0
-"""So many crashes within so many seconds, and starting again is given up."""
+"""More than this number of crashes within this number of seconds ends the restarts."""
 LONGEST_BACKOFF = 60.0
 CHECK_SECONDS = 300.0
-"""For all checks together: the first requests compile kernels."""
+"""Time limit in seconds for all checks together; the first requests compile kernels."""
 
 
 class LaunchFailed(Exception):
-    """The engine did not start, or does not stay: one sentence that says why and what to do."""
+    """The engine did not start, or crashes too often. The message says in one sentence why and what to do."""
 
 
 class Watcher(Protocol):
-    """Who is told what happens."""
+    """Callbacks for what happens to a server."""
 
     def progress(self, progress: Progress) -> None:
-        """The engine's log has news."""
+        """Receive progress from the engine's log."""
 
     def say(self, text: str) -> None:
-        """A sentence."""
+        """Receive a sentence for the user."""
 
     def checking(self, what: str) -> None:
-        """What is looked at next."""
+        """Receive the name of the next check."""
 
     def checked(self, check: Check) -> None:
-        """The outcome of a check."""
+        """Receive the result of a check."""
 
     def phase(self, record: ServerRecord) -> None:
-        """The server does something else now."""
+        """Receive the record when the server's phase or record changes."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start and how it is to answer. `context`: tokens that were asked for; `tokenizer`: the checkpoint's
-    tokenizer.json, None where it is not here; `load_seconds`: for loading, None: as long as it takes. `barred`: says of
-    the engine's version why it must not serve M3 here, None if it may. `answers`: False for a further node of an engine
-    that is spread over several, which serves nobody itself.
+    """What to start, and how it has to answer.
+
+    Attributes:
+        job: The engine to start.
+        start: The command that runs it.
+        folder: Folder of the server's log and record.
+        key: Key that the server requires; None if it requires none.
+        context: Context window in tokens that the user wanted; None if the user named none.
+        tokenizer: The checkpoint's tokenizer.json; None if it is not on this machine.
+        load_seconds: Time limit in seconds for loading; None means no limit.
+        barred: Function that returns why a version of the engine must not serve M3 here, or None if it may.
+        answers: False for a further node of an engine on several nodes, which answers no requests itself.
     """
 
     job: Job
@@ -77,7 +85,7 @@ class Launch:
 
 
 class Server:
-    """One server; `run` it."""
+    """Supervises one server; call `run`."""
 
     def __init__(
         self, launch: Launch, record: ServerRecord, environ: Mapping[str, str], watcher: Watcher
@@ -89,9 +97,12 @@ class Server:
         self._served = False
 
     async def run(self) -> None:
-        """Serve until cancelled, which ends the engine with all it started.
+        """Serve until the task is cancelled, then stop the engine and all processes that it started.
 
-        Raises LaunchFailed where it does not start, or crashes too often.
+        The server restarts a crashed engine with backoff.
+
+        Raises:
+            LaunchFailed: The engine does not start, or crashes too often.
         """
         crashes: list[float] = []
         try:
@@ -113,7 +124,7 @@ class Server:
             remove_record(self._launch.folder)
 
     async def _once(self) -> str:
-        """Start the engine and watch it to its end; the sentence that says why it ended."""
+        """Start the engine and watch it until it ends; return a sentence that says why it ended."""
         launch = self._launch
         try:
             engine = await Engine.begin(launch.job.engine, launch.start, launch.folder, self._environ)
@@ -140,7 +151,7 @@ class Server:
                 await engine.stop()
 
     async def _ready(self, engine: Engine) -> str | None:
-        """Wait until it answers; else why it never will."""
+        """Wait until the engine answers; return None, or why it never will."""
         begun, asked, looked = time.monotonic(), 0.0, False
         while True:
             self._tell(engine)
@@ -168,7 +179,7 @@ class Server:
             self._watcher.progress(progress)
 
     async def _watch(self, engine: Engine) -> str:
-        """Wait for its end, also for one that it does not notice itself."""
+        """Wait until the engine ends or hangs; return a sentence that says why."""
         heard = time.monotonic()
         ended = asyncio.ensure_future(engine.ended())
         try:
@@ -192,7 +203,7 @@ class Server:
         return explain(job.engine, engine.log, engine.exit_code, asked).sentence
 
     async def _check(self, engine: Engine) -> None:
-        """Ask it what it is, and whether wire and model are right; the outcome stands in the record."""
+        """Ask the engine for its settings and run the checks; store the results in the record."""
         self._become(Phase.CHECKING, kv_tokens=engine.log.facts.kv_tokens, version=engine.log.facts.version)
         launch = self._launch
         try:
@@ -216,12 +227,12 @@ class Server:
             endpoint, api_key=launch.key, context=launch.context, tokenizer=launch.tokenizer, listen=looking
         )
         self._found(wire, wire_ok=_passed(wire))
-        if not self._served:  # once is enough: a crash changes no weights
+        if not self._served:  # a restart does not change the weights, so one check is enough
             model = await model_check(endpoint, api_key=launch.key, listen=looking)
             self._found(model, model_ok=_passed(model))
 
     def _found(self, checks: list[Check], **update: object) -> None:
-        """Tell and write down what checks found."""
+        """Report the results of checks and store them in the record."""
         for check in checks:
             self._watcher.checked(check)
         all_checks = {one["name"]: one for one in self._record.checks}
@@ -229,19 +240,19 @@ class Server:
         self._become(Phase.CHECKING, checks=tuple(all_checks.values()), **update)
 
     def _become(self, phase: Phase, **update: object) -> None:
-        """Write down what it does now, and what was found out."""
+        """Store the phase and new facts in the record."""
         since = self._record.since if phase == self._record.phase else time.time()
         self._record = self._record.model_copy(update={"phase": phase, "since": since, **update})
         try:
             write_record(self._launch.folder, self._record)
-        except OSError as error:  # a full disk ends no server
+        except OSError as error:  # a full disk must not stop the server
             self._watcher.say(
                 f"{self._launch.folder / RECORD} cannot be written: {error.strerror}; it is out of date"
             )
         self._watcher.phase(self._record)
 
     def _find_url(self) -> bool:
-        """Whether it is known where the server will answer; Slurm chooses the node itself."""
+        """Return whether the server's address is known; Slurm chooses the node itself."""
         file = self._launch.start.url_file
         if file is None:
             return True
@@ -266,5 +277,5 @@ class Server:
 
 
 def _passed(checks: list[Check]) -> bool:
-    """Whether answers can be trusted: a slow server's can."""
+    """Return whether the answers can be trusted. Checks of speed do not matter for that."""
     return all(check.ok is not False for check in checks if not check.timed)

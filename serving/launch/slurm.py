@@ -1,7 +1,7 @@
-"""A job as one of Slurm's: a script for sbatch, and a command that waits for it and shows its log.
+"""Run a job under Slurm: a script for sbatch, and a command that waits for the job and shows its log.
 
-`sbatch --wait` does not take the job with it when it is ended (seen with Slurm 22.05: SIGTERM ends it at once, the job
-goes on), so the job has a name of its own by which it is cancelled afterwards.
+The end of `sbatch --wait` does not end the job (seen with Slurm 22.05: SIGTERM ends sbatch at once, and the
+job continues). So each job has a unique name, and the scripts cancel it by that name.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
 from m3agent.serving.plan.command import command_line
 
 SUBMIT, SCRIPT, NODE_SCRIPT = "submit.sh", "job.sh", "node.sh"
-"""The names of what is written into the job's folder: what is run here, on the first node, on every node."""
+"""Names of the scripts in the job's folder: for this machine, for the first node, for every node."""
 OUTPUT, URL = "slurm.log", "url"
-"""The engine's log and the server's address in the job's folder."""
+"""Names of the engine's log and of the file with the server's address, in the job's folder."""
 
-_HEAD = "M3AGENT_HEAD"  # the first node's address, in its script's environment and so in all of its tasks'
+_HEAD = "M3AGENT_HEAD"  # variable with the first node's address; all tasks of its script inherit it
 _PARTNER_SECONDS = 60
-"""What the other nodes get to end by themselves after one has ended."""
+"""Seconds that the other nodes have to end by themselves after one has ended."""
 
 _SUBMIT = """\
 #!/bin/bash
@@ -59,7 +59,7 @@ fi
 exit $code
 """
 
-# A node's address as Slurm has it is one by which nodes reach each other, which a host's first address need not be.
+# Nodes reach each other by the address that Slurm knows; a host's first address may be a different one.
 _ADDRESS = """\
 #!/bin/bash
 set -eu
@@ -93,13 +93,23 @@ def slurm_start(
     time_limit: str | None = None,
     extra: Sequence[str] = (),
 ) -> Start:
-    """The command that submits the job and waits for it. Its scripts are written into `folder`, mode 0600.
+    """Write the job's scripts and return the command that submits the job and waits for it.
 
-    `folder` has to be on a file system that the nodes share; `time_limit` is Slurm's, as in 2-00:00:00; `extra` are
-    further options of sbatch, which win over ours. The job has whole nodes and runs once: a node that fails ends it.
-    Variables reach it through its environment, so that no secret stands in a script.
+    The job gets whole nodes. It runs once: the failure of a node ends it. The scripts have mode 0600.
+    Variables reach the job through its environment, so no script contains a secret.
 
-    Raises LaunchError where there is no Slurm, ValueError for a job that cannot run under it.
+    Args:
+        job: The engine to start.
+        folder: Folder of the scripts, on a file system that the nodes share.
+        environ: Environment with the PATH of Slurm's programs.
+        partition: Slurm's partition.
+        account: Slurm's account.
+        time_limit: Slurm's time limit, such as 2-00:00:00.
+        extra: Further options of sbatch; they override ours.
+
+    Raises:
+        LaunchError: Slurm is not installed on this machine.
+        ValueError: The job cannot run under Slurm.
     """
     for program in ("sbatch", "squeue", "scancel"):
         if shutil.which(program, path=environ.get("PATH")) is None:
@@ -137,7 +147,7 @@ def slurm_start(
 
 
 def _body(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """The nodes, tasks and GPUs to ask for, and the scripts that run on them."""
+    """Return sbatch's options for nodes, tasks and GPUs, and the scripts that run on the nodes."""
     files: dict[str, str] = {}
     if job.argv[0] == "srun":
         shape, body = _srun_of_its_own(job, folder)
@@ -171,7 +181,13 @@ def _shape(nodes: int, tasks: int, gpus: int) -> list[str]:
 
 
 def _srun_of_its_own(job: Job, folder: Path) -> tuple[list[str], str]:
-    """TensorRT-LLM's srun, as its guide has it, with the folders of this job in place of the guide's own."""
+    """Return the options and script for TensorRT-LLM's own `srun` command.
+
+    The command is the guide's, with this job's folders instead of the guide's folders.
+
+    Raises:
+        ValueError: The checkpoint is not a folder with an absolute path.
+    """
     words = list(job.argv)
     asked = dict(pairwise(words))
     shape = [f"--nodes={asked['-N']}", f"--ntasks-per-node={asked['--ntasks-per-node']}"]

@@ -1,7 +1,7 @@
 """Memory model of M3: parameters, bytes of weights, bytes of KV cache, and the rest that an engine needs.
 
 All values are bytes of one GPU. Each term names its origin: derived (from the config), read (in vLLM 0.24's
-source), fitted (to the three runs of `MEASURED`) or assumed. docs/serving.md has the whole model as a table.
+source), fitted (to the three measured runs) or assumed. docs/serving.md has the whole model as a table.
 """
 
 from __future__ import annotations
