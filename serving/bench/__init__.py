@@ -1,1 +1,5 @@
-"""What an agent feels of a model server, measured: waiting for the first token, with and without the prefix cache."""
+"""Measure a model server as an agent experiences it.
+
+The package contains the prompts, the timed requests, the statistics of the results, and their comparison with
+a plan or an earlier result.
+"""

@@ -1,4 +1,4 @@
-"""A result against what was expected of the server: by its plan, or by an earlier bench."""
+"""Compare a result with what a plan or an earlier bench expects."""
 
 from __future__ import annotations
 
@@ -9,27 +9,42 @@ from typing import Literal, TypeAlias
 from m3agent.serving.bench.result import Result, Row
 
 KV_TOLERANCE = 0.03
-"""What the plan promises for the room in the cache (docs/serving.md)."""
+"""Tolerance of a plan's KV cache capacity, as a share (docs/serving.md)."""
 SPEED_TOLERANCE = 0.15
-"""Runs of one server differ by less."""
+"""Tolerance of a speed, as a share; runs of one server differ by less."""
 THRESHOLD = 0.10
-"""Share by which a figure has to be worse than the earlier one to be called a regression."""
+"""Share by which a value must be worse than the earlier value to count as a regression."""
 
 ALIKE = 131_072
-"""Up to so many tokens of context one stream was measured to be about equally fast (whole model, four H200: 8.5 to 9.2 ms a
-token); at a million it takes half as long again."""
+"""Context in tokens up to which the speed of one stream is about constant.
 
-_SAME_LENGTH = 0.05  # lengths that were shortened to fit may differ so much
+Measured with the whole model on four H200: 8.5 to 9.2 ms a token up to this length, and half as long again at
+a million.
+"""
+
+_SAME_LENGTH = 0.05  # largest relative difference of two lengths; the bench may have shortened one to fit
 
 Expectation: TypeAlias = Mapping[str, float]
 EXPECTED = ("kv_tokens", "tokens_per_second", "sequence")
-"""`kv_tokens`: room in the cache of each rank. `tokens_per_second`: one stream's output at a context of `sequence`
-tokens (the longest measured if left out)."""
+"""Names of expected values.
+
+`kv_tokens` is the KV cache capacity of each rank, in tokens. `tokens_per_second` is the output of one stream
+at a context of `sequence` tokens. Without `sequence`, it is the longest measured context.
+"""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure. `ratio`: measured / expected. `worse`: by more than is tolerated; None where nothing was measured."""
+    """Comparison of one value.
+
+    Attributes:
+        name: Name of the value.
+        unit: Unit of the value.
+        expected: The expected value.
+        measured: The measured value; None if nothing was measured.
+        ratio: `measured / expected`; None if nothing was measured.
+        worse: True if the value is worse than the tolerance allows; None if nothing was measured.
+    """
 
     name: str
     unit: Literal["tokens", "tokens/s", "s"]
@@ -40,10 +55,10 @@ class Comparison:
 
 
 def against_plan(result: Result, expected: Expectation) -> list[Comparison]:
-    """The room in the cache and the speed of decoding against a plan's.
+    """Compare KV cache capacity and decoding speed with a plan.
 
     Raises:
-        ValueError: something else is expected.
+        ValueError: `expected` has an unknown name.
     """
     if unknown := sorted(expected.keys() - set(EXPECTED)):
         raise ValueError(
@@ -66,9 +81,15 @@ def against_plan(result: Result, expected: Expectation) -> list[Comparison]:
 def against_baseline(
     result: Result, baseline: Result, *, threshold: float = THRESHOLD
 ) -> tuple[list[Comparison], list[str]]:
-    """Each row's medians against an earlier bench's, and the rows that only one of the two has.
+    """Compare the medians of each row with an earlier result.
 
-    `threshold` is the share by which a figure may be worse.
+    Args:
+        result: The new result.
+        baseline: The earlier result.
+        threshold: Share by which a value may be worse.
+
+    Returns:
+        The comparisons, and a sentence for each row that only one of the results has.
     """
     found: list[Comparison] = []
     matched: list[Row] = []
@@ -85,7 +106,7 @@ def against_baseline(
 
 
 def label(row: Row) -> str:
-    """What people call a row."""
+    """Return the name of a row for people."""
     tokens = f"{row.tokens:,} tokens"
     match row.kind:
         case "streams":
@@ -120,7 +141,10 @@ def _more_is_better(
 
 
 def _decoding(result: Result, sequence: float | None) -> Row | None:
-    """The row of one stream whose length is nearest to the one that is meant, if any tells about it."""
+    """Return the row of one stream nearest to the expected length in tokens, or None.
+
+    A row counts only if its lengths are comparable and the server held no tokens back.
+    """
     rows = [
         row
         for row in result.rows

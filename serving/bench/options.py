@@ -1,4 +1,4 @@
-"""What is to be measured, and in which steps."""
+"""Options of a bench, and the steps that they lead to."""
 
 from __future__ import annotations
 
@@ -7,30 +7,40 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 SHORTEST = 2048
-"""Tokens of the shortest prompt: sixteen blocks of M3's cache, so that a block that is not whole is little of it."""
+"""Length in tokens of the shortest prompt: sixteen blocks of M3's cache, so an incomplete block is a small
+part.
+"""
 
 ROOM = 1024
-"""Tokens kept free in the window behind a prompt for a further turn; the turn itself has about 250."""
+"""Tokens that stay free in the context window for a further turn; the turn itself has about 250."""
 
 NEARLY = 0.95
-"""A prompt that does not quite fit with its answer is shortened, down to this share of what was asked for."""
+"""Share of the wanted length down to which a prompt may be shortened so that it fits with its answer."""
 
-# Where the quadratic part of a prefill equals the linear one. Fitted to the measured cold TTFT of M3 on four H200:
-# 0.61 s at 8,192 tokens, 10.7 s at 131,072, 183 s at 1,000,000 (docs/serving-bench.md).
+# Tokens at which the quadratic part of a prefill equals the linear part. Fitted to the measured cold TTFT of M3 on four
+# H200: 0.61 s at 8,192 tokens, 10.7 s at 131,072, 183 s at 1,000,000 (docs/serving-bench.md).
 _QUADRATIC_FROM = 570_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """Lengths are in tokens of the prompt, template included; times in seconds.
+    """Options of a bench.
 
-    `rounds`: each measurement is made so often. `output_tokens`: of each answer. `concurrency`: so many streams at a
-    time, each with a prompt of its own of `stream_prompt` tokens and an answer of `stream_output`. `agents` share a
-    prefix of `shared_prefix` tokens; fewer than two: that is not measured. `max_seconds`: no measurement begins after
-    it. `timeout`: a request may take so long.
+    Attributes:
+        lengths: Lengths of the prompts in tokens, with the template.
+        rounds: Number of repetitions of each measurement.
+        output_tokens: Tokens of each answer.
+        concurrency: Numbers of simultaneous streams, each with its own prompt.
+        stream_prompt: Tokens of the prompt of a stream.
+        stream_output: Tokens of the answer of a stream.
+        agents: Number of agents that share a prefix; fewer than two skip this measurement.
+        shared_prefix: Tokens of the shared prefix.
+        seed: Seed of the prompts' text.
+        max_seconds: Seconds after which no measurement begins; None means no limit.
+        timeout: Time limit of one request in seconds.
 
     Raises:
-        ValueError: a value is out of its range.
+        ValueError: A value is out of its range.
     """
 
     lengths: tuple[int, ...] = (8192, 32_768, 131_072, 524_288, 1_000_000)
@@ -65,9 +75,14 @@ StepKind: TypeAlias = Literal["length", "streams", "agents"]
 
 @dataclass(frozen=True)
 class Step:
-    """One measurement: of a prompt, cold and then with a further turn; of streams at a time; of agents that share.
+    """One measurement: a prompt, first cold and then with a further turn; simultaneous streams; or agents
+    that share.
 
-    `tokens`: of the prompt, or of the shared prefix. `round` counts from 1.
+    Attributes:
+        kind: Kind of the measurement.
+        tokens: Tokens of the prompt, or of the shared prefix.
+        streams: Number of streams or agents.
+        round: Number of the repetition, from 1.
     """
 
     kind: StepKind
@@ -85,15 +100,24 @@ class Step:
 
     @property
     def work(self) -> float:
-        """How long it takes against other steps, roughly: the tokens to be computed, and more for those far behind."""
+        """Rough duration relative to other steps: the tokens to compute, where tokens at the end of long
+        prompts count more.
+        """
         prompts = self.streams if self.kind == "streams" else 1
         return prompts * self.tokens * (1 + self.tokens / _QUADRATIC_FROM)
 
 
 def steps(options: Options, window: int | None) -> tuple[list[Step], list[str]]:
-    """All steps, the quick ones first, and a sentence for each that the server's window (None: unknown) leaves out.
+    """Return all steps, quick ones first, and what the server's context window excludes.
 
-    Quick ones first, because a limit of time should cost as few of them as can be.
+    A time limit then costs as few measurements as possible.
+
+    Args:
+        options: The options.
+        window: Context window of the server in tokens; None if unknown.
+
+    Returns:
+        The steps, and a sentence for each excluded measurement.
     """
     groups: list[tuple[StepKind, int, int]] = []
     left_out: list[str] = []
@@ -121,7 +145,7 @@ def steps(options: Options, window: int | None) -> tuple[list[Step], list[str]]:
 
 
 def unmeasured(rest: list[Step], rounds: int) -> Iterator[str]:
-    """A sentence's part for each group of steps that did not take place."""
+    """Yield a phrase for each group of steps that were not measured."""
     for step in dict.fromkeys(Step(step.kind, step.tokens, step.streams, 0) for step in rest):
         missing = sum(
             (one.kind, one.tokens, one.streams) == (step.kind, step.tokens, step.streams) for one in rest
@@ -130,12 +154,12 @@ def unmeasured(rest: list[Step], rounds: int) -> Iterator[str]:
 
 
 def _fitting(length: int, output: int, window: int | None) -> int | None:
-    """The length, a little less where that makes it fit, or None."""
+    """Return the length, shortened slightly if that makes it fit; None if it does not fit."""
     shortened = _shortened(length, output, window)
     return shortened if shortened is not None and shortened >= NEARLY * length else None
 
 
 def _shortened(length: int, output: int, window: int | None) -> int | None:
-    """The length, or what the window has room for; None where that is too short to measure."""
+    """Return the length, or the longest that the window allows; None if that is too short to measure."""
     most = length if window is None else min(length, window - ROOM - output)
     return most if most >= SHORTEST else None

@@ -1,7 +1,7 @@
-"""Prompts as agents send them: program text of a wanted number of tokens, the same for the same seed.
+"""Prompts as agents send them: program text with a wanted number of tokens, the same for the same seed.
 
-Only the very beginning differs from run to run: it is drawn, or a second bench with the same seed would find the first
-one's prompts in the server's cache.
+Only the first words differ from run to run, because they are random. Otherwise a second bench with the same
+seed would find the first bench's prompts in the server's cache.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 Messages = list[dict[str, str]]
 Count = Callable[[str], Awaitable[int | None]]
-"""Tokens of a text by the server's tokenizer; None where it does not say."""
+"""Function that counts the tokens of a text with the server's tokenizer; it returns None if the server does
+not count.
+"""
 
-_CHARACTERS_A_TOKEN = 3.5  # to begin with; code in M3's tokenizer has 3 to 4
+_CHARACTERS_A_TOKEN = 3.5  # first estimate; code has 3 to 4 with M3's tokenizer
 _FILLER = " a"  # one token in the tokenizers that we know
 _MOST_FILLER = 64  # tokens
 _MOST_COUNTS = 8
@@ -78,14 +80,14 @@ _COMMENTS = (
 
 
 class Corpus:
-    """Endless Python source made up from a seed; the same seed gives the same text on any machine."""
+    """Endless generated Python source; the same seed gives the same text on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._functions = _functions(seed)
         self._text = ""
 
     def text(self, characters: int) -> str:
-        """So many characters from the beginning."""
+        """Return this number of characters from the beginning."""
         if len(self._text) < characters:
             pieces, size = [self._text], len(self._text)
             while size < characters:
@@ -96,7 +98,7 @@ class Corpus:
 
 
 def _functions(seed: int) -> Iterator[str]:
-    # random() gives the same numbers in every version of Python, by its documentation; other methods may not.
+    # Python documents that random() gives the same numbers in every version; other methods may not.
     draw = random.Random(seed).random  # noqa: S311  # no secret
 
     def one_of(words: list[str] | tuple[str, ...]) -> str:
@@ -127,7 +129,13 @@ def _functions(seed: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The first messages of a conversation; `counted`: tokens of their texts, None where nobody counted them."""
+    """First messages of a conversation.
+
+    Attributes:
+        system: Text of the system message.
+        user: Text of the user message.
+        counted: Tokens of both texts; None if they were not counted.
+    """
 
     system: str
     user: str
@@ -135,19 +143,22 @@ class Prompt:
 
     @property
     def messages(self) -> Messages:
-        """As they are sent."""
+        """The messages as the request contains them."""
         return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
 
     @property
     def texts(self) -> str:
-        """Both texts as one, to be counted."""
+        """Both texts as one, for counting."""
         return f"{self.system}\n{self.user}"
 
 
 class PromptMaker:
-    """Makes prompts with a wanted number of tokens; the better the more often it learned what its prompts had.
+    """Makes prompts with a wanted number of tokens; `learn` makes it more precise.
 
-    `nonce` begins every prompt, so nobody has sent one like it before.
+    Args:
+        corpus: Source of the text.
+        count: Function that counts tokens.
+        nonce: Beginning of every prompt; it makes sure that nobody has sent the prompt before.
     """
 
     def __init__(self, corpus: Corpus, count: Count, nonce: str) -> None:
@@ -155,13 +166,18 @@ class PromptMaker:
         self._count = count
         self._nonce = nonce
         self._made = 0
-        self._template = 0  # tokens that the chat template adds
+        self._template = 0  # tokens of the chat template
         self._characters_a_token = _CHARACTERS_A_TOKEN
 
     async def make(self, tokens: int, task: str = "Fix the bug.") -> Prompt:
-        """A prompt of `tokens` tokens, template included, that nobody has sent before; `task` is its end.
+        """Make a prompt that nobody has sent before.
 
-        Exact to the token where the server counts texts, once `learn` was told of one prompt; else near it.
+        If the server counts tokens, the length is exact after the first call of `learn`. Otherwise it is
+        approximate.
+
+        Args:
+            tokens: Length in tokens, with the template.
+            task: End of the prompt.
         """
         self._made += 1
         system = f"{self._nonce}-{self._made}. You fix issues in a software repository with the tools that you have."
@@ -181,7 +197,7 @@ class PromptMaker:
                 break
             if 0 <= filler + missing <= 2 * _MOST_FILLER:
                 filler += missing
-            else:  # to a little less, and then fill up
+            else:  # go slightly below the target, then fill up
                 self._characters_a_token = len(prompt.texts) / counted
                 characters += round((missing + filler - _MOST_FILLER) * self._characters_a_token)
                 characters, filler = max(1, characters), 0
@@ -189,7 +205,7 @@ class PromptMaker:
         return best[1]
 
     def learn(self, prompt: Prompt, tokens: int | None) -> None:
-        """Take in how many tokens the server said that a prompt had."""
+        """Learn from the number of tokens that the server reported for a prompt; None is ignored."""
         if tokens is None:
             return
         if prompt.counted is None:
@@ -199,13 +215,13 @@ class PromptMaker:
 
 
 def agents_task(number: int) -> str:
-    """The end of the prompt of one of several agents: as with `--attempts`, all that tells them apart."""
+    """Return the end of one agent's prompt. As with `--attempts`, only the end differs between agents."""
     hints = ("Look at the tests first.", "Look at the callers first.", "Look for the smallest change.")
     return f"Fix the bug. This is attempt {number}. {hints[number % len(hints)]}"
 
 
 def next_turn(prompt: Prompt) -> Messages:
-    """The messages of the turn that follows a prompt: some 250 tokens of an answer and of what a tool said to it."""
+    """Return the messages of the turn after a prompt: about 250 more tokens of an answer and a tool's result."""
     said = "I look at the function that the issue names, and at the tests that cover it, before I change anything."
     result = "".join(
         f"tests/test_{noun}.py::test_{verb}_{noun} PASSED\n"

@@ -1,14 +1,14 @@
-"""What a bench found: typed, with its statistics, as JSON and back.
+"""Result of a bench: typed, with statistics, to JSON and back.
 
-Definitions, all in seconds, for one streamed request:
+Definitions for one streamed request, all in seconds:
 
-- TTFT, time to first token: from sending the request to the event that shows that there is a first token
-  (`stream.py` says which one that is for which server).
+- TTFT, time to first token: from sending the request to the event that shows that a first token exists (`stream.py`
+  says which event that is for which server).
 - E2E: from sending the request to the last event of its answer.
-- TPOT, time per output token: (E2E - TTFT) / (completion tokens - 1), with the server's own count of tokens.
+- TPOT, time per output token: (E2E - TTFT) / (completion tokens - 1), with the server's own token count.
 - ITL, inter-token latency: the times between one event with text and the next.
 
-These are the definitions of `vllm bench serve` (vllm/benchmarks/serve.py); docs/serving-bench.md says where ours differ.
+These are the definitions of `vllm bench serve` (vllm/benchmarks/serve.py). docs/serving-bench.md lists the differences.
 """
 
 from __future__ import annotations
@@ -22,21 +22,27 @@ from m3agent.serving.bench.options import Options
 
 COLD_SHARE = 0.01
 COLD_TOKENS = 256
-"""Of a cold prompt less than this share, or these two blocks of the cache, may have been cached: before the first message
-M3's chat template has a beginning that all prompts share (128 tokens were found on vLLM 0.24)."""
+"""A prompt counts as cold if the cache had less than `COLD_SHARE` of it, or less than this number of tokens.
+
+The number is two blocks of the cache. M3's chat template begins every prompt with the same text (vLLM 0.24
+had 128 such tokens in its cache).
+"""
 TELLING, LEAST_EVENTS = 32, 0.75
-"""Of an answer of so many tokens or more such a share of events at least. Tokens mostly come one by one; where vLLM looks
-through a long prompt after the first token (its reasoning parser does), those that come meanwhile are held back: with the
-whole model and a million tokens some 30 of them."""
+"""An answer of at least `TELLING` tokens must have at least this share of events, or its tokens were held back.
+
+Tokens mostly come one by one. On long prompts vLLM's reasoning parser scans the prompt after the first token, and vLLM
+holds back the tokens of that time. With the whole model and a million tokens these are about 30.
+"""
 CACHED_SHARE = 0.9
-"""Of the tokens that an earlier request left in the cache at least this share is to be found again."""
+"""Share of the tokens of an earlier request that the cache must find again."""
 
 FORMAT = 1
-"""Of the JSON."""
+"""Version of the JSON format."""
 
 Kind: TypeAlias = Literal["cold", "cached", "first", "sharing", "streams"]
-"""A prompt that nobody sent before; the same and a further turn; the first of several agents with one prefix; the
-others; streams at a time with prompts of their own."""
+"""Kinds of rows: a prompt that nobody sent before; the same prompt with a further turn; the first of several
+agents with one prefix; the other agents; simultaneous streams with their own prompts.
+"""
 KINDS: tuple[Kind, ...] = ("cold", "cached", "first", "sharing", "streams")
 
 Ending: TypeAlias = Literal["running", "finished", "interrupted", "died"]
@@ -44,8 +50,18 @@ Ending: TypeAlias = Literal["running", "finished", "interrupted", "died"]
 
 @dataclass(frozen=True)
 class Request:
-    """One timed request, None where unknown. `reusable`: tokens of its prompt that an earlier request had; `error`: why
-    it failed, in a sentence. What came before the failure is kept but counts for nothing."""
+    """One timed request; None means unknown. Values from before a failure are kept, but they do not count.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt, counted by the server.
+        cached_tokens: Tokens of the prompt that came from the cache.
+        completion_tokens: Tokens of the answer.
+        ttft: Time to first token in seconds.
+        e2e: Time to the last event in seconds.
+        itl: Times between events with text, in seconds.
+        reusable: Tokens of the prompt that an earlier request also had.
+        error: Why the request failed, in a sentence; None if it did not.
+    """
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -58,7 +74,7 @@ class Request:
 
     @property
     def tpot(self) -> float | None:
-        """Seconds for each output token after the first."""
+        """Time per output token after the first, in seconds."""
         if (
             self.ttft is None
             or self.e2e is None
@@ -70,18 +86,18 @@ class Request:
 
     @property
     def held_back(self) -> bool:
-        """Whether many tokens came together, so that `tpot` says less than the time that the engine took for each."""
+        """True if many tokens came together; then `tpot` does not show the engine's real pace."""
         tokens = self.completion_tokens or 0
         return tokens >= TELLING and self.events < LEAST_EVENTS * tokens
 
     @property
     def events(self) -> int:
-        """With tokens."""
+        """Number of events with tokens."""
         return len(self.itl) + 1
 
     @property
     def cached_share(self) -> float | None:
-        """The share of the prompt that the server's cache had."""
+        """Share of the prompt that came from the server's cache."""
         if self.cached_tokens is None or not self.prompt_tokens:
             return None
         return self.cached_tokens / self.prompt_tokens
@@ -89,14 +105,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Round:
-    """Requests that were sent at the same time; `seconds` from the first one's sending to the last one's end."""
+    """Requests that were sent at the same time.
+
+    Attributes:
+        requests: The requests.
+        seconds: Time from the first request's start to the last one's end.
+    """
 
     requests: tuple[Request, ...]
     seconds: float
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Output tokens of all requests a second, their prefill included; None where one failed or was not counted."""
+        """Output tokens of all requests a second, prefill included; None if one failed or was not counted."""
         counts = [request.completion_tokens for request in self.requests if request.error is None]
         known = [count for count in counts if count is not None]
         if len(known) < len(self.requests) or not self.seconds:
@@ -106,7 +127,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of `count` values. The percentile lies between two values where it has to (linearly, as numpy's does)."""
+    """Statistics of `count` values. The percentile is interpolated linearly, as numpy does."""
 
     mean: float
     median: float
@@ -115,7 +136,7 @@ class Statistics:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Statistics | None:
-        """None for no values."""
+        """Compute the statistics; None for no values."""
         if not values:
             return None
         p99 = statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
@@ -124,8 +145,15 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of measurement with its rounds. `tokens`: of the prompt as it was asked for, or of the shared prefix;
-    `streams`: requests at a time; `output_tokens`: that each answer must have, None for a server that stops by itself."""
+    """One kind of measurement with its rounds.
+
+    Attributes:
+        kind: The kind.
+        tokens: Wanted tokens of the prompt, or of the shared prefix.
+        streams: Number of simultaneous requests.
+        output_tokens: Tokens that each answer must have; None if the server's answers end by themselves.
+        rounds: The rounds.
+    """
 
     kind: Kind
     tokens: int
@@ -135,55 +163,57 @@ class Row:
 
     @property
     def key(self) -> tuple[Kind, int, int]:
-        """What tells rows of one result apart."""
+        """Identity of the row within a result."""
         return self.kind, self.tokens, self.streams
 
     @property
     def requests(self) -> list[Request]:
-        """Those that succeeded."""
+        """Requests that succeeded."""
         return [request for round_ in self.rounds for request in round_.requests if request.error is None]
 
     @property
     def ttft(self) -> Statistics | None:
-        """Over the requests of all rounds, as the other three are."""
+        """Statistics of TTFT over the requests of all rounds; None without values."""
         return Statistics.of([request.ttft for request in self.requests if request.ttft is not None])
 
     @property
     def e2e(self) -> Statistics | None:
-        """See `ttft`."""
+        """Statistics of E2E over the requests of all rounds; None without values."""
         return Statistics.of([request.e2e for request in self.requests if request.e2e is not None])
 
     @property
     def tpot(self) -> Statistics | None:
-        """One value a request, so that a short answer weighs as much as a long one."""
+        """Statistics of TPOT with one value a request, so a short answer counts as much as a long one."""
         return Statistics.of([request.tpot for request in self.requests if request.tpot is not None])
 
     @property
     def itl(self) -> Statistics | None:
-        """One value a gap, so that each token weighs the same."""
+        """Statistics of ITL with one value a gap, so each token counts the same."""
         return Statistics.of([gap for request in self.requests for gap in request.itl])
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Output tokens a second of all streams together, prefill included; the median of the rounds."""
+        """Output tokens a second of all streams together, prefill included: the median of the rounds."""
         speeds = [speed for round_ in self.rounds if (speed := round_.tokens_per_second) is not None]
         return statistics.median(speeds) if speeds else None
 
     @property
     def prompt_tokens(self) -> int | None:
-        """The median of what the server counted."""
+        """Median of the prompt tokens that the server counted."""
         counts = [request.prompt_tokens for request in self.requests if request.prompt_tokens is not None]
         return round(statistics.median(counts)) if counts else None
 
     @property
     def cached_share(self) -> float | None:
-        """The median."""
+        """Median of the cached share."""
         shares = [share for request in self.requests if (share := request.cached_share) is not None]
         return statistics.median(shares) if shares else None
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What is not as it should be: failures, a cache that had too much or too little, short answers."""
+        """Anomalies: failures, more or fewer cached tokens than expected, tokens that were held back, short
+        answers.
+        """
         return tuple(dict.fromkeys(self._marks()))
 
     def _marks(self) -> Iterator[str]:
@@ -219,8 +249,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """A bench, finished or not. `started`: UTC, ISO 8601. `kv_tokens`: that the cache of each rank has room for, by the
-    server's own account. `left_out`: what was not measured, and why. `error`: what ended it early."""
+    """Result of a bench, finished or not.
+
+    Attributes:
+        url: Base URL of the server.
+        model: Name of the model.
+        flavour: Kind of server.
+        version: Version of the engine.
+        max_model_len: Context window in tokens.
+        kv_tokens: KV cache capacity of a rank in tokens, as the server reports it.
+        started: Start in UTC, ISO 8601.
+        seconds: Duration.
+        options: Options of the bench.
+        rows: The measurements.
+        left_out: What was not measured, and why.
+        ended: How the bench ended.
+        error: Why it ended early; None if it did not.
+    """
 
     url: str
     model: str
@@ -237,11 +282,15 @@ class Result:
     error: str | None = None
 
     def row(self, kind: Kind, tokens: int, streams: int = 1) -> Row | None:
-        """The row of exactly that kind and size."""
+        """Return the row of exactly this kind and size, or None."""
         return next((row for row in self.rows if row.key == (kind, tokens, streams)), None)
 
     def speed_up(self, row: Row) -> float | None:
-        """How many times faster the first token came than for the prompt that nobody had sent before."""
+        """Return how many times faster the first token came than for the prompt that nobody had sent before.
+
+        Returns:
+            The ratio of the median TTFTs, or None if there is nothing to compare.
+        """
         pairs: dict[Kind, Kind] = {"cached": "cold", "sharing": "first"}
         before = self.row(pairs[row.kind], row.tokens) if row.kind in pairs else None
         if before is None or before.ttft is None or row.ttft is None or not row.ttft.median:
@@ -250,7 +299,7 @@ class Result:
 
 
 def to_json(result: Result) -> str:
-    """The result with the statistics of each row, as JSON (docs/serving-bench.md has its fields)."""
+    """Return the result as JSON with the statistics of each row (docs/serving-bench.md lists the fields)."""
     import json
 
     value = {"format": FORMAT, **asdict(result)}
@@ -259,10 +308,10 @@ def to_json(result: Result) -> str:
 
 
 def from_json(text: str | bytes) -> Result:
-    """The result that `to_json` wrote; what is derived is derived again.
+    """Parse a result that `to_json` wrote; statistics are computed again.
 
     Raises:
-        ValueError: it is no such JSON.
+        ValueError: The text is not such JSON.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""The bench itself: warms the server up, takes the steps one after the other, and tells of each."""
+"""Run a bench: warm the server up, do the steps one after the other, and report each."""
 
 from __future__ import annotations
 
@@ -26,19 +26,25 @@ if TYPE_CHECKING:
     import openai
 
 WARM_UP_TOKENS = 4096
-"""Of the prompt that is sent, and not timed, before anything else."""
+"""Tokens of the warm-up prompt, which is not timed."""
 
 _CONNECT_SECONDS = 10.0
-_ALIVE_SECONDS = 10.0  # that a server has to say that it is still there
+_ALIVE_SECONDS = 10.0  # timeout of the check whether the server is alive
 
 _FORCED: frozenset[Flavour] = frozenset({"vllm", "sglang"})
-"""Servers that can be told how long an answer has to be."""
+"""Servers that accept an exact length of the answer."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Told before each step and after the last: what is done next, seconds since the start and, roughly, to come
-    (None while there is nothing to tell it by), and the result so far."""
+    """State of the bench before each step and after the last.
+
+    Attributes:
+        doing: The next step.
+        elapsed: Seconds since the start.
+        to_come: Rough estimate of the remaining seconds; None before the first measurement.
+        result: The result so far.
+    """
 
     doing: str
     elapsed: float
@@ -49,11 +55,19 @@ class Progress:
 async def bench(
     endpoint: Endpoint, *, api_key: str | None, options: Options, listen: Callable[[Progress], None]
 ) -> Result:
-    """Measure a server. What fails is marked in its row and the rest goes on; a server that dies ends it, and the
-    result says so. If this is cancelled, the last result that `listen` was told is what there is.
+    """Measure a server.
+
+    A failed request is marked in its row, and the bench continues. If the server dies, the bench ends, and
+    the result says so. If this coroutine is cancelled, the last result that `listen` received remains valid.
+
+    Args:
+        endpoint: The server.
+        api_key: Key of the server.
+        options: What to measure.
+        listen: Callback for progress.
 
     Raises:
-        ModelServerError: the warm-up failed already, so nothing can be measured.
+        ModelServerError: The warm-up failed, so nothing can be measured.
     """
     async with open_client(endpoint.url, api_key, connect=_CONNECT_SECONDS, read=None) as client:
         return await _Bench(client, endpoint, api_key, options, listen).run()
@@ -136,11 +150,11 @@ class _Bench:
         )
 
     async def _warm_up(self, planned: Sequence[Step]) -> None:
-        """Let the server compile what it compiles at first use, and learn what its template adds to a prompt.
+        """Let the server compile what it compiles at first use, and learn how many tokens its template adds.
 
-        A prompt, cold and then with a further turn; and as many short streams as will be at a time, since kernels and
-        graphs are made for each size of a batch. What is longer than this may still meet a kernel for the first time:
-        the median of three rounds is not touched by that.
+        The warm-up sends a prompt cold, then with a further turn. Then it sends short streams for each number
+        of streams in the plan, because kernels and graphs exist for each batch size. A longer prompt may
+        still need a kernel for the first time; the median of three rounds is not affected by that.
         """
         shortest = min((step.tokens for step in planned), default=WARM_UP_TOKENS)
         tokens = min(WARM_UP_TOKENS, shortest)
@@ -153,7 +167,7 @@ class _Bench:
             await self._at_once(await self._own_prompts(streams, tokens, self._options.stream_output))
 
     async def _take(self, step: Step) -> str | None:
-        """Measure one step and enter it; what went wrong, if anything did."""
+        """Measure one step and store it; return what failed, or None."""
         if step.kind == "streams":
             bodies = await self._own_prompts(step.streams, step.tokens, self._options.stream_output)
             return self._enter(
@@ -170,7 +184,7 @@ class _Bench:
         before = round_.requests[0].prompt_tokens
         self._prompts.learn(prompt, before)
         if trouble is not None:
-            return trouble  # there is nothing in the cache that the others could find
+            return trouble  # the cache has nothing that the other requests could find
         if step.kind == "length":
             bodies = [self._encode(conversation, next_turn(prompt), output)]
         else:
@@ -187,7 +201,7 @@ class _Bench:
         return next((request.error for request in round_.requests if request.error is not None), None)
 
     async def _own_prompts(self, streams: int, tokens: int, output: int) -> list[bytes]:
-        """Requests that have nothing in common, not even their first words."""
+        """Return requests that share nothing, not even their first words."""
         prompts = [await self._prompts.make(tokens) for _ in range(streams)]
         return [self._encode(RequestBody(), prompt.messages, output) for prompt in prompts]
 
@@ -222,7 +236,7 @@ class _Bench:
 
     async def _count(self, text: str) -> int | None:
         if self._endpoint.flavour not in _FORCED:
-            return None  # others have no such page, or would count by the request
+            return None  # other servers have no such page, or charge for each request
         try:
             async with asyncio.timeout(self._options.timeout):
                 return await count_tokens(self._client, self._endpoint, text, self._api_key)
@@ -230,7 +244,7 @@ class _Bench:
             return None
 
     async def _death(self) -> str | None:
-        """Whether the server is gone, in a sentence; a request may fail without that."""
+        """Return a sentence if the server is gone, else None; a request may fail while the server lives."""
         try:
             async with asyncio.timeout(_ALIVE_SECONDS):
                 await get(self._client, f"{self._endpoint.url}/models", self._api_key)

@@ -1,4 +1,7 @@
-"""One timed request. Nothing but its arrival is noted of an event while the stream runs; it is read afterwards."""
+"""Time one streamed request.
+
+While the stream runs, the module notes only when each event arrives. It parses the events afterwards.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,31 @@ if TYPE_CHECKING:
     import openai
 
 ROLE_WITH_FIRST_TOKEN: frozenset[Flavour] = frozenset({"vllm", "sglang"})
-"""Servers whose very first event, which holds the role only, is sent when the first token exists.
+"""Servers that send their first event, which has only the role, when the first token exists.
 
-vLLM: entrypoints/openai/chat_completion/serving.py, within the loop over what the engine generates; SGLang:
-entrypoints/openai/serving_chat.py, the same. For these the first event with a choice counts: a first token may show
-nothing (half of a character, a control token, most of what random weights write). Of any other server the first event
-with text counts, since a role may be sent before anything was computed."""
+vLLM: entrypoints/openai/chat_completion/serving.py, in the loop over the engine's output. SGLang: the same in
+entrypoints/openai/serving_chat.py. For these servers the first event with a choice counts, because a first
+token may show no text (half a character, a control token, most tokens of random weights). For any other
+server the first event with text counts, because it may send the role before it computes anything.
+"""
 
-_NANOSECONDS = 9  # digits of a second that are kept
+_NANOSECONDS = 9  # decimal places of a second
 
 
 async def timed(
     client: openai.AsyncOpenAI, endpoint: Endpoint, body: bytes, api_key: str | None, *, timeout: float
 ) -> Request:
-    """Send an encoded chat request and time its answer; it may take `timeout` seconds.
+    """Send an encoded chat request and time its answer.
+
+    Args:
+        client: Client of the server.
+        endpoint: The server.
+        body: The encoded request.
+        api_key: Key of the server.
+        timeout: Time limit in seconds.
 
     Raises:
-        ModelServerError: there was no whole answer.
+        ModelServerError: There was no complete answer.
     """
     import httpx2
     import openai
@@ -73,10 +84,15 @@ async def timed(
 
 
 def read_stream(arrivals: Sequence[tuple[float, bytes]], endpoint: Endpoint, api_key: str | None) -> Request:
-    """What a whole stream's events say, each with its seconds since the request was sent.
+    """Parse the events of a complete stream.
+
+    Args:
+        arrivals: Events with their times in seconds since the request was sent.
+        endpoint: The server.
+        api_key: Key of the server, which error messages must not show.
 
     Raises:
-        ModelServerError: it was no whole answer, or reports an error.
+        ModelServerError: The answer is incomplete, or reports an error.
     """
     usage, finished = Usage(), False
     first: float | None = None
@@ -125,7 +141,7 @@ def _json(event: bytes, host: str) -> Mapping[str, Any]:
 
 
 def _has_text(delta: Mapping[str, Any]) -> bool:
-    """Whether a delta shows a token: text, reasoning, or a piece of a call."""
+    """Return whether a delta shows a token: text, reasoning, or a piece of a call."""
     return (
         bool(content_of(delta))
         or any(True for _ in reasoning_pieces(delta))
