@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 SHORTEST = 2048
-"""Length in tokens of the shortest prompt: sixteen blocks of M3's cache, so an incomplete block is a small
-part.
+"""Length in tokens of the shortest prompt.
+
+It is sixteen blocks of M3's cache, so an incomplete block is a small part.
 """
 
 ROOM = 1024
@@ -75,8 +76,10 @@ StepKind: TypeAlias = Literal["length", "streams", "agents"]
 
 @dataclass(frozen=True)
 class Step:
-    """One measurement: a prompt, first cold and then with a further turn; simultaneous streams; or agents
-    that share.
+    """One measurement.
+
+    A measurement is a prompt, first cold and then with a further turn; or simultaneous streams; or agents
+    that share a prefix.
 
     Attributes:
         kind: Kind of the measurement.
@@ -100,8 +103,9 @@ class Step:
 
     @property
     def work(self) -> float:
-        """Rough duration relative to other steps: the tokens to compute, where tokens at the end of long
-        prompts count more.
+        """Rough duration relative to other steps.
+
+        It grows with the tokens to compute; tokens at the end of long prompts count more.
         """
         prompts = self.streams if self.kind == "streams" else 1
         return prompts * self.tokens * (1 + self.tokens / _QUADRATIC_FROM)

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 Messages = list[dict[str, str]]
 Count = Callable[[str], Awaitable[int | None]]
-"""Function that counts the tokens of a text with the server's tokenizer; it returns None if the server does
-not count.
-"""
+"""Function that counts a text's tokens with the server's tokenizer; None if the server does not count."""
 
 _CHARACTERS_A_TOKEN = 3.5  # first estimate; code has 3 to 4 with M3's tokenizer
 _FILLER = " a"  # one token in the tokenizers that we know

@@ -40,8 +40,13 @@ FORMAT = 1
 """Version of the JSON format."""
 
 Kind: TypeAlias = Literal["cold", "cached", "first", "sharing", "streams"]
-"""Kinds of rows: a prompt that nobody sent before; the same prompt with a further turn; the first of several
-agents with one prefix; the other agents; simultaneous streams with their own prompts.
+"""Kinds of rows.
+
+- `cold`: a prompt that nobody sent before.
+- `cached`: the same prompt with a further turn.
+- `first`: the first of several agents with one prefix.
+- `sharing`: the other agents.
+- `streams`: simultaneous streams with their own prompts.
 """
 KINDS: tuple[Kind, ...] = ("cold", "cached", "first", "sharing", "streams")
 
@@ -211,8 +216,10 @@ class Row:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Anomalies: failures, more or fewer cached tokens than expected, tokens that were held back, short
-        answers.
+        """Anomalies of the row.
+
+        They are failures, more or fewer cached tokens than expected, tokens that were held back, and answers
+        with another length than wanted.
         """
         return tuple(dict.fromkeys(self._marks()))
 

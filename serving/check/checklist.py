@@ -1,4 +1,4 @@
-"""What a server has to have before work depends on it: window and cache for the work, headroom, metrics, a key."""
+"""Check what a server needs before work depends on it: window, cache capacity, headroom, metrics, a key."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from m3agent.serving.plan.shape import NATIVE_CONTEXT, Precision
 from m3agent.serving.plan.traps import Engine, Setup, Severity, Trap, met
 
 FULL = 0.9
-"""Share of the cache in use from which there is no headroom: the next long sequence throws another out."""
+"""Share of the KV cache in use from which there is no headroom: the next long sequence evicts another."""
 
 LOW_HIT_RATE = 0.5
-"""Below this agents' turns pay for prompts again: within a session 0.9 and more is usual, each session's first turn
-apart (docs/benchmarks.md)."""
+"""Hit rate below which agents' turns compute prompts again.
 
-_TELLING = 1_000_000  # tokens asked for, below which the rate says more of first turns than of the work
+Within a session 0.9 and more is usual, apart from its first turn (docs/benchmarks.md).
+"""
+
+_TELLING = 1_000_000  # prompt tokens below which the hit rate mostly reflects first turns, not the work
 _SECONDS = 5.0
 _FP8_GAIN = "about 1.5 times as many tokens"
 _FP8_OPTIONS = {"vllm": "--kv-cache-dtype fp8", "sglang": "--kv-cache-dtype fp8_e4m3"}
-_ELSEWHERE = ("192.0.2.1", 9)  # an address of documentation (RFC 5737): the route to it tells our own address
+_ELSEWHERE = ("192.0.2.1", 9)  # reserved for documentation (RFC 5737); the route to it shows our own address
 
 
 async def checklist(
@@ -46,14 +48,21 @@ async def checklist(
     prometheus: str | None = None,
     findings: Findings | None = None,
 ) -> list[Check]:
-    """Look at a running server; never raises for what it does or does not do.
+    """Check a running server; never raise because of the server's answers.
 
-    `workload`: the window that the work needs, how many sequences at a time and of which length; None: not compared.
-    `prometheus`: the address of one, which is asked whether it reads the server's metrics. `findings`: what an
-    examination found, made here if there was none.
+    Args:
+        endpoint: The server.
+        api_key: Key of the server.
+        workload: Context window, concurrency and length of sequences that the work needs; None skips the
+            comparison.
+        prometheus: Address of a Prometheus; the check asks whether it reads the server's metrics.
+        findings: Results of an examination; None makes the function examine the server.
+
+    Returns:
+        The checks. For a server that is not vLLM, SGLang or TensorRT-LLM, one check that says so.
     """
     if endpoint.flavour not in tuple(Engine):
-        # A hosted API shows none of this, and its list of models may be for everybody.
+        # A hosted API shows none of these settings, and its list of models may be public.
         detail = f"not looked at: {endpoint.host} is no vLLM, SGLang or TensorRT-LLM"
         return [Check("settings", None, detail)]
     state, open_to = await asyncio.gather(
@@ -75,8 +84,10 @@ async def checklist(
 
 
 async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
-    """The engine's version and block size against the table of traps, on this machine's GPUs if the server is here,
-    else on all GPUs that there are."""
+    """Check the engine's version and block size against the table of traps.
+
+    The check uses this machine's GPUs if the server runs here, otherwise all known GPUs.
+    """
     name, version = "version", endpoint.version
     if version is None:
         return Check(name, None, "not known")
@@ -104,7 +115,7 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
 
 
 def workload_check(endpoint: Endpoint, state: EngineState, workload: Wish | None) -> Check:
-    """Whether window and cache hold the work."""
+    """Check whether context window and KV cache hold the work."""
     name, length = "workload", endpoint.max_model_len
     held = f"the cache holds {sum(state.kv_tokens):,} tokens" if state.kv_tokens else "cache unknown"
     if workload is None:
@@ -118,7 +129,7 @@ def workload_check(endpoint: Endpoint, state: EngineState, workload: Wish | None
     if min(state.kv_tokens) < workload.context:
         detail = f"the cache of a rank holds {min(state.kv_tokens):,} tokens, one sequence may have {workload.context:,}"
         return Check(name, False, detail, plan)
-    # Whole sequences on each rank: none is spread over two.
+    # Count whole sequences on each rank, because a sequence cannot be spread over two ranks.
     room = sum(tokens // workload.sequence for tokens in state.kv_tokens)
     detail = f"{held}: {room} sequences of {workload.sequence:,} at a time"
     if room < workload.concurrency:
@@ -127,7 +138,7 @@ def workload_check(endpoint: Endpoint, state: EngineState, workload: Wish | None
 
 
 def kv_dtype_check(endpoint: Endpoint, state: EngineState, workload: Wish | None) -> Check:
-    """Whether keys and values are kept in 8 bits; 16 are well where the work fits."""
+    """Check whether the KV cache uses 8 bits; 16 bits are fine if the work fits."""
     name, dtype = "8-bit cache", state.kv_dtype
     if dtype is None:
         return Check(name, None, "not known")
@@ -143,7 +154,7 @@ def kv_dtype_check(endpoint: Endpoint, state: EngineState, workload: Wish | None
 
 
 def headroom_check(state: EngineState) -> Check:
-    """Whether the cache has room now, and always had."""
+    """Check whether the KV cache has free capacity now, and has never evicted a sequence."""
     name = "headroom"
     if state.usage is None:
         return Check(name, None, "not known")
@@ -157,7 +168,7 @@ def headroom_check(state: EngineState) -> Check:
 
 
 def chunked_check(endpoint: Endpoint, state: EngineState) -> Check:
-    """Whether long prompts are read in pieces, so that others' answers go on meanwhile."""
+    """Check whether the server splits long prompts, so that other answers continue meanwhile."""
     name = "chunked prefill"
     if state.chunked_prefill is None:
         usual = "; vLLM does unless told not to" if endpoint.flavour == "vllm" else ""
@@ -171,7 +182,7 @@ def chunked_check(endpoint: Endpoint, state: EngineState) -> Check:
 
 
 def hit_rate_check(state: EngineState) -> Check:
-    """How much of the prompts the cache has had since the server started."""
+    """Check the share of prompt tokens that came from the cache since the server started."""
     name = "hit rate"
     if state.prefix_caching is False:
         return Check(name, False, "prefix caching is off", "start it with prefix caching")
@@ -194,7 +205,7 @@ def _metrics_check(endpoint: Endpoint, state: EngineState) -> Check:
 
 
 async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str | None) -> Check:
-    """Whether whoever reaches the server from another machine needs a key."""
+    """Check whether a request from another machine needs a key."""
     name, base = "key", endpoint.url
     if endpoint.local:
         if own_address is None:
@@ -218,7 +229,7 @@ async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str |
 
 
 def _met(engine: Engine, version: str, block_size: int | None, gpu: Gpu) -> list[Trap]:
-    """The traps that hold because of the version or the block size, whatever the rest of the command is."""
+    """Return the traps that apply because of the version or the block size, whatever the other options are."""
     plain = Setup(engine, gpu.vendor, gpu.architecture, Precision.MXFP8, NATIVE_CONTEXT)
     known = replace(plain, version=version, block_size=block_size or plain.block_size)
     anyway = met(plain, Severity.REFUSE)
@@ -233,7 +244,7 @@ def _gpus_here() -> list[Gpu]:
 
 
 def _own_address() -> str | None:
-    """This machine's address towards others; nothing is sent for it."""
+    """Return this machine's address towards other machines, or None; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""In what one message differs from another, said in a few words."""
+"""Describe in a few words how one message differs from another."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from m3agent.serving.arguments import NAMESPACE
 from m3agent.serving.check.script import Said
 
-_SHOWN = 24  # characters on each side of a difference
+_SHOWN = 24  # characters to quote on each side of a difference
 
 
 def faults(said: Said, wanted: Said) -> list[str]:
-    """What is wrong with a message that should be `wanted`; empty where nothing is."""
+    """Return what is wrong with a message that should equal `wanted`; empty if nothing is."""
     found: list[str] = []
     within = bool(wanted.reasoning) and wanted.reasoning in said.text
     if within:
@@ -43,7 +43,10 @@ def _count(number: int) -> str:
 
 
 def _difference(wanted: Any, got: Any, where: str) -> str | None:
-    """The first difference of two JSON values; numbers are equal as in JSON, but true is no number."""
+    """Return the first difference between two JSON values, or None.
+
+    Numbers compare as in JSON, but a truth value never equals a number.
+    """
     if isinstance(wanted, Mapping) and isinstance(got, Mapping):
         for key in (*wanted, *(key for key in got if key not in wanted)):
             inner = f"{key!r} of {where}"

@@ -1,7 +1,7 @@
-"""What a running engine says of itself, in its metrics and on its page of settings: one form for all engines.
+"""Read a running engine's metrics and settings into one form for all engines.
 
-Names: vLLM 0.24, v1/metrics/loggers.py (and a real page of it in the tests); SGLang, srt/observability/metrics_collector.py
-and http_server.py; TensorRT-LLM, metrics/collector.py.
+Sources of the names: vLLM 0.24, v1/metrics/loggers.py (the tests contain a real page); SGLang,
+srt/observability/metrics_collector.py and http_server.py; TensorRT-LLM, metrics/collector.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import openai
 
 _SECONDS = 20.0
-_METRICS_PATHS: dict[Flavour, str] = {"trtllm": "/prometheus/metrics"}  # its /metrics is JSON, of iterations
+_METRICS_PATHS: dict[Flavour, str] = {
+    "trtllm": "/prometheus/metrics"
+}  # its /metrics is JSON about iterations
 _SETTINGS_PATHS: dict[Flavour, tuple[str, ...]] = {
     "vllm": ("/server_info",),  # only where VLLM_SERVER_DEV_MODE=1
     "sglang": ("/server_info", "/get_server_info"),
@@ -31,12 +33,19 @@ _VLLM_CHUNKED = re.compile(r"enable_chunked_prefill=(True|False)")
 
 @dataclass(frozen=True)
 class EngineState:
-    """What is known; None (or an empty tuple) is unknown.
+    """State of an engine; None or an empty tuple means unknown.
 
-    `metrics`: whether there is a page of them. `kv_tokens`: that the cache of each data-parallel rank holds. `kv_dtype`:
-    as the engine spells it, "auto" is that of the weights. `usage`: of the cache now, 0 to 1, of the fullest rank.
-    `preemptions`: sequences so far that were thrown out for want of cache. `hit_rate`: share of prompts' tokens that the
-    cache had, of `asked` tokens so far. `chunked_prefill`: whether long prompts are read in pieces.
+    Attributes:
+        metrics: True if the server has a page of metrics.
+        kv_tokens: KV cache capacity of each data-parallel rank, in tokens.
+        kv_dtype: Type of the KV cache as the engine spells it; "auto" is the weights' type.
+        block_size: Tokens of one block of the KV cache.
+        usage: Share of the KV cache in use, 0 to 1, on the fullest rank.
+        preemptions: Number of sequences evicted so far because the cache was full.
+        hit_rate: Share of prompt tokens that came from the cache.
+        asked: Prompt tokens so far, to which `hit_rate` refers.
+        prefix_caching: Whether the prefix cache is on.
+        chunked_prefill: Whether the engine splits long prompts.
     """
 
     metrics: bool = False
@@ -52,12 +61,12 @@ class EngineState:
 
 
 def metrics_url(endpoint: Endpoint) -> str:
-    """Where the engine's metrics stand."""
+    """Return the address of the engine's metrics."""
     return endpoint.url.removesuffix("/v1") + _METRICS_PATHS.get(endpoint.flavour, "/metrics")
 
 
 async def engine_state(endpoint: Endpoint, *, api_key: str | None) -> EngineState:
-    """Ask a server for its state; what it does not say stays unknown."""
+    """Query a server's state; what it does not report stays unknown."""
     async with open_client(endpoint.url, api_key, connect=10.0, read=_SECONDS) as client:
         try:
             samples = parse_metrics(await get(client, metrics_url(endpoint), api_key))
@@ -67,7 +76,7 @@ async def engine_state(endpoint: Endpoint, *, api_key: str | None) -> EngineStat
 
 
 def read_state(flavour: Flavour, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
-    """The state by a page of metrics and the engine's settings, either of which may be empty."""
+    """Combine a page of metrics and the engine's settings into a state; either may be empty."""
     state = EngineState(metrics=bool(samples))
     match flavour:
         case "vllm":
@@ -99,7 +108,11 @@ def _vllm(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, 
 
 
 def _vllm_tokens(labels: Mapping[str, str]) -> int | None:
-    """Newer versions say it outright; it is blocks times their size, unless groups of layers keep blocks of their own."""
+    """Return the KV cache capacity of a rank in tokens, or None.
+
+    Newer versions report it. Otherwise it is blocks times their size, which is wrong if groups of layers have
+    their own blocks.
+    """
     said = _integer(labels.get("kv_cache_size_tokens"))
     blocks, size = _integer(labels.get("num_gpu_blocks")), _integer(labels.get("block_size"))
     return said if said is not None or blocks is None or size is None else blocks * size

@@ -1,4 +1,4 @@
-"""What an examination found, as checks: prefix cache, cached tokens, speed of the tokenizer."""
+"""Turn the findings of an examination into checks: prefix cache, cached tokens, speed of the tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from m3agent.serving.examine import (
 
 
 def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
-    """Three checks; unknown where the examination found nothing out."""
+    """Return the three checks; `ok` is None where the examination found nothing out."""
     cached, reported, seconds = findings.prefix_caching, findings.cached_tokens, findings.tokenizer_seconds
     speed = None if seconds is None else f"{seconds:.2g} s for a million tokens"
     return [

@@ -1,4 +1,4 @@
-"""One answer of a server, read twice: as its documentation says it is to be read, and as m3agent's client does."""
+"""Read one answer of a server in two ways: strictly as documented, and with m3agent's own client."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from m3agent.serving.errors import StreamCut
 
 @dataclass(frozen=True)
 class Heard:
-    """An answer. `plain`: by the server's own parsers, nothing made good; `ours`: by m3agent's client, which does that.
+    """An answer, read in two ways.
 
-    `finish`: the server's word for how it ended; `beginning`: the first characters of whatever kind came first.
+    Attributes:
+        plain: Message by the server's own parsers, without repairs.
+        ours: Message by m3agent's client, which repairs known faults.
+        finish: The server's finish reason.
+        beginning: First characters of the answer: reasoning, text or call, whichever came first.
     """
 
     plain: Said
@@ -29,9 +33,15 @@ class Heard:
 
 
 async def hear(client: Client, body: bytes, deadline: float) -> Heard:
-    """Send one chat request that offers `TOOLS`, streamed or not; `deadline` is an instant of `time.monotonic()`.
+    """Send one chat request that offers `TOOLS`, and read the answer.
 
-    Raises the errors of `m3agent.serving.errors`.
+    Args:
+        client: Client of the server.
+        body: The encoded request, streamed or not.
+        deadline: Instant of `time.monotonic()`.
+
+    Raises:
+        ModelServerError: There was no complete answer.
     """
     plain, ours = _Plain(), Accumulator(TOOLS, 1)
     async with aclosing(client.chunks(body, ours, deadline)) as chunks:
@@ -55,16 +65,16 @@ async def hear(client: Client, body: bytes, deadline: float) -> Heard:
 
 
 class _Plain:
-    """Adds up deltas as OpenAI's API says: text is joined, a call is joined by its index."""
+    """Adds up deltas as OpenAI's API documents it: joins text, and joins calls by their index."""
 
     def __init__(self) -> None:
         self.beginning = ""
-        self._reasoning: dict[str, str] = {}  # by the field it came in
+        self._reasoning: dict[str, str] = {}  # by the name of its field
         self._text = ""
         self._calls: dict[int, tuple[str, str]] = {}
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take the JSON of one event, or a whole answer."""
+        """Add the JSON of one event, or of a whole answer."""
         choice = first_choice(chunk.get("choices")) or {}
         part = choice.get("delta") or choice.get("message")
         if not isinstance(part, dict):
@@ -74,7 +84,10 @@ class _Plain:
             self.beginning = (self.beginning + "".join(pieces))[:_BEGINNING]
 
     def said(self, reasoning_field: str) -> Said:
-        """The message; of reasoning under several names, that under the name which this server is known for."""
+        """Return the message.
+
+        If reasoning came in several fields, the result has the field that this kind of server uses.
+        """
         reasoning = self._reasoning.get(reasoning_field) or next(iter(self._reasoning.values()), "")
         calls = tuple((name, _value(arguments)) for _, (name, arguments) in sorted(self._calls.items()))
         return Said(reasoning, self._text, calls)

@@ -1,6 +1,7 @@
-"""A page of metrics in Prometheus' text format 0.0.4, read strictly: a page that is none says so.
+"""Strict parser for metrics in Prometheus' text format 0.0.4.
 
-The format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
+The parser rejects a page in another format. The format:
+https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _PARTS = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
 _SAMPLE = re.compile(
     rf"({_NAME})(?:[ \t]*\{{((?:{_LABEL}(?:,{_LABEL})*,?)?[ \t]*)\}}[ \t]*|[ \t]+)([^ \t{{]+)(?:[ \t]+-?[0-9]+)?"
 )
-# Go's ParseFloat takes these words; Python's float would take "infinity_" or "1_000" as well.
+# Go's ParseFloat accepts these words; Python's float would also accept "1_000".
 _VALUE = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|nan)", re.IGNORECASE
 )
@@ -33,9 +34,10 @@ class Sample:
 
 
 def parse_metrics(page: str) -> list[Sample]:
-    """The samples of a page, in its order; timestamps are left out.
+    """Parse a page; return its samples in order, without timestamps.
 
-    Raises ValueError, with the line's number, for a line that is neither a sample nor a comment.
+    Raises:
+        ValueError: A line is neither a sample nor a comment; the message has its number.
     """
     samples: list[Sample] = []
     for number, line in enumerate(page.split("\n"), start=1):
@@ -50,12 +52,12 @@ def parse_metrics(page: str) -> list[Sample]:
 
 
 def values(samples: Iterable[Sample], name: str) -> list[float]:
-    """The values of every series of that name."""
+    """Return the values of all series with this name."""
     return [sample.value for sample in samples if sample.name == name]
 
 
 def total(samples: Iterable[Sample], name: str) -> float | None:
-    """The sum over all series of that name; None if there is none."""
+    """Return the sum over all series with this name; None if there is no such series."""
     found = values(samples, name)
     return sum(found) if found else None
 

@@ -1,7 +1,7 @@
-"""Whether the model behind a server answers sensibly, by its own will: a call with given values, and a round trip.
+"""Check whether a model answers sensibly without a grammar: a call with given values, and a round trip.
 
-Random weights fail both, as do weights that were quantised or loaded wrongly; nothing else tells such a server from a
-good one, for it answers fast and without errors.
+Random weights fail both, and so do weights that were quantised or loaded wrongly. Nothing else distinguishes
+such a server, because it answers fast and without errors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from m3agent.serving.wire import ThinkingMode
 
 TRIES = 3
 LIMIT = 60.0
-"""Seconds for one answer."""
+"""Time limit of one answer, in seconds."""
 
-_MOST_TOKENS = 768  # of an answer, its thinking included
-# The first try is the likeliest answer; the next ones are drawn a little more freely, or they would be the same.
+_MOST_TOKENS = 768  # of an answer, with its thinking
+# The first try takes the likeliest answer. Later tries use a higher temperature, or they would repeat the first.
 _TEMPERATURES = (0.0, 0.4, 0.8)
 _NONSENSE = "the model does not answer sensibly: random weights, or weights that were loaded wrongly?"
 _STATION, _VALUE, _READING = "quay-7", 48_213, 73_914
@@ -53,10 +53,15 @@ async def model_check(
     listen: Callable[[str], None] = lambda _: None,
     limit: float = LIMIT,
 ) -> list[Check]:
-    """Ask for a call, then for a call after some thinking whose result the next answer has to use.
+    """Request a call, then a call after some thinking whose result the next answer must use.
 
-    Never raises for what the server does or does not do. `listen` hears what is tried next; `limit`: seconds for one
-    answer, of which there are at most nine.
+    The function never raises because of the server's answers.
+
+    Args:
+        endpoint: The server.
+        api_key: Key of the server.
+        listen: Callback with the name of each attempt.
+        limit: Time limit of one answer in seconds. There are at most nine answers.
     """
     async with Client(endpoint, api_key=api_key, attempts=1) as client:
         model = _Model(client, limit)
@@ -69,7 +74,7 @@ async def model_check(
 
 
 class _Model:
-    """Asks one model; `called` says whether it has called a tool so far."""
+    """Queries one model; `called` says whether it has called a tool so far."""
 
     def __init__(self, client: Client, limit: float) -> None:
         self.called = False
@@ -77,7 +82,7 @@ class _Model:
         self._limit = limit
 
     async def calls_a_tool(self) -> Check:
-        """A call whose arguments the request names."""
+        """Check a call whose arguments the request names."""
         name = "tool call"
         wanted = {"station": _STATION, "value": _VALUE}
         asked = (
@@ -99,7 +104,7 @@ class _Model:
         return Check(name, False, f"no call in {TRIES} tries, but {shown(said)[:60]!r}: {_NONSENSE}")
 
     async def goes_round(self) -> Check:
-        """A call after thinking; its result and the reasoning go back, and the answer has to have the result."""
+        """Check a call after thinking: reasoning and result go back, and the answer must contain the result."""
         name = "thinking round trip"
         asked = f"What does the gauge at station {_STATION!r} read? Find out with read_gauge, then tell me the number."
         history: list[Mapping[str, Any]] = [{"role": "user", "content": asked}]

@@ -1,4 +1,4 @@
-"""The configuration with which a Prometheus reads a server's metrics, and the alerts that agent work wants.
+"""Print Prometheus' configuration for a server's metrics, and alerts for agent work.
 
 https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config and …/alerting_rules/.
 """
@@ -15,7 +15,7 @@ from m3agent.serving.endpoint import Endpoint, Flavour
 
 JOB = "m3agent"
 
-# For each engine: share of the cache in use; sequences thrown out so far; tokens that the cache had, and asked for.
+# For each engine: share of the KV cache in use; evicted sequences; tokens that the cache had; all prompt tokens.
 _SERIES: dict[Flavour, tuple[str, str, str, str]] = {
     "vllm": (
         "vllm:kv_cache_usage_perc",
@@ -35,8 +35,14 @@ _SERIES: dict[Flavour, tuple[str, str, str, str]] = {
 def scrape_config(
     endpoint: Endpoint, *, credentials_file: str | None = None, labels: Mapping[str, str] | None = None
 ) -> str:
-    """YAML with one job of `scrape_configs`; `credentials_file` holds the key as Prometheus' machine has it, for servers
-    whose metrics need one (vLLM's and SGLang's do not)."""
+    """Return YAML with one job of `scrape_configs`.
+
+    Args:
+        endpoint: The server.
+        credentials_file: File with the key on Prometheus' machine, for servers that require one for metrics
+            (vLLM and SGLang do not).
+        labels: Further labels of the target.
+    """
     page = urlsplit(metrics_url(endpoint))
     shown = {"engine": endpoint.flavour, "model": endpoint.model, **(labels or {})}
     lines = ["scrape_configs:", f"  - job_name: {JOB}"]
@@ -59,9 +65,9 @@ def scrape_config(
 
 
 def alert_rules(endpoint: Endpoint) -> str:
-    """YAML with a group of rules: server down, cache full, sequences thrown out, prefixes not found again.
+    """Return YAML with a group of rules: server down, cache full, sequences evicted, prefixes lost.
 
-    For engines whose series are not known the first rule only.
+    For engines with unknown series the group has only the first rule.
     """
     rules = [_rule("M3ServerDown", f'up{{job="{JOB}"}} == 0', "1m", "The model server does not answer.")]
     if (series := _SERIES.get(endpoint.flavour)) is not None:
@@ -82,7 +88,7 @@ def alert_rules(endpoint: Endpoint) -> str:
             ),
             _rule(
                 "M3PrefixesLost",
-                # Idle servers have no rate, and a few first turns are no fall.
+                # An idle server has no rate, and a few first turns are not a problem.
                 f"{rate} / {flow} < {LOW_HIT_RATE} and {flow} > 1000",
                 "15m",
                 "Turns do not find their prefixes in the cache: a rewritten history, a full cache, or a wrong rank.",
@@ -102,5 +108,5 @@ def _rule(name: str, expression: str, holds: str, summary: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A string of JSON is one of YAML, whatever is in it."""
+    """Quote a string for YAML; every JSON string is also a YAML string."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Whether a Prometheus reads a server's metrics: its list of targets says so.
+"""Check whether a Prometheus reads a server's metrics, by its list of targets.
 
 https://prometheus.io/docs/prometheus/latest/querying/api/#targets
 """
@@ -19,7 +19,7 @@ _NAME = "scraped"
 
 
 async def scraped_check(endpoint: Endpoint, page: str, prometheus: str | None) -> Check:
-    """Whether the metrics at `page` are a target of `prometheus` that was read well last time."""
+    """Check whether the metrics at `page` are a target of `prometheus`, and whether the last read succeeded."""
     if prometheus is None:
         return Check(
             _NAME, None, "whether anybody reads the metrics is not known: name a Prometheus with --prometheus"
@@ -54,7 +54,7 @@ def _health(target: dict[str, Any], page: str) -> Check:
 
 
 def _is_of(url: str, page: str) -> bool:
-    """Whether two addresses are one page; each name of this very machine is as good as another."""
+    """Return whether two addresses are the same page; all names of this machine count as equal."""
     one, other = urlsplit(url), urlsplit(page)
     same_host = one.hostname == other.hostname or (is_local(url) and is_local(page))
     return same_host and one.port == other.port and one.path == other.path

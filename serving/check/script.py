@@ -1,7 +1,8 @@
-"""The message that an engine is made to write, in M3's markup, and how each engine is made to write it.
+"""The message that an engine is forced to write in M3's markup, and the way to force each engine.
 
-Random weights write nonsense, and a real model writes what it likes. A grammar with one text in it makes both write that
-text, through the engine's own tokenizer, reasoning parser and tool parser: what arrives can be compared to the letter.
+Random weights write nonsense, and a real model writes what it wants. A grammar that allows only one text
+makes both write that text. It passes the engine's own tokenizer, reasoning parser and tool parser, so the
+result can be compared exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")
 _THINK, _END_THINK = "<mm:think>", "</mm:think>"
 
 MARKERS = (_THINK, _END_THINK, "]<]minimax[>[")
-"""Texts that are one token each in M3's vocabulary; parsers look for some of them by their ids."""
+"""Texts that are one token each in M3's vocabulary; parsers find some of them by their token ids."""
 
 
 def _tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +69,13 @@ _CALLS = (
 
 @dataclass(frozen=True)
 class Said:
-    """A message: reasoning, visible text, and calls as (name, arguments); arguments that are no JSON stay a text."""
+    """A message.
+
+    Attributes:
+        reasoning: Reasoning.
+        text: Visible text.
+        calls: Calls as (name, arguments); arguments that are not JSON stay text.
+    """
 
     reasoning: str
     text: str
@@ -76,28 +83,32 @@ class Said:
 
 
 def wanted(thinking: ThinkingMode) -> Said:
-    """What has to arrive; nothing is thought where thinking is disabled."""
+    """Return the message that has to arrive; it has no reasoning if thinking is disabled."""
     reasoning = "" if thinking == "disabled" else "The clock drifts: is `a < b`?\nI look first."
     return Said(reasoning, "Two calls, then I plan.", tuple((call.name, call.arguments) for call in _CALLS))
 
 
 def markup(thinking: ThinkingMode) -> str:
-    """The same as M3 writes it behind the prompt, which ends with the opening tag where thinking is enabled, and with
-    the closing one where it is disabled."""
+    """Return the message as M3 writes it after the prompt.
+
+    The prompt ends with the opening think tag if thinking is enabled, and with the closing one if it is
+    disabled.
+    """
     said = wanted(thinking)
     text = write(said.reasoning, said.text, _CALLS)
     return text.removeprefix({"enabled": _THINK, "disabled": _END_THINK, "adaptive": ""}[thinking])
 
 
 def expression(text: str) -> str:
-    """A regular expression, in the notation of xgrammar and guidance, that matches `text` and nothing else."""
+    """Return a regular expression, as xgrammar and guidance read it, that matches only `text`."""
     return _SPECIAL.sub(r"\\\1", text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def grammar(flavour: Flavour, text: str) -> dict[str, Any]:
-    """The parameters of a chat request that make this engine write `text`; empty for one that cannot be made to.
+    """Return the parameters of a chat request that force this engine to write `text`; empty if it has none.
 
-    Sources: vLLM 0.24, entrypoints/openai/chat_completion/protocol.py; SGLang and TensorRT-LLM, their openai protocol.py.
+    Sources: vLLM 0.24, entrypoints/openai/chat_completion/protocol.py; SGLang and TensorRT-LLM, their openai
+    protocol.py.
     """
     pattern = expression(text)
     match flavour:

@@ -1,6 +1,7 @@
-"""Whether a server's tokenizer makes the ids that Hugging Face's own library makes of the model's tokenizer.json.
+"""Check whether a server's tokenizer makes the same ids as Hugging Face's library with the model's
+tokenizer.json.
 
-A fast tokenizer that differs in one place changes what the model reads, with no error anywhere.
+A fast tokenizer that differs in one place changes what the model reads, without any error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from m3agent.serving.http import open_client
 from m3agent.serving.tokenize import token_ids
 
 CONNECT_SECONDS, SECONDS = 10.0, 30.0
-"""For a connection, and for one answer of `/tokenize`."""
+"""Timeouts in seconds of a connection, and of one answer of `/tokenize`."""
 _FILE = "tokenizer.json"
 _FIX = "serve the checkpoint's own tokenizer; leave a fast one (VLLM_USE_FASTOKENS, --tokenizer-backend) out"
 
@@ -29,11 +30,17 @@ SAMPLES = (
     "1234567890 3.14159 1e-9 1,000,000 v0.24.0 'tis don't WE'LL ALLCAPS camelCaseName snake_case_name",
     "".join(f"a{marker}b {marker}\n" for marker in (*MARKERS, "]~b]user\n", "[e~[", "]<]image[>[")),
 )
-"""Code, scripts of the world, emoji, runs of white space, numbers, and special tokens' texts."""
+"""Code, many scripts, emoji, runs of white space, numbers, and the texts of special tokens."""
 
 
 async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path | None) -> Check:
-    """Compare the ids of `SAMPLES`. `tokenizer`: the model's tokenizer.json or its folder, None where it is not here."""
+    """Compare the token ids of `SAMPLES`.
+
+    Args:
+        endpoint: The server.
+        api_key: Key of the server.
+        tokenizer: The model's tokenizer.json or its folder; None if it is not on this machine.
+    """
     name = "token ids"
     if tokenizer is None:
         return Check(name, None, f"not compared: the model's {_FILE} is not on this machine")
@@ -58,7 +65,7 @@ async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path 
 
 
 def _difference(sample: str, got: list[int], wanted: list[int]) -> str:
-    """The first place in which the ids of a sample differ."""
+    """Describe the first place where the ids of a sample differ."""
     pairs = enumerate(zip(got, wanted, strict=False))
     at = next((place for place, (a, b) in pairs if a != b), min(len(got), len(wanted)))
     return (
@@ -67,7 +74,12 @@ def _difference(sample: str, got: list[int], wanted: list[int]) -> str:
 
 
 def _reference(path: Path) -> list[list[int]]:
-    """The right ids. Raises ImportError without the library, ValueError for a file that cannot be used."""
+    """Return the correct ids of each sample.
+
+    Raises:
+        ImportError: The library is not installed.
+        ValueError: The file cannot be used.
+    """
     from tokenizers import Tokenizer
 
     try:

@@ -1,8 +1,9 @@
-"""Whether a server's tokenizer, grammar, reasoning parser and tool parser carry M3's messages; any weights will do.
+"""Check whether tokenizer, grammar, reasoning parser and tool parser carry M3's messages; any weights will
+do.
 
-The engine is made to write one message (see `script`), and what arrives is compared to the letter: as the server's own
-parsers have it, and as m3agent's client reads it, which makes good what servers are known to get wrong. So there are
-three outcomes: right; wrong, but the client makes it good; lost.
+The engine is forced to write one message (see `script`). The result is compared exactly, in two forms: as the
+server's own parsers return it, and as m3agent's client reads it. The client repairs known faults of servers.
+So there are three outcomes: correct; wrong but repaired by the client; lost.
 """
 
 from __future__ import annotations
@@ -35,17 +36,21 @@ from m3agent.serving.tokenize import token_ids
 from m3agent.serving.wire import ThinkingMode
 
 LIMIT = 120.0
-"""Seconds for one answer: a server's first ones may wait half a minute for kernels to be compiled."""
+"""Time limit of one answer in seconds; a server's first answers may wait half a minute for kernels to
+compile.
+"""
 
 EXAMINE_SECONDS = 60.0
 
 _MESSAGES = [{"role": "user", "content": "Fix the clock."}]
 _Outcome: TypeAlias = tuple[str, bool | None, list[str]]
-"""How it was asked for; right, made good by the client (None) or lost; what is wrong."""
+"""Transport (streamed or whole); correct (True), repaired by the client (None) or lost (False); what is
+wrong.
+"""
 
-_TASTE = 24  # tokens
-_FAVOURED = 100.0  # the most that engines take
-# The model's own words before a grammar binds it: one token, where the prompt does not say that nothing is thought.
+_TASTE = 24  # tokens of the first short answer
+_FAVOURED = 100.0  # largest logit bias that engines accept
+# Most characters that the model may write before the grammar applies. It is one token, unless thinking is disabled.
 _LOOSE = 40
 _MODES: tuple[tuple[str, ThinkingMode], ...] = (
     ("no thinking", "disabled"),
@@ -74,11 +79,16 @@ async def wire_check(
     findings: Findings | None = None,
     limit: float = LIMIT,
 ) -> list[Check]:
-    """Look at a server that has just started; never raises for what it does or does not do.
+    """Check a server that has just started; never raise because of the server's answers.
 
-    `context`: the window in tokens that it was started with, None where nothing was asked for. `tokenizer`: the model's
-    tokenizer.json or its folder, None where it is not on this machine. `listen` hears what is tried next. `findings`:
-    what an examination found, made here if there was none. `limit`: seconds for one answer.
+    Args:
+        endpoint: The server.
+        api_key: Key of the server.
+        context: Context window in tokens that the server was started with; None if the user named none.
+        tokenizer: The model's tokenizer.json or its folder; None if it is not on this machine.
+        listen: Callback with the name of each attempt.
+        findings: Results of an examination; None makes the function examine the server.
+        limit: Time limit of one answer in seconds.
     """
     checks: list[Check] = []
     if not grammar(endpoint.flavour, ""):
@@ -89,7 +99,7 @@ async def wire_check(
         async with Client(endpoint, api_key=api_key, attempts=1) as client:
             silent = False
             for name, thinking in _MODES:
-                if silent:  # it would take as long again to say the same
+                if silent:  # a further attempt would only wait for the same timeout
                     checks.append(Check(name, None, "not tried"))
                     continue
                 listen(f"a message written by force, {name}")
@@ -106,7 +116,7 @@ async def wire_check(
 
 
 def context_check(endpoint: Endpoint, context: int | None) -> Check:
-    """Whether the window is the one that was asked for."""
+    """Check whether the context window is the wanted one."""
     name, length = "context", endpoint.max_model_len
     if length is None:
         return Check(name, None, "the server does not say how long its window is")
@@ -119,8 +129,10 @@ def context_check(endpoint: Endpoint, context: int | None) -> Check:
 
 
 async def _bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:
-    """Favours the tokens that M3 would take for its markers: random weights may spell them in other tokens, by whose ids
-    no parser knows them. Empty where the server does not tell ids."""
+    """Return a logit bias for the tokens of M3's markers; empty if the server does not report token ids.
+
+    Random weights may spell a marker with other tokens, and parsers recognise only the marker's own token id.
+    """
     async with open_client(endpoint.url, api_key, connect=CONNECT_SECONDS, read=SECONDS) as client:
         try:
             found = [await token_ids(client, endpoint, marker, api_key) for marker in MARKERS]
@@ -130,7 +142,7 @@ async def _bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:
 
 
 class _Trial:
-    """One message, in one way of thinking, asked for in a stream and whole."""
+    """One message in one thinking mode, requested streamed and whole."""
 
     def __init__(
         self, client: Client, name: str, thinking: ThinkingMode, bias: dict[str, float], limit: float
@@ -142,15 +154,15 @@ class _Trial:
         self._limit = limit
         self._wanted = wanted(thinking)
         self._flavour: Flavour = client.endpoint.flavour
-        self.silent = False  # whether the server did not answer at all
+        self.silent = False  # True if the server did not answer at all
 
     async def check(self) -> Check:
-        """Ask twice and judge."""
+        """Request the message twice and compare it."""
         outcomes: list[_Outcome] = []
         how = "streamed"
         try:
-            # Most servers apply no grammar while the model thinks. That shows in a few tokens, of which none is favoured:
-            # a model that may write what it likes would take the favoured end of thinking at once.
+            # Most servers apply no grammar while the model thinks. A few tokens show that. The short answer uses no
+            # logit bias, because a free model would write the favoured end of thinking at once.
             if self._thinking == "enabled" and not self._is_bound(await self._ask(stream=True, taste=True)):
                 return self._free()
             for how in ("streamed", "whole"):
@@ -166,13 +178,13 @@ class _Trial:
         return self._verdict(outcomes)
 
     async def _ask(self, *, stream: bool, taste: bool = False) -> Heard:
-        """The answer, or the first few tokens of it."""
+        """Return the answer, or with `taste` its first few tokens."""
         text = markup(self._thinking)
         parameters = request_parameters(
             self._client.endpoint,
             TOOLS,
             tool_choice="auto",
-            # Each byte may become a token where weights are random.
+            # With random weights each byte may become a token.
             max_tokens=_TASTE if taste else len(text.encode()) + 16,
             thinking=self._thinking,
             sampling=Sampling(temperature=0.0),
@@ -187,7 +199,7 @@ class _Trial:
         return await hear(self._client, body, time.monotonic() + self._limit)
 
     def _is_bound(self, heard: Heard) -> bool:
-        """Whether the grammar has decided what was written: some of the message stands near the beginning."""
+        """Return whether the grammar controls the answer: part of the message stands near its beginning."""
         firsts = [text[:12] for text in (self._wanted.reasoning, self._wanted.text) if text]
         return any(first in heard.beginning[: _LOOSE + len(first)] for first in firsts)
 
@@ -197,7 +209,9 @@ class _Trial:
         return Check(self._name, None, detail, how if self._flavour == "vllm" else "")
 
     def _judge(self, heard: Heard) -> tuple[bool | None, list[str]]:
-        """Whether it is right (True), made good by the client (None) or lost (False), and what is wrong."""
+        """Return whether the answer is correct (True), repaired by the client (None) or lost (False), and its
+        faults.
+        """
         wrong = faults(heard.plain, self._wanted)
         if not wrong:
             reason = heard.finish
@@ -210,11 +224,11 @@ class _Trial:
             return False, ["the answer is empty"]
         if not self._is_bound(heard):
             return False, [f"the answer is not what the grammar demands, but {shown(heard.beginning[:60])!r}"]
-        # What is lost for good comes first; what else is wrong is worth mending in one go.
+        # Losses come first. The other faults follow, so that the user can fix all at once.
         return False, list(dict.fromkeys([*faults(heard.ours, self._wanted), *wrong]))
 
     def _fits_loosely(self, said: Said) -> bool:
-        """Whether all is there behind a token of the model's own."""
+        """Return whether the message is complete after one token of the model's own."""
         more = len(said.reasoning) + len(said.text) - len(self._wanted.reasoning) - len(self._wanted.text)
         return (
             self._thinking == "adaptive"
@@ -239,8 +253,11 @@ class _Trial:
         return Check(self._name, not lost, detail, self._remedy(outcomes))
 
     def _remedy(self, outcomes: list[_Outcome]) -> str:
-        """The parsers that are missing or wrong. One that is right at least once is there: then it is a fault of the
-        engine's, which no option mends."""
+        """Return the options for missing or wrong parsers.
+
+        If a parser is right at least once, it is installed. Then the fault is the engine's, and no option
+        fixes it.
+        """
         if any(right for _, right, _ in outcomes):
             return ""
         notes = " ".join(note for _, _, found in outcomes for note in found)
