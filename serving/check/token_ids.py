@@ -1,7 +1,7 @@
-"""Check whether a server's tokenizer makes the same ids as Hugging Face's library with the model's
-tokenizer.json.
+"""Check whether a server's tokenizer makes the same token ids as Hugging Face's library.
 
-A fast tokenizer that differs in one place changes what the model reads, without any error.
+The library reads the model's tokenizer.json. A fast tokenizer that differs in one place changes what the
+model reads, without any error.
 """
 
 from __future__ import annotations

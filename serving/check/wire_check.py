@@ -1,5 +1,4 @@
-"""Check whether tokenizer, grammar, reasoning parser and tool parser carry M3's messages; any weights will
-do.
+"""Check whether tokenizer, grammar and both parsers carry M3's messages; any weights will do.
 
 The engine is forced to write one message (see `script`). The result is compared exactly, in two forms: as the
 server's own parsers return it, and as m3agent's client reads it. The client repairs known faults of servers.
@@ -36,17 +35,16 @@ from m3agent.serving.tokenize import token_ids
 from m3agent.serving.wire import ThinkingMode
 
 LIMIT = 120.0
-"""Time limit of one answer in seconds; a server's first answers may wait half a minute for kernels to
-compile.
+"""Time limit of one answer in seconds.
+
+A server's first answers may wait half a minute for kernels to compile.
 """
 
 EXAMINE_SECONDS = 60.0
 
 _MESSAGES = [{"role": "user", "content": "Fix the clock."}]
 _Outcome: TypeAlias = tuple[str, bool | None, list[str]]
-"""Transport (streamed or whole); correct (True), repaired by the client (None) or lost (False); what is
-wrong.
-"""
+"""The way of the request (streamed or whole), the verdict of `_judge`, and the faults."""
 
 _TASTE = 24  # tokens of the first short answer
 _FAVOURED = 100.0  # largest logit bias that engines accept
@@ -209,8 +207,10 @@ class _Trial:
         return Check(self._name, None, detail, how if self._flavour == "vllm" else "")
 
     def _judge(self, heard: Heard) -> tuple[bool | None, list[str]]:
-        """Return whether the answer is correct (True), repaired by the client (None) or lost (False), and its
-        faults.
+        """Compare the answer with the message.
+
+        Returns:
+            True if it is correct, None if the client repairs it, False if something is lost; and the faults.
         """
         wrong = faults(heard.plain, self._wanted)
         if not wrong:
