@@ -236,7 +236,7 @@ class _Bench:
 
     async def _count(self, text: str) -> int | None:
         if self._endpoint.flavour not in _FORCED:
-            return None  # other servers have no such page, or charge for each request
+            return None  # other servers have no such page, or would count each call as a request
         try:
             async with asyncio.timeout(self._options.timeout):
                 return await count_tokens(self._client, self._endpoint, text, self._api_key)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     import openai
 
 _SECONDS = 20.0
-_METRICS_PATHS: dict[Flavour, str] = {
-    "trtllm": "/prometheus/metrics"
-}  # its /metrics is JSON about iterations
+_METRICS_PATHS: dict[Flavour, str] = {"trtllm": "/prometheus/metrics"}  # its /metrics is JSON of iterations
 _SETTINGS_PATHS: dict[Flavour, tuple[str, ...]] = {
     "vllm": ("/server_info",),  # only where VLLM_SERVER_DEV_MODE=1
     "sglang": ("/server_info", "/get_server_info"),

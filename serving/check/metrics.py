@@ -37,7 +37,7 @@ def parse_metrics(page: str) -> list[Sample]:
     """Parse a page; return its samples in order, without timestamps.
 
     Raises:
-        ValueError: A line is neither a sample nor a comment; the message has its number.
+        ValueError: A line is neither a sample nor a comment; the message has the line's number.
     """
     samples: list[Sample] = []
     for number, line in enumerate(page.split("\n"), start=1):

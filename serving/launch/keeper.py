@@ -49,9 +49,7 @@ def descendants(of: int) -> list[int]:
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 stat = (process / "stat").read_bytes()
-                state, parent = stat.rpartition(b")")[2].split()[
-                    :2
-                ]  # the name before it may contain any character
+                state, parent = stat.rpartition(b")")[2].split()[:2]  # the name before may have any character
             except (OSError, ValueError):
                 continue  # the process ended meanwhile
             if state != b"Z":

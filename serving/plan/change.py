@@ -17,8 +17,9 @@ KvCacheDtype = Literal["auto", "fp8"]
 """KV cache type as the command line names it; `auto` keeps the model's own type."""
 
 KEY = "$M3AGENT_API_KEY"
-"""Placeholder for the server's key. Whoever starts the server fills it in, in an environment or a private
-file.
+"""Placeholder for the server's key.
+
+Whoever starts the server fills it in, in an environment or a private file.
 """
 
 

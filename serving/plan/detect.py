@@ -21,7 +21,7 @@ ANSWER_SECONDS = 20
 """Timeout of each program in seconds: a sleeping driver needs some seconds for each GPU."""
 
 HELD = 512 * MIB
-"""Bytes in use above which other programs count as working on a GPU; the driver's own share is less."""
+"""Bytes in use at or above which other programs count as working on a GPU; the driver's own share is less."""
 
 _NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.mode.current")
 
@@ -30,8 +30,9 @@ _Ask = Callable[..., str | None]  # `_ask` of a PATH: a program and its argument
 
 
 class DetectionError(Exception):
-    """This machine has no GPUs that M3 could be planned for. The message says in one sentence why and what to
-    do.
+    """This machine has no GPUs that M3 could be planned for.
+
+    The message says in one sentence why and what to do.
 
     Attributes:
         none: True if the machine has no GPU at all.
@@ -81,7 +82,8 @@ def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detec
         seconds: Timeout in seconds for each program.
 
     Raises:
-        DetectionError: There are no GPUs, they differ in kind, or MIG divides them into slices.
+        DetectionError: There are no GPUs, they are of different or unknown kinds, MIG divides them into
+            slices, or a program fails.
     """
     path = environ.get("PATH")
     ask = partial(_ask, path, seconds)
