@@ -61,8 +61,9 @@ docs: python ## build the site of the documentation into site/
 	@$(in_venv) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo "The site is in site/index.html."
 
-docs-pages: python ## write the pages made from the code and the lock: docs/commands.md, docs/licences.md
+docs-pages: python ## write what is made from the code and the lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py
 	@$(in_venv) python scripts/docs/commands_page.py
+	@$(in_venv) python -m scripts.docs.settings_page
 	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/docs/licences_page.py
 
 lint: python ## check style and types

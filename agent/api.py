@@ -17,6 +17,7 @@ from m3agent.agent.new_fix import new_fix
 class FixSettings(TypedDict, total=False):
     """The settings, by the names that they have everywhere (docs/settings.md). They come before variables and files."""
 
+    # begin: written by `make docs-pages` from agent/settings.py
     endpoint: str
     engine: Literal["embedded"]
     model: str
@@ -44,6 +45,7 @@ class FixSettings(TypedDict, total=False):
     prefix: Literal["plain", "frozen"]
     instructions: bool
     mcp: bool
+    # end: written by `make docs-pages`
 
 
 def fix(
@@ -57,7 +59,7 @@ def fix(
     on_note: Callable[[str], None] | None = None,
     **settings: Unpack[FixSettings],
 ) -> FixResult:
-    """Fix an issue, as `m3agent fix` does it, and return what came of it.
+    """Fix an issue, as `m3agent fix` does it, and return the result.
 
     Args:
         issue: its text, a file, an address, `owner/repo#12` or `#12` of the repository's origin.
@@ -67,7 +69,7 @@ def fix(
         attach: images.
         on_event: is given each line of the event log as it is written (docs/events.md).
         on_note: is given notes for people, one sentence each.
-        settings: see `FixSettings`; what is None was not given.
+        settings: see `FixSettings`; None means that a setting is not given.
 
     A fix that found nothing, a sandbox that does not start and a model server that fails are results, with the reason and
     the exit code that the command would have. Nothing is printed. An interruption ends all that was started.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import ServerFault, UsageError
-from m3agent.agent.settings import Settings, load_settings, state_dir
+from m3agent.agent.settings import Settings, state_dir
+from m3agent.agent.settings_loader import load_settings
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
 

@@ -1,4 +1,4 @@
-"""The command line. It only wires: reads arguments, starts a flow, prints what came of it.
+"""The command line. It only wires: it reads arguments, starts a flow and prints the result.
 
 Nothing heavy is imported at the top: `m3agent --help` answers in the time typer takes to load. Standard output
 carries the product (the patch, JSON lines, a table); everything for people goes to standard error.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,16 +25,11 @@ from m3agent.agent import (  # noqa: F401  # they register themselves
 )
 from m3agent.agent.acp.command import acp
 from m3agent.agent.console import (
-    AllowNet,
     Apply,
     AsJson,
     Branch,
-    MaxCost,
-    MaxTokens,
     PullRequest,
     Repo,
-    SandboxKind,
-    Thinking,
     end,
     faults,
     print_bytes,
@@ -50,6 +44,7 @@ from m3agent.agent.report_commands import report, sessions_app
 from m3agent.agent.resume_command import fork, resume
 from m3agent.agent.sandbox_commands import sandbox_app
 from m3agent.agent.serve_app import serve_app
+from m3agent.agent.setting_options import WITH_FLAG, Flags, takes_settings
 
 if TYPE_CHECKING:
     from m3agent.agent.handover import HandOver
@@ -77,20 +72,6 @@ app.command("acp")(acp)
 app.add_typer(mcp_app, name="mcp")
 
 
-class Prefix(StrEnum):
-    """How a repository's text keeps a server's cached prefix."""
-
-    plain = "plain"
-    frozen = "frozen"
-
-
-_PREFIX_HELP = "How the text keeps a server's cached prefix: plain (by churn), or frozen (an earlier pack and what changed)."
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(help="The model's tokenizer.json or its folder, or 'server'.", metavar="PATH|server"),
-]
-
-
 def _version(value: bool) -> None:
     if value:
         from m3agent import __version__
@@ -109,6 +90,7 @@ def root(
 
 
 @app.command()
+@takes_settings(*WITH_FLAG)
 def fix(
     issue: Annotated[
         str,
@@ -119,81 +101,15 @@ def fix(
         ),
     ],
     repo: Repo = Path(),
-    endpoint: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible M3 server.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine to start for this fix: embedded.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name, where the server offers several.")] = None,
-    thinking: Annotated[Thinking | None, typer.Option(help="M3's thinking mode.")] = None,
     attach: Annotated[
         list[Path] | None,
         typer.Option(help="An image, or a video to take frames from; may be given again.", metavar="FILE"),
     ] = None,
-    github_api: Annotated[
-        str | None, typer.Option(help="Address of GitHub's API, for GitHub Enterprise.", metavar="URL")
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="Docker image for the sandbox.")] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            help="auto: install what the repository says it needs; off: do not.", metavar="auto|off"
-        ),
-    ] = None,
-    sandbox: Annotated[
-        SandboxKind | None, typer.Option(help="Where tool calls run; the best one here if left out.")
-    ] = None,
-    allow_net: AllowNet = None,
-    context_budget: Annotated[
-        int | None, typer.Option(help="Most tokens of repository sent.", metavar="TOKENS")
-    ] = None,
-    tokenizer: Tokenizer = None,
-    prefix: Annotated[Prefix | None, typer.Option(help=_PREFIX_HELP)] = None,
-    instructions: Annotated[
-        bool | None,
-        typer.Option(
-            help="Point the model to the repository's own instructions for agents (AGENTS.md and its kin)."
-        ),
-    ] = None,
-    mcp: Annotated[
-        bool | None, typer.Option(help="Offer the tools of the MCP servers that are configured.")
-    ] = None,
-    attempts: Annotated[
-        int | None,
-        typer.Option(
-            help="Attempts side by side, of which the best is taken; limits of tokens and cost are for all of them.",
-            metavar="N",
-        ),
-    ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Most requests to the model.", metavar="N")] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Most wall time.", metavar="M")] = None,
-    max_tokens: MaxTokens = None,
-    max_cost: MaxCost = None,
-    server_price: Annotated[
-        str | None,
-        typer.Option(
-            help="What your own server costs: GPUs x dollars for a GPU-hour (8x2.50), or dollars an hour.",
-            metavar="[N x]D",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the embedded engine's search.", metavar="N")
-    ] = None,
-    candidates: Annotated[
-        int | None,
-        typer.Option(
-            help="Changes the embedded engine tries at most, however long that takes: the same number and seed give "
-            "the same patch.",
-            metavar="N",
-        ),
-    ] = None,
-    reruns: Annotated[
-        int | None,
-        typer.Option(help="How often tests run again to know flaky ones; 0: not at all.", metavar="N"),
-    ] = None,
+    *,
+    flags: Flags,
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not warn before a repository first goes to a host.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fix an issue and print the verified patch.
@@ -201,32 +117,6 @@ def fix(
     Exit codes: 0 verified; 1 a patch nothing could check, not fixed, or no change; 2 wrong use; 3 sandbox or
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
-    flags: dict[str, object] = {
-        "endpoint": endpoint,
-        "engine": engine,
-        "model": model,
-        "thinking": thinking and thinking.value,
-        "image": image,
-        "environment": environment,
-        "sandbox": sandbox and sandbox.value,
-        "allow_net": allow_net,
-        "context_budget": context_budget,
-        "tokenizer": tokenizer,
-        "prefix": prefix and prefix.value,
-        "instructions": instructions,
-        "mcp": mcp,
-        "attempts": attempts,
-        "max_turns": max_turns,
-        "max_minutes": max_minutes,
-        "max_tokens": max_tokens,
-        "max_cost": max_cost,
-        "server_price": server_price,
-        "seed": seed,
-        "candidates": candidates,
-        "reruns": reruns,
-        "yes": yes or None,
-        "github_api": github_api,
-    }
     with faults():
         from m3agent.agent.handover import HandOver
 
@@ -241,7 +131,7 @@ async def _fix(
     spec: str,
     attach: list[Path],
     repo: Path,
-    flags: dict[str, object],
+    flags: Flags,
     hand_over: HandOver,
     as_json: bool,
 ) -> tuple[int, bytes]:
@@ -265,13 +155,13 @@ async def _fix(
 
 
 @app.command()
+@takes_settings("tokenizer", "prefix", endpoint="The server that counts with --tokenizer server.")
 def context(
     repo: Repo = Path(),
     issue: Annotated[
         str | None, typer.Option(help="An issue, as fix takes it, to rank files by when not all fit.")
     ] = None,
     budget: Annotated[int | None, typer.Option(help="Tokens at most.", min=1, metavar="N")] = None,
-    prefix: Annotated[Prefix | None, typer.Option(help=_PREFIX_HELP)] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(help="Only files that match, as in .gitignore; may be repeated.", metavar="GLOB"),
@@ -279,10 +169,8 @@ def context(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Leave out files that match; may be repeated.", metavar="GLOB")
     ] = None,
-    tokenizer: Tokenizer = None,
-    endpoint: Annotated[
-        str | None, typer.Option(help="The server that counts with --tokenizer server.")
-    ] = None,
+    *,
+    flags: Flags,
     stats: Annotated[
         bool, typer.Option("--stats", help="Print what is in and what is left out, and why.")
     ] = False,
@@ -295,22 +183,17 @@ def context(
     ] = None,
 ) -> None:
     """Pack the repository into one text, as the model gets it."""
-    flags: dict[str, object] = {
-        "context_budget": budget,
-        "tokenizer": tokenizer,
-        "endpoint": endpoint,
-        "prefix": prefix and prefix.value,
-    }
     with faults():
         from functools import partial
 
         from m3agent.agent.context import command
         from m3agent.agent.context.tokenizer.source import chosen_tokenizer
         from m3agent.agent.repository import open_repository
-        from m3agent.agent.settings import load_settings, state_dir
+        from m3agent.agent.settings import state_dir
+        from m3agent.agent.settings_loader import load_settings
 
         repository = open_repository(repo)
-        settings = load_settings(repo, flags, os.environ).settings
+        settings = load_settings(repo, {**flags, "context_budget": budget}, os.environ).settings
         say, about = partial(typer.echo, err=True), ""
         if issue is not None:
             from m3agent.agent.new_fix import read_issue
@@ -341,7 +224,7 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
     with faults():
         from m3agent.agent import checks
         from m3agent.agent.doctor import diagnose, exit_code
-        from m3agent.agent.settings import load_settings
+        from m3agent.agent.settings_loader import load_settings
 
         settings = load_settings(repo, {}, os.environ).settings
         found = run(diagnose(settings, repo))
@@ -353,7 +236,7 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Every setting, its value and where it came from."""
     with faults():
-        from m3agent.agent.settings import load_settings
+        from m3agent.agent.settings_loader import load_settings
 
         loaded = load_settings(repo, {}, os.environ)
         typer.echo(loaded.json() if as_json else loaded.table(), nl=False)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -19,25 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class SandboxKind(StrEnum):
-    """Where tool calls run."""
-
-    docker = "docker"
-    bwrap = "bwrap"
-
-
-class Thinking(StrEnum):
-    """M3's thinking modes."""
-
-    enabled = "enabled"
-    disabled = "disabled"
-    adaptive = "adaptive"
-
-
 Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens the model may write.", metavar="N")]
-MaxCost = Annotated[float | None, typer.Option(help="Most dollars, where prices are known.", metavar="D")]
 Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")]
 Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
 PullRequest = Annotated[
@@ -51,9 +33,6 @@ Typical = Annotated[
         min=1,
         metavar="N",
     ),
-]
-AllowNet = Annotated[
-    str | None, typer.Option(help="Hosts that commands may reach, through a proxy.", metavar="HOST,...")
 ]
 
 

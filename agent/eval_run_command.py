@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, MaxCost, MaxTokens, Thinking, faults, print_bytes, run
+from m3agent.agent.console import AsJson, faults, print_bytes, run
 from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.setting_options import Flags, takes_settings
 
 if TYPE_CHECKING:
     from m3agent.agent.settings import Settings
@@ -25,6 +26,19 @@ OTHER_MINUTES = 60.0
 
 
 @eval_app.command("run")
+@takes_settings(
+    "endpoint",
+    "model",
+    "thinking",
+    "context_budget",
+    "max_tokens",
+    "max_cost",
+    "candidates",
+    engine="Engine to start for each attempt: embedded.",
+    max_turns="Limit of an attempt's requests to the model.",
+    max_minutes="Time limit of an attempt, in minutes.",
+    seed="Seed of the embedded engine's search at the first attempt.",
+)
 def eval_run(
     rows: Rows,
     output: Annotated[
@@ -66,25 +80,8 @@ def eval_run(
     test_minutes: Annotated[
         float, typer.Option(help="Longest the grading of an attempt may take.", min=0.01, metavar="M")
     ] = 180,
-    endpoint: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible M3 server.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine to start for each attempt: embedded.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model name, where the server offers several.")] = None,
-    thinking: Annotated[Thinking | None, typer.Option(help="M3's thinking mode.")] = None,
-    context_budget: Annotated[
-        int | None, typer.Option(help="Most tokens of repository sent.", metavar="TOKENS")
-    ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Most requests of an attempt.", metavar="N")] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Most wall time of an attempt.", metavar="M")
-    ] = None,
-    max_tokens: MaxTokens = None,
-    max_cost: MaxCost = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the embedded engine at the first attempt.", metavar="N")
-    ] = None,
-    candidates: Annotated[
-        int | None, typer.Option(help="Changes the embedded engine tries at most.", metavar="N")
-    ] = None,
+    *,
+    flags: Flags,
     validation: Validation = None,
     official: Annotated[
         bool, typer.Option("--official/--no-official", help="Ask the official package's rules as well.")
@@ -96,19 +93,6 @@ def eval_run(
     Exit codes: 0 every attempt has a result; 2 wrong use; 3 the machine or the model server kept some from one; 130
     interrupted.
     """
-    told: dict[str, object] = {
-        "endpoint": endpoint,
-        "engine": engine,
-        "model": model,
-        "thinking": thinking and thinking.value,
-        "context_budget": context_budget,
-        "max_turns": max_turns,
-        "max_minutes": max_minutes,
-        "max_tokens": max_tokens,
-        "max_cost": max_cost,
-        "seed": seed,
-        "candidates": candidates,
-    }
     with faults():
         from m3agent.agent.errors import UsageError
         from m3agent.evals.data.instance import DataError
@@ -121,7 +105,7 @@ def eval_run(
         if attempts is not None and pass_k is not None:
             raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
         name, command, agent_settings, agent, seconds = _agent(
-            told, agent_command, agent_name, agent_env, agent_minutes
+            flags, agent_command, agent_name, agent_env, agent_minutes
         )
         try:
             instances = load(rows, ids=names(ids))
@@ -156,7 +140,7 @@ def eval_run(
 
 
 def _agent(
-    told: dict[str, object],
+    told: Flags,
     command: str | None,
     name: str | None,
     variables: str | None,
@@ -165,6 +149,7 @@ def _agent(
     """Its name, command and settings as a run's configuration has them, itself, and the seconds that it gets."""
     from m3agent import __version__
     from m3agent.agent.errors import UsageError
+    from m3agent.agent.settings import SETTINGS
     from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
     from m3agent.evals.run.own_agent import OwnAgent, settings_told
 
@@ -175,24 +160,26 @@ def _agent(
         settings = run(_settings(told))
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
         return f"m3agent {__version__}", (), settings_told(settings), OwnAgent(settings, seconds), seconds
-    if given := [option for option, value in told.items() if value is not None]:
+    if given := [SETTINGS[one].option for one, value in told.items() if value is not None]:
         raise UsageError(
-            f"--{given[0].replace('_', '-')} is for our own agent: put what the other one is to be told into its command."
+            f"{given[0]} is for our own agent: put what the other one is to be told into its command."
         )
     argv, passed = parse_command(command), parse_variables(variables)
     seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
     return name or Path(argv[0]).name, argv, {}, OtherAgent(argv, passed, seconds), seconds
 
 
-async def _settings(told: dict[str, object]) -> Settings:
+async def _settings(told: Flags) -> Settings:
     """Those in force, and with a server named: attempts look for none."""
     import contextlib
+    import dataclasses
 
     from pydantic import SecretStr
 
     from m3agent.agent.ground import EMBEDDED, find_endpoint
     from m3agent.agent.hosts import announce
-    from m3agent.agent.settings import load_settings, state_dir
+    from m3agent.agent.settings import state_dir
+    from m3agent.agent.settings_loader import load_settings
 
     say, state = partial(typer.echo, err=True), state_dir(os.environ)
     settings = load_settings(Path("/"), told, os.environ).settings  # those of no repository
@@ -200,11 +187,11 @@ async def _settings(told: dict[str, object]) -> Settings:
         found = await find_endpoint(settings, state, stack)
     say(f"m3agent: engine {found.described}")
     if found.described == EMBEDDED:
-        return settings.model_copy(update={"engine": "embedded"})
+        return dataclasses.replace(settings, engine="embedded")
     if not settings.yes:
         announce(found.url, state, say, "repositories and issues go")
     key = settings.api_key if found.key is None else SecretStr(found.key)
-    return settings.model_copy(update={"endpoint": found.url, "api_key": key})
+    return dataclasses.replace(settings, endpoint=found.url, api_key=key)
 
 
 def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:

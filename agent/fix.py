@@ -114,7 +114,7 @@ async def _make(
     found = await find_endpoint(settings, state, stack)
     url, described = found.url, found.described
     if found.key is not None:
-        settings = settings.model_copy(update={"api_key": SecretStr(found.key)})
+        settings = dataclasses.replace(settings, api_key=SecretStr(found.key))
         request = dataclasses.replace(request, settings=settings)
         for attempt in attempts:
             attempt.request = request

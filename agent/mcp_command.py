@@ -56,7 +56,8 @@ def mcp_check(repo: Repo = Path()) -> None:
     """
     with faults():
         from m3agent.agent.mcp_config import configured
-        from m3agent.agent.settings import load_settings, state_dir
+        from m3agent.agent.settings import state_dir
+        from m3agent.agent.settings_loader import load_settings
 
         def note(sentence: str) -> None:
             typer.echo(f"m3agent: {sentence}", err=True)

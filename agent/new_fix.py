@@ -21,7 +21,8 @@ from m3agent.agent.repository import Repository, open_repository, origin_url
 from m3agent.agent.request import FixRequest
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import Line
-from m3agent.agent.settings import Settings, load_settings, state_dir
+from m3agent.agent.settings import Settings, state_dir
+from m3agent.agent.settings_loader import load_settings
 from m3agent.serving.background import in_background
 from m3agent.serving.chat import Delta
 

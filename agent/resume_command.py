@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import (
-    Apply,
-    AsJson,
-    Branch,
-    MaxCost,
-    MaxTokens,
-    PullRequest,
-    faults,
-    print_bytes,
-    run,
-    sinks,
-)
+from m3agent.agent.console import Apply, AsJson, Branch, PullRequest, faults, print_bytes, run, sinks
+from m3agent.agent.setting_options import Flags, takes_settings
 
 if TYPE_CHECKING:
     from m3agent.agent.handover import HandOver
@@ -32,16 +22,16 @@ if TYPE_CHECKING:
 Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.", metavar="SESSION")]
 
 
+@takes_settings(
+    "max_tokens",
+    "max_cost",
+    max_turns="Limit of requests to the model, with those made before.",
+    max_minutes="Time limit in minutes, with the time worked before.",
+)
 def resume(
     session: Which,
-    max_turns: Annotated[
-        int | None, typer.Option(help="Most requests, those made before included.", metavar="N")
-    ] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Most time worked, that before included.", metavar="M")
-    ] = None,
-    max_tokens: MaxTokens = None,
-    max_cost: MaxCost = None,
+    *,
+    flags: Flags,
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
@@ -52,16 +42,21 @@ def resume(
     The model is sent what it was sent before, byte for byte; a call that had begun is not run again; the work tree is
     put back to its last state. Everything else is as it was set then, but for the limits given here.
     """
-    limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
     with faults():
         from m3agent.agent.handover import HandOver
         from m3agent.agent.sessions import find_session
         from m3agent.agent.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)
-        _go_on(find_session(state_dir(os.environ), session), "", limits, hand_over, as_json)
+        _go_on(find_session(state_dir(os.environ), session), "", flags, hand_over, as_json)
 
 
+@takes_settings(
+    "max_tokens",
+    "max_cost",
+    max_turns="Limit of requests to the model from there on.",
+    max_minutes="Time limit in minutes from there on.",
+)
 def fork(
     session: Which,
     turn: Annotated[
@@ -69,10 +64,8 @@ def fork(
         typer.Option(help="Go on from the end of this turn; the last one if left out.", metavar="N"),
     ] = None,
     tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
-    max_turns: Annotated[int | None, typer.Option(help="Most requests from there on.", metavar="N")] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Most time from there on.", metavar="M")] = None,
-    max_tokens: MaxTokens = None,
-    max_cost: MaxCost = None,
+    *,
+    flags: Flags,
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
@@ -83,7 +76,6 @@ def fork(
     Any session will do, also one that is over or at work. The new one has the conversation and the work tree as they were
     at the end of the turn; its limits count from there.
     """
-    limits = _limits(max_turns, max_minutes, max_tokens, max_cost)
     with faults():
         from m3agent.agent.fork import fork as fork_session
         from m3agent.agent.handover import HandOver
@@ -93,21 +85,10 @@ def fork(
         hand_over = HandOver(apply, branch, pr)  # before anything is copied
         state = state_dir(os.environ)
         folder = fork_session(state, find_session(state, session), turn)
-        _go_on(folder, tell, limits, hand_over, as_json)
+        _go_on(folder, tell, flags, hand_over, as_json)
 
 
-def _limits(
-    max_turns: int | None, max_minutes: float | None, max_tokens: int | None, max_cost: float | None
-) -> dict[str, object]:
-    return {
-        "max_turns": max_turns,
-        "max_minutes": max_minutes,
-        "max_tokens": max_tokens,
-        "max_cost": max_cost,
-    }
-
-
-def _go_on(folder: Path, tell: str, limits: Mapping[str, object], hand_over: HandOver, as_json: bool) -> None:
+def _go_on(folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool) -> None:
     """Go on in the session in `folder`; `tell` is what the user says to the model first."""
     code, patch = run(_resume(folder, tell, limits, hand_over, as_json))
     if patch and not as_json:
@@ -116,7 +97,7 @@ def _go_on(folder: Path, tell: str, limits: Mapping[str, object], hand_over: Han
 
 
 async def _resume(
-    folder: Path, tell: str, limits: Mapping[str, object], hand_over: HandOver, as_json: bool
+    folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool
 ) -> tuple[int, bytes]:
     from m3agent.agent import fix as flow
     from m3agent.agent.context.text import harmless
@@ -141,7 +122,7 @@ async def _resume(
 
 def _request(
     point: ResumePoint,
-    limits: Mapping[str, object],
+    limits: Flags,
     hand_over: HandOver,
     state: Path,
     say: Callable[[str], None],
@@ -160,14 +141,13 @@ def _request(
     return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
 
 
-def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) -> Settings:
+def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
     """Those of the session, at the same server, with the limits given now; the key is never in a log."""
     from m3agent.agent.ground import EMBEDDED
-    from m3agent.agent.settings import Settings, load_settings
+    from m3agent.agent.settings import SETTINGS
+    from m3agent.agent.settings_loader import load_settings, settings_of
 
-    values = {
-        name: value for name, value in point.started["settings"].items() if name in Settings.model_fields
-    }
+    values = {name: value for name, value in point.started["settings"].items() if name in SETTINGS}
     if values.get("endpoint") is None:  # one that was found is not exchanged for another
         endpoint = point.started["endpoint"]
         if endpoint["description"] == EMBEDDED:
@@ -177,4 +157,4 @@ def _settings(point: ResumePoint, limits: Mapping[str, object], folder: Path) ->
     flags = {name: value for name, value in limits.items() if value is not None}
     now = load_settings(folder, flags, os.environ).settings
     values |= {name: getattr(now, name) for name in flags}
-    return Settings.model_validate({**values, "api_key": now.api_key})
+    return dataclasses.replace(settings_of(values), api_key=now.api_key)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AllowNet, Repo, SandboxKind, faults, run
+from m3agent.agent.console import Repo, faults, run
+from m3agent.agent.setting_options import Flags, takes_settings
 
 if TYPE_CHECKING:
     from m3agent.sandbox.base import ExecResult, Sandbox
@@ -25,11 +26,9 @@ sandbox_app = typer.Typer(
     help="Run commands where tool calls run; build and remove environment images.", no_args_is_help=True
 )
 
-Image = Annotated[str | None, typer.Option(help="Docker image for the sandbox.", metavar="IMG")]
-Kind = Annotated[SandboxKind | None, typer.Option(help="Where it runs; the best one here if left out.")]
-
 
 @sandbox_app.command("exec", context_settings={"allow_interspersed_args": False})
+@takes_settings("sandbox", "image", "allow_net")
 def sandbox_exec(
     command: Annotated[
         list[str], typer.Argument(help="The program and its arguments.", metavar="COMMAND...")
@@ -38,9 +37,8 @@ def sandbox_exec(
     timeout: Annotated[
         float, typer.Option(help="Seconds after which everything it started is killed.", min=0.01, max=86400)
     ] = TIMEOUT,
-    sandbox: Kind = None,
-    image: Image = None,
-    allow_net: AllowNet = None,
+    *,
+    flags: Flags,
 ) -> None:
     """Run one command as a tool call would, over the repository's files; nothing it does reaches them.
 
@@ -48,20 +46,17 @@ def sandbox_exec(
     use; 3 no sandbox; 124 timed out; 126 and 127 the command cannot be run, is not there; 128+N ended by signal N;
     130 interrupted.
     """
-    flags: dict[str, object] = {"sandbox": sandbox and sandbox.value, "image": image, "allow_net": allow_net}
     with faults():
         raise typer.Exit(run(_exec(repo, flags, command, timeout)))
 
 
 @sandbox_app.command("shell")
-def sandbox_shell(
-    repo: Repo = Path(), sandbox: Kind = None, image: Image = None, allow_net: AllowNet = None
-) -> None:
+@takes_settings("sandbox", "image", "allow_net")
+def sandbox_shell(repo: Repo = Path(), *, flags: Flags) -> None:
     """Open a shell where tool calls run, over a copy of the repository's files that is gone when it ends.
 
     Where standard input is no terminal, the shell reads its commands from it. Ends with the shell's exit code.
     """
-    flags: dict[str, object] = {"sandbox": sandbox and sandbox.value, "image": image, "allow_net": allow_net}
     with faults():
         raise typer.Exit(run(_shell(repo, flags)))
 
@@ -102,12 +97,12 @@ def sandbox_prune(
         run(_prune(0.0 if all_images else keep_gb))
 
 
-async def _exec(repo: Path, flags: dict[str, object], command: list[str], timeout: float) -> int:
+async def _exec(repo: Path, flags: Flags, command: list[str], timeout: float) -> int:
     async with _opened(repo, flags) as sandbox:
         return await _passed_through(sandbox, command, timeout)
 
 
-async def _shell(repo: Path, flags: dict[str, object]) -> int:
+async def _shell(repo: Path, flags: Flags) -> int:
     from m3agent.agent.terminal import FOREVER, SHELL, terminal_session
 
     async with _opened(repo, flags) as sandbox:
@@ -196,13 +191,14 @@ def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened(repo: Path, flags: dict[str, object]) -> AsyncIterator[Sandbox]:
+async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
     """A sandbox over the repository's files, as `fix` gets it."""
     import asyncio
 
     from m3agent.agent.environments import chosen_sandbox, with_environment
     from m3agent.agent.repository import open_repository
-    from m3agent.agent.settings import load_settings, state_dir
+    from m3agent.agent.settings import state_dir
+    from m3agent.agent.settings_loader import load_settings
     from m3agent.agent.workspaces import scratch_folder, workspace_of
     from m3agent.sandbox.open import new_sandbox
 

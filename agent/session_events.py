@@ -62,7 +62,7 @@ def session_started(
         },
         endpoint={"url": url, "description": described},
         sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
-        settings=request.settings.model_dump(mode="json", exclude={"api_key"}),
+        settings=request.settings.public(),
         tree=tree,
         attempt={**dataclasses.asdict(variation), "group": group} if variation.of > 1 else None,
     )

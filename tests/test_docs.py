@@ -13,8 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from m3agent.agent import events
 from m3agent.agent.errors import EXIT_CODES, Status
-from m3agent.agent.settings import REPOSITORY_MAY_SET, Settings
-from scripts.docs import commands_page, licences_page
+from scripts.docs import commands_page, licences_page, settings_page
 
 ROOT = Path(__file__).parent.parent
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -37,25 +36,11 @@ def test_every_field_of_an_event_is_described(name: str) -> None:
     assert {field.name for field in fields(EVENTS[name])} - described == set()
 
 
-def test_every_setting_stands_in_the_table() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \|(.*)\| (yes|no|smaller) \|$",
-        (ROOT / "docs" / "settings.md").read_text(),
-        re.MULTILINE,
-    )
-    assert [name for name, _, _ in rows] == list(Settings.model_fields)
-    said = {name: allowed for name, _, allowed in rows if allowed != "no"}
-    rules = {name: "smaller" if measure else "yes" for name, measure in REPOSITORY_MAY_SET.items()}
-    assert said == rules
-
-
-def test_plain_defaults_are_right() -> None:
-    text = (ROOT / "docs" / "settings.md").read_text()
-    for name, field in Settings.model_fields.items():
-        if field.default is not None:
-            default = field.default if isinstance(field.default, str) else f"{field.default:g}"
-            default = str(field.default).lower() if isinstance(field.default, bool) else default
-            assert re.search(rf"^\| `{name}` \| `?{re.escape(default)}`? \|", text, re.MULTILINE), name
+@pytest.mark.parametrize("path", settings_page.MADE, ids=lambda path: path.name)
+def test_what_is_made_from_the_settings_is_current(path: Path) -> None:
+    text = path.read_text()
+    current = settings_page.renewed(text, settings_page.MADE[path]())
+    assert current == text, "stale: write it again with `make docs-pages`"
 
 
 @pytest.mark.parametrize("paper", ["README.md", "docs/fix.md"])

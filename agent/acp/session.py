@@ -33,7 +33,7 @@ from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import rebased, resume_point
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import LOG, Line, read_log
-from m3agent.agent.settings import load_settings
+from m3agent.agent.settings_loader import load_settings
 from m3agent.agent.workspaces import workspace_of
 from m3agent.tools.mcp.server import McpServer
 

@@ -14,7 +14,7 @@ from m3agent.agent.report.reader import report_of
 from m3agent.agent.session import PATCH
 from m3agent.agent.session_log import LOG, Line, read_log, text
 from m3agent.agent.sessions import session_folders
-from m3agent.agent.settings import Settings
+from m3agent.agent.settings import SETTINGS, Settings
 from m3agent.evals.results import Usage, Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.parts import Assignment, Delivery
@@ -23,7 +23,7 @@ STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 """In an attempt's folder: the agent's state folder, what it is told, and a folder with no settings file."""
 TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "OPENAI_API_KEY")
 """Not for the agent: with a token it might look the fix up, and the server's key is passed on by another name."""
-FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "api_key", "mcp")
+FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "mcp")
 """Settings that the runner decides on: where it runs (the image says so), no network and no tools of others, one attempt at a
 time, no questions."""
 MACHINE_EXITS = (EnvironmentFault.exit_code, MODEL_SERVER_EXIT)
@@ -34,9 +34,10 @@ LOOK_SECONDS = 0.5  # from one look whether the model has answered to the next
 
 def settings_told(settings: Settings) -> dict[str, str]:
     """What of the settings an attempt depends on, by name; a repository's own file does not come before these."""
-    values = settings.model_dump(exclude=set(FIXED), exclude_none=True)
     return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings.public().items()
+        if name not in FIXED and value is not None
     }
 
 
@@ -88,7 +89,7 @@ class OwnAgent:
         told |= {"yes": "true", "environment": "off", "mcp": "false"}
         return {
             **inherited,
-            **{f"M3AGENT_{name.upper()}": value for name, value in told.items()},
+            **{SETTINGS[name].variable: value for name, value in told.items()},
             "M3AGENT_STATE": str(given.folder / STATE),
             "XDG_CONFIG_HOME": str(given.folder / NO_CONFIG),
         }

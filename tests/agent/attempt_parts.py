@@ -21,7 +21,7 @@ from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import ResumePoint
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import Line
-from m3agent.agent.settings import Settings
+from m3agent.agent.settings_loader import settings_of
 from m3agent.agent.variation import Variation
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.open import Backend, SandboxSpec
@@ -98,7 +98,7 @@ class World:
         root = self.folder / "repository"
         git_dir = root / ".git"
         repository = Repository(root, git_dir, git_dir, "0" * 40, "main", bare=False, shallow=False)
-        wanted = Settings.model_validate({"reruns": 0} | settings)
+        wanted = settings_of({"reruns": 0} | settings)
         request = FixRequest(issue, repository, wanted, hand_over, resume)
         session = Session.create(self.folder, [self.lines.append], name)
         self.sessions.append(session)

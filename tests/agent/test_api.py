@@ -14,7 +14,7 @@ import pytest
 
 import m3agent
 from m3agent import FixSettings, Status, UsageError, fix, fix_async
-from m3agent.agent.settings import Settings
+from m3agent.agent.settings import SETTINGS
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
@@ -82,7 +82,7 @@ async def test_in_an_event_loop(model: MisbehavingServer, make_repo: MakeRepo) -
 
 
 def test_the_settings_are_all_there() -> None:
-    assert set(FixSettings.__annotations__) == set(Settings.model_fields)
+    assert set(FixSettings.__annotations__) == set(SETTINGS)
 
 
 def test_nothing_is_loaded_before_it_is_asked_for() -> None:

@@ -19,6 +19,7 @@ from m3agent.agent import doctor
 from m3agent.agent.checks import as_json, table
 from m3agent.agent.doctor import diagnose, exit_code
 from m3agent.agent.settings import Settings
+from m3agent.agent.settings_loader import settings_of
 from m3agent.serving.check.check import Check
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Machine:
         path.chmod(0o755)
 
     def look(self, **settings: object) -> dict[str, Check]:
-        checks = asyncio.run(diagnose(Settings.model_validate(settings), self.repo))
+        checks = asyncio.run(diagnose(settings_of(settings), self.repo))
         return {check.name: check for check in checks}
 
 
@@ -211,7 +212,7 @@ def test_one_working_sandbox_is_enough_unless_one_is_named(
     bubblewrap_works: bool,
     ok: tuple[bool | None, bool | None],
 ) -> None:
-    settings = Settings.model_validate({"sandbox": sandbox, "image": image})
+    settings = settings_of({"sandbox": sandbox, "image": image})
     engine, bubblewrap = GOOD if docker_works else BAD, GOOD if bubblewrap_works else BAD
     checks = doctor._either(settings, [engine, engine], bubblewrap)
     assert [check.ok for check in checks] == [ok[0], ok[0], ok[1]]

@@ -13,14 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.settings import (
-    REPOSITORY_MAY_SET,
-    LoadedSettings,
-    Settings,
-    config_file,
-    load_settings,
-    state_dir,
-)
+from m3agent.agent.settings import SETTINGS, Settings, config_file, state_dir
+from m3agent.agent.settings_loader import LoadedSettings, load_settings
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo
@@ -117,11 +111,16 @@ LIMITS = {
 """What it may only tighten: a small, a middle and a large value, of which a default lies between the last two."""
 
 
+def named(*rules: str) -> set[str]:
+    """The settings that a repository's own file may set by one of these rules."""
+    return {name for name, setting in SETTINGS.items() if setting.repository in rules}
+
+
 def test_every_setting_of_a_repository_has_its_rule() -> None:
-    assert REPOSITORY_MAY_SET.keys() == FREE.keys() | LIMITS.keys()
+    assert (named("yes"), named("lower")) == (set(FREE), set(LIMITS))
 
 
-@pytest.mark.parametrize("name", REPOSITORY_MAY_SET)
+@pytest.mark.parametrize("name", sorted(named("yes", "lower")))
 def test_a_repository_only_tightens(layers: Layers, name: str) -> None:
     def found(own: object, user: object, **env: str) -> tuple[object, str]:
         layers.own.write_text("" if own is None else f"{name} = {json.dumps(own)}\n")
@@ -147,7 +146,7 @@ def test_a_repository_only_tightens(layers: Layers, name: str) -> None:
         assert found(middle, None, **{variable: str(stronger)}) == (stronger, variable)
 
 
-@pytest.mark.parametrize("name", sorted(Settings.model_fields.keys() - REPOSITORY_MAY_SET.keys()))
+@pytest.mark.parametrize("name", sorted(named("no")))
 def test_a_repository_may_not_set_what_concerns_the_host(layers: Layers, name: str) -> None:
     layers.own.write_text(f"max_turns = 2\n{name} = 'x'\n")
     assert f"{layers.own}:2: a repository's own file may not set {name}" in layers.refused()
@@ -157,7 +156,7 @@ def test_a_repository_may_not_set_what_concerns_the_host(layers: Layers, name: s
 
 
 def test_what_concerns_the_host_is_exactly_this() -> None:
-    assert Settings.model_fields.keys() - REPOSITORY_MAY_SET.keys() == {
+    assert named("no") == {
         "endpoint",
         "engine",
         "api_key",
@@ -237,6 +236,10 @@ def test_faults_in_the_environment_name_the_variable(
     assert complaint in layers.refused(**{variable: value})
 
 
+def test_an_unknown_argument_of_the_python_api_is_named(layers: Layers) -> None:
+    assert layers.refused({"max_turn": 3}) == "max_turn is not a setting (did you mean max_turns?)."
+
+
 def test_environment_values_are_read_as_text(layers: Layers) -> None:
     settings = layers.load(
         M3AGENT_MAX_TURNS="7",
@@ -299,7 +302,7 @@ def test_show_as_table_and_as_json(layers: Layers) -> None:
     assert ["yes", "true", "--yes"] in [line.split() for line in lines]
     assert ["image", "-", "default"] in [line.split() for line in lines]
     data: dict[str, Any] = json.loads(loaded.json())
-    assert list(data) == list(Settings.model_fields)
+    assert list(data) == list(SETTINGS)
     assert data["max_turns"] == {"value": 3, "origin": str(layers.own)}
     assert data["image"] == {"value": None, "origin": "default"}
 
@@ -341,7 +344,7 @@ def test_a_state_dir_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_home_unset_works(tmp_path: Path) -> None:
     code = (
-        "import os, pathlib; from m3agent.agent.settings import load_settings\n"
+        "import os, pathlib; from m3agent.agent.settings_loader import load_settings\n"
         "print(load_settings(pathlib.Path('.'), {}, os.environ).settings.max_turns)"
     )
     env = {
@@ -355,7 +358,7 @@ def test_home_unset_works(tmp_path: Path) -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_as_value_is_taken_or_refused_in_one_sentence(text: str) -> None:
-    for name in Settings.model_fields:
+    for name in SETTINGS:
         try:
             load_settings(Path("/"), {}, {"HOME": "/nonexistent", f"M3AGENT_{name.upper()}": text})
         except UsageError as error:

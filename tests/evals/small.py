@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from m3agent.agent.console import faults
 from m3agent.agent.eval_run_command import conclude
-from m3agent.agent.settings import load_settings
+from m3agent.agent.settings_loader import load_settings
 from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
 from m3agent.evals.results import Grade, OfficialGrade, TestCount, Verdict
 from m3agent.evals.run.evaluate import Experiment, evaluate

@@ -1,0 +1,79 @@
+"""Write what is made from the declaration of the settings: `make docs-pages`.
+
+That is the table in docs/settings.md, and the arguments of the Python API in agent/api.py, where static type checkers need
+them written out. Each stands between two lines that say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_origin
+
+from m3agent.agent.settings import SETTINGS, DeclaredSetting
+from scripts.docs.commands_page import escaped
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "settings.md"
+API = ROOT / "agent" / "api.py"
+HEAD = """\
+| setting | flag | variable | default | what it does | may a repository set it? |
+|---|---|---|---|---|---|
+"""
+REPOSITORY = {"no": "no", "yes": "yes", "lower": "only lower"}
+_BETWEEN = re.compile(
+    r"(begin: written by `make docs-pages`[^\n]*\n).*?(?=[^\n]*end: written by `make docs-pages`)", re.DOTALL
+)
+
+
+def table(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
+    """Return the table of the settings, as Markdown."""
+    return HEAD + "".join(f"| {' | '.join(_cells(setting))} |\n" for setting in settings.values())
+
+
+def _cells(setting: DeclaredSetting) -> list[str]:
+    flag = " ".join(f"`{form}`" for form in setting.switch.split("/")) if setting.flag else ""
+    default = setting.if_unset if setting.default is None else f"`{_plain(setting.default)}`"
+    choices = (
+        "" if len(setting.choices) < 2 else f"One of {', '.join(f'`{one}`' for one in setting.choices)}."
+    )
+    what = " ".join(part for part in (escaped(setting.help), choices, setting.more) if part)
+    return [f"`{setting.name}`", flag, f"`{setting.variable}`", default, what, REPOSITORY[setting.repository]]
+
+
+def arguments(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
+    """Return the fields of the typed dictionary of the settings, as Python."""
+    return "".join(f"    {setting.name}: {_type_name(setting.type)}\n" for setting in settings.values())
+
+
+def renewed(text: str, made: str) -> str:
+    """Return `text` with `made` in place of what is between its two marks."""
+    new, count = _BETWEEN.subn(lambda match: match[1] + made, text)
+    assert count == 1, "the marks are missing"
+    return new
+
+
+def _plain(value: object) -> str:
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _type_name(value_type: Any) -> str:
+    if get_origin(value_type) is None:
+        return str(value_type.__name__)
+    return repr(value_type).removeprefix("typing.").replace("'", '"')
+
+
+MADE = {PAGE: table, API: arguments}
+"""The files with a part that is made, and what makes it."""
+
+
+if __name__ == "__main__":
+    for path, make in MADE.items():
+        path.write_text(renewed(path.read_text(), make()))
