@@ -1,4 +1,7 @@
-"""A bare repository out of a tar that somebody else made: its objects and refs, nothing that git could run or follow."""
+"""Unpack a bare repository from an untrusted tar.
+
+Only objects and refs are taken: nothing that git could execute or follow to another place.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,29 @@ from m3agent.evals.data.instance import DataError
 from m3agent.sandbox.git import run_git
 
 MOST_BYTES = 16 << 30
-"""Bytes of an archive's files: several times the largest repositories that benchmarks have."""
+"""Limit for the unpacked files of one archive, in bytes: several times the largest benchmark repository."""
 
 TAKEN = ("objects", "refs", "packed-refs", "shallow")
-"""What makes up history. Not taken: `config` and `hooks`, which name programs; `HEAD`, which is only a ref's name."""
+"""Entries of a repository that are copied: they make up the history.
+
+`config` and `hooks` are left out because they name programs. `HEAD` is left out because it only names a ref.
+"""
 BORROWED = ("alternates", "http-alternates")
-"""Files in `objects/info` that name other places to read objects from."""
+"""Files in `objects/info` that make git read objects from other places; they are deleted."""
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Make the bare repository `target` (not there yet) of the one in a tar, which may be compressed.
+    """Create a bare repository from the one inside a tar.
+
+    Args:
+        archive: The tar file, compressed or not. Its content is untrusted.
+        target: Path of the new repository; it must not exist yet.
 
     Raises:
-        DataError: it cannot be read; one of its members leads out of it, or is a link or a device; it holds no bare
-            repository.
-        SandboxError, OSError: git or the disk fails.
+        DataError: The tar cannot be read; it contains no bare repository; or a member is a link, is a device
+            or points outside the target.
+        SandboxError: git fails.
+        OSError: The disk fails.
     """
     raw = target.with_name(f"{target.name}-raw")
     raw.mkdir(parents=True)
@@ -65,7 +76,7 @@ def _extract(archive: Path, raw: Path) -> None:
 
 
 def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    """Only content and place count: not owner, mode or time."""
+    """Write one member. Owner, mode and time are ignored; only path and content are used."""
     (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
     if member.isreg():
         content = tar.extractfile(member)
@@ -75,12 +86,12 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
 
 
 def _bare(folder: Path) -> Path | None:
-    """The bare repository in a folder: itself or one below it."""
+    """Return the bare repository in a folder: the folder itself or one of its direct subfolders."""
     candidates = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     return next((path for path in candidates if all((path / name).is_dir() for name in TAKEN[:2])), None)
 
 
 def _hash(bare: Path) -> str:
-    """The hash by which a repository names its objects: one that is not git's default stands in its configuration."""
+    """Return the repository's object format. git records it in `config` if it is not the default, sha1."""
     config = bare / "config"
     return "sha256" if config.is_file() and b"sha256" in config.read_bytes().lower() else "sha1"

@@ -1,4 +1,7 @@
-"""An instance's code as a repository of one commit: its history, where a fix could be read, does not come along."""
+"""Check out an instance's code as a repository with a single commit.
+
+The upstream history is left out, because an agent could read the fix in it.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,28 @@ from m3agent.sandbox.indexes import find_indexes
 _NO_LOG = ("-c", "core.logAllRefUpdates=false")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOT_THERE = ("couldn't find remote ref", "not our ref")
-"""Git's words for what a server does not have."""
+"""Parts of git's error messages that mean: the server does not have this ref or commit."""
 _IDLE = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60")
-"""A server that sends less than 1000 bytes a second for a minute is given up."""
+"""Abort a transfer that stays below 1000 bytes per second for 60 seconds."""
 
 
 def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProof:
-    """Make `target` (absent or empty) a repository whose one commit, on the branch main, is the task's base.
+    """Create a repository in `target` with one commit, the task's base, on the branch main.
 
-    The commit keeps its id where the source has it; only its tree comes along. Files are as the commit has them,
-    byte for byte. cache: a folder that keeps unpacked archives and fetched commits; several processes may share it.
-    Blocking.
+    Only the commit's tree is fetched. The commit keeps its id if the source has that commit. The files are
+    equal to the commit's, byte for byte. This function blocks.
+
+    Args:
+        task: The task whose base commit is checked out.
+        target: A folder that is absent or empty.
+        cache: A folder that keeps unpacked archives and fetched commits. Several processes may share it.
+
+    Returns:
+        The result of inspecting the new repository for other history.
 
     Raises:
-        DataError: the source does not have the commit that the task names, or is damaged.
-        EnvironmentFault: the source cannot be reached, or git or the disk fails.
+        DataError: The source is damaged, or lacks the commit that the task names.
+        EnvironmentFault: The source cannot be reached, `target` is not empty, or git or the disk fails.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise EnvironmentFault(f"{target} is not empty: a checkout needs a folder of its own.")
@@ -55,7 +65,11 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
 
 
 def _commit(task: Task, mirror: Path, ref: str) -> str:
-    """The commit that a ref of the mirror names. Raises DataError where it is not there or not the task's base."""
+    """Return the id of the commit that a ref of the mirror names.
+
+    Raises:
+        DataError: The ref is missing, or its commit is not the task's base.
+    """
     found = run_git(
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"),
         cwd=mirror,
@@ -71,7 +85,7 @@ def _commit(task: Task, mirror: Path, ref: str) -> str:
 
 
 def _fetch_into(target: Path, mirror: Path, commit: str) -> None:
-    """A new repository with that commit alone, checked out."""
+    """Create a repository that holds only this commit, and check it out."""
     kind = "sha256" if len(commit) == 64 else "sha1"
     branch = f"--initial-branch={BRANCH.rpartition('/')[2]}"
     run_git("init", "--quiet", "--template=", f"--object-format={kind}", branch, str(target))
@@ -82,11 +96,11 @@ def _fetch_into(target: Path, mirror: Path, commit: str) -> None:
 
 
 def _fetch(repository: Path, url: str, refspec: str) -> None:
-    """One commit without its history, over the URL's own protocol and no other."""
+    """Fetch one commit without its history; git may use only the protocol of the URL itself."""
     scheme = urlsplit(url).scheme
     env = {"GIT_ALLOW_PROTOCOL": scheme}
     if scheme != "file":
-        indexes = find_indexes(os.environ, Path.home())  # this machine's proxy and authorities
+        indexes = find_indexes(os.environ, Path.home())  # this machine's proxy and certificate authorities
         env |= indexes.proxies
         if indexes.certificates:
             env["GIT_SSL_CAINFO"] = str(indexes.certificates)
@@ -101,7 +115,7 @@ def _fetch(repository: Path, url: str, refspec: str) -> None:
 
 @contextlib.contextmanager
 def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
-    """A repository on this machine that has the source's commit, and the ref to ask it for."""
+    """Yield a local repository that has the source's commit, and the ref to fetch from it."""
     parts = urlsplit(source.location)
     if source.kind == "git" and parts.scheme != "https":
         path = Path(parts.path if parts.scheme == "file" else source.location)
@@ -138,7 +152,10 @@ def _make(source: Source, mirror: Path) -> None:
 
 
 def _kept(source: Source, cache: Path, key: str) -> Path:
-    """The cache's mirror. Several processes may make it at once: it appears whole, and the first one stays."""
+    """Return the mirror in the cache; create it if it is missing.
+
+    Several processes may create it at once. It appears by an atomic rename, and the first one wins.
+    """
     mirror = cache / f"{key}.git"
     if not mirror.exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -154,7 +171,11 @@ def _kept(source: Source, cache: Path, key: str) -> Path:
 
 
 def _key(source: Source) -> str | None:
-    """What a mirror depends on, hashed; None where it is not worth keeping, or another one tomorrow."""
+    """Return a hash of everything that a mirror depends on.
+
+    Returns:
+        None if the mirror should not be cached: a folder, or a git ref that may move later.
+    """
     if source.kind == "archive":
         state = Path(source.location).stat()
         content = [source.location, state.st_size, state.st_mtime_ns, state.st_ino]

@@ -1,4 +1,4 @@
-"""Instances' code on this machine: a checkout of each base commit, made once and only read from then on."""
+"""Keep a read-only checkout of each base commit in the state folder, made once."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ WORK, PROOF = "work", "proof.json"
 
 @dataclass(frozen=True)
 class Codebase:
-    """A checkout and what was proven of its history."""
+    """A checkout and the proof that it contains no other history."""
 
     path: Path
     proof: LeakProof
 
 
 def codebase(task: Task, state: Path) -> Codebase:
-    """The checkout of a task's base commit, made if it is not here. Blocking.
+    """Return the checkout of a task's base commit; create it if it is missing. This function blocks.
 
     Raises:
-        EnvironmentFault: it cannot be had. DataError: the data names it wrongly, or it holds more than its own commit.
+        EnvironmentFault: The checkout cannot be created.
+        DataError: The data names a wrong commit, or the checkout contains more than its own commit.
     """
     kept = state / "evals" / "code"
     try:
@@ -66,7 +67,10 @@ def _read(folder: Path) -> Codebase | None:
 
 
 def _key(task: Task) -> str:
-    """Names what a checkout is made from: where it comes from, as that is now, and what is taken of it."""
+    """Return a hash of the checkout's inputs.
+
+    These are the source's kind and location, the ref, the base commit and the state of the source's content.
+    """
     made_from = [
         task.source.kind,
         task.source.location,
@@ -78,7 +82,10 @@ def _key(task: Task) -> str:
 
 
 def _stamp(source: Source) -> list[object]:
-    """Changes when the source's content does; a commit's name needs none."""
+    """Return values that change when the source's content changes.
+
+    The list is empty for git sources, where the commit id is enough.
+    """
     path = Path(source.location)
     if source.kind == "git" or not path.exists():
         return []

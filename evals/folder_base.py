@@ -1,4 +1,7 @@
-"""A folder of files as a commit that is the same wherever and whenever it is made."""
+"""Turn a folder of files into a commit with a reproducible id.
+
+The id does not depend on the time or the machine.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from m3agent.sandbox.git import TreeStore, run_git
 from m3agent.sandbox.workspace import inside_git
 
 BASE = "refs/heads/base"
-"""The ref of the latest commit that was made of a folder."""
+"""The ref that points to the folder's latest commit."""
 
-# Part of every id of a commit: changing one changes all of them.
+# These values are part of the commit: changing one changes the ids of all commits made here.
 _WHO = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -26,12 +29,16 @@ _WHO = {
 
 
 def commit_folder(store: TreeStore, folder: Path) -> str:
-    """Store a folder's files as one commit without a parent, and return its id.
+    """Store a folder's files as one commit without a parent.
 
-    What running tests leaves behind and what the folder's own `.gitignore` names is no part of it, nor is a `.git`.
+    Left out are the files that test runs leave behind, files that the folder's `.gitignore` names, and
+    `.git`.
+
+    Returns:
+        The commit's id.
 
     Raises:
-        DataError: it cannot be read, or holds something other than plain files, such as a link.
+        DataError: The folder cannot be read, or contains something other than regular files, such as a link.
         SandboxError: git or the disk fails.
     """
     paths = _files(folder)

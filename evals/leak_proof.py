@@ -1,4 +1,7 @@
-"""What a checkout's repository holds besides its one commit: if nothing, no fix can be found in it."""
+"""Inspect a checkout's repository for anything besides its one commit.
+
+If it contains nothing else, an agent cannot find the fix there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from m3agent.sandbox.git import run_git
 
 BRANCH = "refs/heads/main"
-"""The one ref that a checkout has."""
+"""The only ref of a checkout."""
 
 _KEEPERS = (
     *("logs", "FETCH_HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "worktrees", "modules"),
@@ -22,15 +25,20 @@ _KEEPERS = (
         "remotes",
     ),
 )
-"""Paths in a repository's folder that lead to other history, or tell of it."""
+"""Paths in a git directory that lead to other history or mention it."""
 
 
 class LeakProof(BaseModel):
-    """What is in a repository, counted after the fact.
+    """What a repository contains, counted after the checkout.
 
-    head: the commit that is checked out. matches: whether that is the task's base; None where the base is not known.
-    commits: in the store, reachable or not. refs: all of them. objects: in the store; reachable: those of them that
-    belong to head. keepers: what else leads to other history or tells of it, such as remotes and reflogs.
+    Attributes:
+        head: Id of the commit that is checked out.
+        matches: Whether `head` is the task's base; None if the base is unknown.
+        commits: Number of commits in the object store, reachable or not.
+        refs: Names of all refs.
+        objects: Number of objects in the store.
+        reachable: Number of objects that `head` reaches.
+        keepers: Other things that lead to more history or mention it, such as remotes and reflogs.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,10 +51,10 @@ class LeakProof(BaseModel):
     reachable: int
     keepers: tuple[str, ...] = ()
 
-    @computed_field  # type: ignore[prop-decorator]  # the way that pydantic asks for
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented pattern
     @property
     def clean(self) -> bool:
-        """Whether the repository holds the base's one commit and nothing else."""
+        """Whether the repository contains the base commit and nothing else."""
         return (
             self.matches is not False
             and self.commits == 1
@@ -57,9 +65,14 @@ class LeakProof(BaseModel):
 
 
 def prove(repository: Path, base_commit: str = "") -> LeakProof:
-    """Look into a repository with a work tree that only we have written to.
+    """Inspect a repository with a work tree. Only m3agent may have written to it.
 
-    Raises SandboxError where git cannot read it.
+    Args:
+        repository: The work tree.
+        base_commit: The id that `HEAD` should have; empty if it is unknown.
+
+    Raises:
+        SandboxError: git cannot read the repository.
     """
 
     def lines(*args: str) -> list[str]:

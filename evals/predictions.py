@@ -1,4 +1,4 @@
-"""Patches to grade, as official harnesses keep them: `preds.json` or JSON lines."""
+"""Read patches to grade, in the formats of official harnesses: `preds.json` or JSON lines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 from m3agent.agent.errors import UsageError
 
 REFERENCE = "gold"
-"""Stands for the instances' own reference patches."""
+"""Name that stands for the instances' own reference patches."""
 
 
 def read_predictions(path: Path) -> dict[str, bytes]:
-    """Patches by instance: an object or a list of JSON, or JSON lines; an entry has `instance_id` and `model_patch`.
+    """Return the patches of a predictions file, by instance id.
 
-    A patch that is null is an empty one. Raises UsageError that names the entry.
+    The file is a JSON object, a JSON list or JSON lines. Each entry has `instance_id` and `model_patch`. A
+    patch that is null counts as an empty patch.
+
+    Raises:
+        UsageError: The file or an entry is malformed; the message names the entry.
     """
     try:
         text = path.read_text("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""What came of attempts at instances: the records that a run keeps and a report is made of."""
+"""Records of attempts: a run stores them, and reports are computed from them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Verdict(StrEnum):
-    """What came of an attempt.
+    """The outcome of an attempt.
 
-    `error`: the agent itself failed; `infra`: the machine or the model server did, so it is no result and is tried
-    again on resume; `timeout`: the agent, or the tests of its patch, took longer than allowed; `invalid`: the instance
-    cannot be graded, whoever tries.
+    `error`: the agent itself failed.
+    `infra`: the machine or the model server failed. This is no result, and resuming the run repeats the
+    attempt.
+    `timeout`: the agent, or the tests of its patch, exceeded their time limit.
+    `invalid`: the instance cannot be graded, whatever the patch.
     """
 
     RESOLVED = "resolved"
@@ -26,7 +28,7 @@ class Verdict(StrEnum):
 
 
 FAILED = (Verdict.UNRESOLVED, Verdict.EMPTY, Verdict.ERROR, Verdict.TIMEOUT)
-"""Verdicts that count against an agent; `infra` and `invalid` say nothing about it."""
+"""Verdicts that count against an agent. `infra` and `invalid` do not: the agent did not cause them."""
 
 
 class _Record(BaseModel):
@@ -34,7 +36,7 @@ class _Record(BaseModel):
 
 
 class TestCount(_Record):
-    """How many of a list of tests passed, and the ids of those that did not."""
+    """The number of passed tests in a list, and the ids of the other tests."""
 
     __test__ = False
 
@@ -43,15 +45,22 @@ class TestCount(_Record):
 
     @property
     def total(self) -> int:
-        """Tests in the list."""
+        """Number of tests in the list."""
         return self.passed + len(self.failed)
 
 
 class Grade(_Record):
-    """What grading a patch found, under our own rules.
+    """The result of grading a patch under m3agent's own (strict) rules.
 
-    undone: paths of the patch that were put back as they were. forged: what in the run was tampered with.
-    test_seconds: of the processes that ran tests; seconds: of all of it.
+    Attributes:
+        verdict: The outcome.
+        reason: One sentence that explains the verdict; may be empty.
+        fail_to_pass: Counts for the tests that the fix must make pass.
+        pass_to_pass: Counts for the tests that must keep passing.
+        undone: Paths of the patch that the grader reset to their original content.
+        forged: Signs that something tampered with the test run.
+        seconds: Wall time of the whole grading.
+        test_seconds: Time of the processes that ran tests.
     """
 
     verdict: Verdict
@@ -65,7 +74,14 @@ class Grade(_Record):
 
 
 class OfficialGrade(_Record):
-    """What the official package's rules say of the same patch; resolved: None where they could not be asked."""
+    """The official package's verdict on the same patch.
+
+    Attributes:
+        resolved: Whether the patch resolves the instance; None if the official rules could not run.
+        reason: Why `resolved` is not true; may be empty.
+        seconds: Wall time of the whole grading.
+        test_seconds: Time of the processes that ran tests.
+    """
 
     resolved: bool | None
     reason: str = ""
@@ -74,7 +90,7 @@ class OfficialGrade(_Record):
 
 
 class Usage(_Record):
-    """What an attempt used of a model; None is unknown, which is not 0. cost: dollars."""
+    """Model usage of an attempt. None means unknown, which differs from 0. `cost` is in dollars."""
 
     turns: int | None = None
     prompt_tokens: int | None = None
@@ -85,7 +101,7 @@ class Usage(_Record):
 
 
 class Seconds(_Record):
-    """Wall seconds of an attempt's phases."""
+    """Wall time of each phase of an attempt, in seconds."""
 
     environment: float = 0.0
     agent: float = 0.0
@@ -93,10 +109,13 @@ class Seconds(_Record):
 
 
 class Result(_Record):
-    """What came of one attempt at one instance.
+    """The record of one attempt at one instance.
 
-    attempt: 1 and up. status: how the agent says that it ended. session: the folder of its session log, relative to the
-    run's folder; None for agents that have none. stalls: how often each kind of stall was noticed.
+    Attributes:
+        attempt: Number of the attempt, from 1.
+        status: The end status that the agent reports.
+        session: Folder of the session log, relative to the run's folder; None for agents without one.
+        stalls: How often each kind of stall was detected.
     """
 
     instance_id: str
@@ -116,11 +135,16 @@ class Result(_Record):
 
 
 class RunConfig(_Record):
-    """What a run's results depend on: two runs with equal ones are the same experiment.
+    """Everything that a run's results depend on. Two runs with equal configurations are the same experiment.
 
-    data: digest of the instances' content. agent: `m3agent` or the name of an adapter, with its version. command:
-    the adapter's command; empty for our own agent. settings: what the agent was told. attempts: at each instance.
-    timeouts: seconds for a phase, by name.
+    Attributes:
+        data: Digest of the instances' content.
+        instances: Ids of the instances.
+        agent: `m3agent` or the name of an adapter, with its version.
+        command: The adapter's command; empty for m3agent itself.
+        settings: The settings that the agent received.
+        attempts: Number of attempts at each instance.
+        timeouts: Time limit of each phase, in seconds, by the phase's name.
     """
 
     version: int = 1

@@ -1,10 +1,10 @@
-"""The folder of a run: what was asked, and each attempt's result, written whole or not at all.
+"""The folder of a run: its configuration and the result of each attempt, written atomically.
 
     run.json                          the configuration, its hash, the repository of each instance
-    attempts/INSTANCE/NUMBER/         one attempt: result.json, patch.diff, whatever else it left
-    lock                              held by the process that works here
+    attempts/INSTANCE/NUMBER/         one attempt: result.json, patch.diff and its other files
+    lock                              held by the process that works in the folder
 
-A result is there or it is not: it appears by a rename. So a run that was killed is gone on with by looking what is there.
+A result appears by an atomic rename. After a kill, the run therefore resumes by looking which results exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from m3agent.evals.results import Result, RunConfig, Verdict
 
 RUN, RESULT, PATCH, LOCK = "run.json", "result.json", "patch.diff", "lock"
 LEFTOVERS_SECONDS = 90.0
-"""Until what a killed process left is gone; its keepers end it within `evals.run.child.GRACE_SECONDS` and a little."""
+"""How long to wait for the child processes of a killed run, in seconds.
+
+Their supervisors end them within `evals.run.child.GRACE_SECONDS` and a little more.
+"""
 
 
 class _RunFile(BaseModel):
@@ -39,12 +42,18 @@ class _RunFile(BaseModel):
 
 
 def config_hash(config: RunConfig) -> str:
-    """The configuration's hash: equal for equal experiments."""
+    """Return the configuration's hash; equal experiments have equal hashes."""
     return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
 
 
 class RunFolder:
-    """A run on the disk. repos: the repository of each instance, by its id."""
+    """A run on disk.
+
+    Attributes:
+        path: The folder.
+        config: The configuration of the run.
+        repos: Repository of each instance, by instance id.
+    """
 
     def __init__(self, path: Path, config: RunConfig, repos: dict[str, str]) -> None:
         self.path = path
@@ -53,7 +62,11 @@ class RunFolder:
 
     @classmethod
     def read(cls, path: Path) -> RunFolder:
-        """An existing run. Raises UsageError where there is none that can be read."""
+        """Open an existing run.
+
+        Raises:
+            UsageError: The folder contains no run, or its files cannot be read.
+        """
         try:
             file = _RunFile.model_validate_json((path / RUN).read_bytes())
         except FileNotFoundError:
@@ -64,11 +77,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, repos: dict[str, str]) -> RunFolder:
-        """A new run, or the same one gone on with.
+        """Create a run, or open an existing run with the same configuration in order to resume it.
 
         Raises:
-            UsageError: the folder holds something else, or a run with another configuration.
-            EnvironmentFault: it cannot be written.
+            UsageError: The folder contains other files, or a run with another configuration.
+            EnvironmentFault: The folder cannot be written.
         """
         if (path / RUN).exists():
             found = cls.read(path)
@@ -90,10 +103,14 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self, say: Callable[[str], None] = lambda _: None) -> Iterator[int]:
-        """Hold the folder for this process. The descriptor is for child processes that work in it: the folder stays
-        locked until they too are gone. What a killed process left running is waited for, and `say` is told.
+        """Lock the folder for this process; yield the lock's file descriptor.
 
-        Raises UsageError where another one works in it.
+        Child processes that inherit the descriptor keep the folder locked until they end. If a killed process
+        left such children, this waits for them and reports that to `say`.
+
+        Raises:
+            UsageError: Another process works in the folder.
+            EnvironmentFault: The lock file cannot be written.
         """
         try:
             file = (self.path / LOCK).open("a+")
@@ -120,11 +137,15 @@ class RunFolder:
             yield file.fileno()
 
     def attempt(self, instance_id: str, number: int) -> Path:
-        """The folder of an attempt, there or not."""
+        """Return the path of an attempt's folder, whether it exists or not."""
         return self.path / "attempts" / instance_id / str(number)
 
     def begin(self, instance_id: str, number: int) -> Path:
-        """An empty folder for an attempt: what a killed process left of it is removed."""
+        """Return an empty folder for an attempt; remove what a killed process left in it.
+
+        Raises:
+            EnvironmentFault: The folder cannot be written.
+        """
         folder = self.attempt(instance_id, number)
         try:
             if folder.exists():
@@ -135,7 +156,11 @@ class RunFolder:
         return folder
 
     def finish(self, result: Result, patch: bytes) -> None:
-        """Keep what came of an attempt. Raises EnvironmentFault where it cannot be written."""
+        """Store an attempt's result and patch.
+
+        Raises:
+            EnvironmentFault: They cannot be written.
+        """
         folder = self.attempt(result.instance_id, result.attempt)
         try:
             write_whole(folder / PATCH, patch)
@@ -144,7 +169,11 @@ class RunFolder:
             raise _cannot_write(folder, error) from None
 
     def result(self, instance_id: str, number: int) -> Result | None:
-        """What came of an attempt; None where it has not come to an end. Raises UsageError for a damaged record."""
+        """Return an attempt's result; None if the attempt has not finished.
+
+        Raises:
+            UsageError: The record is damaged.
+        """
         file = self.attempt(instance_id, number) / RESULT
         try:
             return Result.model_validate_json(file.read_bytes())
@@ -156,20 +185,20 @@ class RunFolder:
             ) from None
 
     def patch(self, instance_id: str, number: int) -> bytes:
-        """The patch of an attempt that has a result."""
+        """Return the patch of an attempt that has a result."""
         return (self.attempt(instance_id, number) / PATCH).read_bytes()
 
     def wanted(self) -> list[tuple[str, int]]:
-        """Every attempt that belongs to the run: instance and number."""
+        """Return all attempts of the run, as pairs of instance id and attempt number."""
         return [(ident, n) for n in range(1, self.config.attempts + 1) for ident in self.config.instances]
 
     def results(self) -> list[Result]:
-        """All results that are there, in the order of `wanted`."""
+        """Return the existing results, in the order of `wanted`."""
         found = (self.result(ident, number) for ident, number in self.wanted())
         return [result for result in found if result is not None]
 
     def left(self) -> list[tuple[str, int]]:
-        """Attempts to be made: those without a result, and those that only the infrastructure kept from one."""
+        """Return the attempts still to be made: those without a result and those with the verdict `infra`."""
         kept = {(r.instance_id, r.attempt) for r in self.results() if r.verdict is not Verdict.INFRA}
         return [attempt for attempt in self.wanted() if attempt not in kept]
 
@@ -183,7 +212,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _runs(pid: str) -> bool:
-    """Whether the process that wrote its number into the lock is there; it is taken to be where that cannot be told."""
+    """Return whether the process that wrote its id into the lock is alive; True if that is unknown."""
     if not pid.isdecimal():
         return True
     try:

@@ -1,4 +1,7 @@
-"""Whether an instance can be graded at all: its reference resolves it, every time; nothing and a harmless patch do not."""
+"""Check that an instance can be graded.
+
+The reference patch must resolve it in every run. An empty patch and a harmless patch must not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from m3agent.evals.results import Grade, OfficialGrade, Verdict
 from m3agent.sandbox.env_build import EnvironmentFailed
 
 RUNS = 2
-"""Runs of the reference, where no other number is given."""
+"""Default number of runs with the reference patch."""
 HARMLESS_FILE = "M3AGENT-HARMLESS.txt"
 HARMLESS = f"""\
 diff --git a/{HARMLESS_FILE} b/{HARMLESS_FILE}
@@ -33,15 +36,25 @@ new file mode 100644
 @@ -0,0 +1 @@
 +This file changes nothing.
 """.encode()
-"""A patch that cannot fix anything."""
+"""A patch that only adds a text file and fixes nothing."""
 
 
 class Validation(BaseModel):
-    """What validating an instance found.
+    """The result of validating an instance.
 
-    before: how many of the tests to fix fail without the reference. reference: the verdict of each of its runs.
-    flaky: names of tests that did not do the same in each, which are left out of the tests to keep. official: of the
-    reference and of the harmless patch, where the official rules were asked.
+    Attributes:
+        valid: Whether the instance can be graded.
+        reason: Why it cannot; empty if it can.
+        image: Image of the environment; empty if it could not be built.
+        fail_to_pass: Tests that fail without the reference patch and pass with it.
+        pass_to_pass: Tests that pass without and with it, flaky ones left out.
+        flaky: Tests with different outcomes in different runs of the reference.
+        before: How many of `fail_to_pass` fail without the reference patch.
+        reference: Verdict of each run with the reference patch.
+        empty: Verdict of the empty patch.
+        harmless: Verdict of the harmless patch; None if it was not tried.
+        official: Official grades of the reference and of the harmless patch; None if not requested.
+        seconds: Wall time of the validation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,14 +75,18 @@ class Validation(BaseModel):
 
 
 class Validations:
-    """What an earlier validation found, by instance; kept as a file of JSON."""
+    """Results of an earlier validation, by instance id; stored as a JSON file."""
 
     def __init__(self, found: Mapping[str, Validation]) -> None:
         self.found = dict(found)
 
     @classmethod
     def read(cls, path: Path) -> Validations:
-        """Raises UsageError where the file is none of a validation."""
+        """Read the file.
+
+        Raises:
+            UsageError: It is not a file that a validation wrote.
+        """
         try:
             values = json.loads(path.read_bytes())
             return cls({v["instance_id"]: Validation.model_validate(v) for v in values["instances"]})
@@ -78,13 +95,17 @@ class Validations:
 
     @staticmethod
     def text(found: Iterable[Validation]) -> str:
-        """The file's text."""
+        """Return the content of the file."""
         return (
             json.dumps({"v": 1, "instances": [one.model_dump(mode="json") for one in found]}, indent=2) + "\n"
         )
 
     def applied(self, instance: Instance) -> Instance:
-        """The instance with its flaky tests left out. Raises DataError where it is invalid or was not validated."""
+        """Return the instance without its flaky tests.
+
+        Raises:
+            DataError: The instance is invalid or was not validated.
+        """
         found = self.found.get(instance.id)
         if found is None:
             raise DataError(f"{instance.id} was not validated")
@@ -94,7 +115,12 @@ class Validations:
         return instance.model_copy(update={"answer": instance.answer.model_copy(update=update)})
 
     def sorted_out(self, instances: Sequence[Instance]) -> tuple[list[Instance], dict[str, str]]:
-        """All instances, the valid ones without their flaky tests; and why the others are not, by id."""
+        """Apply the validation to all instances.
+
+        Returns:
+            All instances, the valid ones without their flaky tests; and the reason for each other instance,
+            by id.
+        """
         done, invalid = [], {}
         for instance in instances:
             try:
@@ -113,10 +139,14 @@ async def validate(
     runs: int = RUNS,
     official: bool = False,
 ) -> Validation:
-    """Build an instance's environment and try it: without a patch, with the reference `runs` times, with a harmless one.
+    """Build an instance's environment and run its tests.
+
+    The tests run without a patch, `runs` times with the reference patch, and once with a harmless patch.
 
     Raises:
-        SandboxError (but EnvironmentFailed), EnvironmentFault: this machine failed, which says nothing of the instance.
+        SandboxError: This machine failed, which says nothing about the instance. EnvironmentFailed is not
+            raised: it makes the instance invalid.
+        EnvironmentFault: This machine failed.
     """
     started = time.monotonic()
     image = ""
@@ -177,7 +207,7 @@ def _reason(
     reference: Sequence[Grade],
     harmless: Verdict,
 ) -> str:
-    """Why it is invalid; empty if it is not."""
+    """Return why the instance is invalid; empty if it is valid."""
     if passing:
         return f"{len(passing)} of the tests to fix pass without the reference, such as {passing[0]}"
     if unsteady := [name for name in answer.fail_to_pass if name in flaky]:
@@ -200,7 +230,14 @@ async def validate_all(
     official: bool = False,
     on_done: Callable[[Validation], None] = lambda _: None,
 ) -> list[Validation]:
-    """Validate instances, some at a time, in their order; `on_done` is called with each as it is there."""
+    """Validate instances, up to `workers` at a time.
+
+    Args:
+        on_done: Called with each result as soon as it is there.
+
+    Returns:
+        The results, in the order of the instances.
+    """
 
     async def one(instance: Instance) -> Validation:
         found = await validate(instance, environments, grader, runs=runs, official=official)

@@ -1,4 +1,7 @@
-"""What runs on a cluster's nodes: one attempt in a folder of the node's, which comes back whole."""
+"""Code that runs on a cluster's nodes.
+
+Make one attempt in a local folder and send the folder back as a tar.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,23 @@ from m3agent.sandbox.docker_machine import connect
 from m3agent.sandbox.errors import SandboxError
 
 AWAY, LOCK = Path("evals", "away"), "lock"
-"""In a node's state folder: attempts that are being made, each with a lock that is held as long as anything of it runs."""
+"""Folder of running attempts, below a node's state folder.
+
+Each attempt has a lock file, which is held while any process of the attempt runs.
+"""
 PATIENCE = 20.0
-"""Seconds that `Worker.news` waits for some."""
+"""How long `Worker.news` waits for an event, in seconds."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """An attempt to be made: at what, with what. parts_of: see `evaluate`."""
+    """An attempt to be made.
+
+    Attributes:
+        instance: The instance.
+        number: Number of the attempt.
+        parts_of: Makes the parts of the attempt on the node; see `evaluate`.
+    """
 
     instance: Instance
     number: int
@@ -41,7 +53,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Made:
-    """What came of it. files: the attempt's folder as a tar."""
+    """A finished attempt.
+
+    Attributes:
+        result: Its record.
+        patch: The patch that the agent made.
+        files: The attempt's folder as a gzipped tar.
+    """
 
     result: Result
     patch: bytes
@@ -49,11 +67,11 @@ class Made:
 
 
 News = tuple[str, str]
-"""What is told of an attempt: `phase` and its name, `say` and a note, `warm`, or `end`."""
+"""An event of an attempt, as kind and text: `phase` with its name, `say` with a note, `warm`, or `end`."""
 
 
 def fault(version: str) -> str:
-    """Why this node cannot make attempts for an m3agent of this version; empty if it can."""
+    """Return why this node cannot make attempts for an m3agent of this version; empty if it can."""
     if version != __version__:
         return f"it has m3agent {__version__}, and this machine {version}"
     try:
@@ -64,7 +82,7 @@ def fault(version: str) -> str:
 
 
 class Worker:
-    """Makes one attempt; for an actor with several methods at a time."""
+    """A Ray actor that makes one attempt. It must allow several concurrent method calls."""
 
     def __init__(self, order: Order, sent: Parcel | None) -> None:
         self._order = order
@@ -74,10 +92,14 @@ class Worker:
         self._making: asyncio.Task[tuple[Result, bytes]] | None = None
 
     async def work(self) -> Made | None:
-        """Make it; None where it was stopped. Nothing of it is left then."""
+        """Make the attempt.
+
+        Returns:
+            None if the attempt was stopped; nothing of it is left on the node then.
+        """
         loop = asyncio.get_running_loop()
 
-        def tell(kind: str, what: str) -> None:  # also from other threads
+        def tell(kind: str, what: str) -> None:  # other threads call it, too
             loop.call_soon_threadsafe(self._tell, kind, what)
 
         try:
@@ -108,7 +130,10 @@ class Worker:
             return Made(result, patch, await asyncio.to_thread(packed, place))
 
     async def news(self, after: int) -> list[News]:
-        """All that was told after so much of it; what there is, as soon as there is something or after a while."""
+        """Return the events after the first `after` ones.
+
+        Wait up to `PATIENCE` seconds if there are none yet.
+        """
         if len(self._news) <= after:
             self._more.clear()
             with contextlib.suppress(TimeoutError):
@@ -116,7 +141,7 @@ class Worker:
         return self._news[after:]
 
     async def stop(self) -> None:
-        """End it: `work` then comes to its own end."""
+        """Cancel the attempt; `work` then cleans up and returns None."""
         if self._making is not None:
             self._making.cancel()
 
@@ -127,7 +152,10 @@ class Worker:
 
 @contextlib.contextmanager
 def _folder(away: Path) -> Iterator[tuple[Path, int]]:
-    """A new folder for an attempt and its lock's descriptor; what killed workers have left is removed first."""
+    """Yield a new folder for an attempt and the descriptor of its lock.
+
+    First remove folders of killed workers.
+    """
     away.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in away.iterdir():
         with contextlib.suppress(OSError), (old / LOCK).open() as lock:
@@ -143,7 +171,7 @@ def _folder(away: Path) -> Iterator[tuple[Path, int]]:
 
 
 def packed(folder: Path) -> bytes:
-    """A folder's files and folders; nothing else is in one of an attempt."""
+    """Return a folder as a gzipped tar. Only regular files and folders are included."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for path in sorted(folder.rglob("*")):
@@ -153,6 +181,11 @@ def packed(folder: Path) -> bytes:
 
 
 def unpack(files: bytes, folder: Path) -> None:
-    """The opposite of `packed`. Raises OSError or tarfile.TarError where it cannot be."""
+    """Unpack what `packed` returned.
+
+    Raises:
+        OSError: A file cannot be written.
+        tarfile.TarError: The tar is damaged.
+    """
     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
         archive.extractall(folder, filter="data")

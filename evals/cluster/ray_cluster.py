@@ -1,4 +1,7 @@
-"""A Ray cluster as the maker of attempts: each is an actor on one of its nodes, and its folder comes back from there."""
+"""Make attempts on a Ray cluster.
+
+Each attempt is an actor on a node, which sends the attempt's folder back.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ from m3agent.evals.run.parts import Listener, Parts
 SCHEME = "ray"
 KNOCK_SECONDS = 10.0
 READY_SECONDS = 120.0
-"""Until all nodes have said that they can make attempts: the first process of a node takes a while to start."""
+"""How long to wait for a node's check, in seconds; the first process on a node takes a while to start."""
 STOP_SECONDS = GRACE_SECONDS + 30
-"""From telling an attempt to end to ending its process."""
+"""Time between asking an attempt to stop and killing its process, in seconds."""
 CALLS_AT_ONCE = 4
-"""Of an actor's methods: its work, its news, and the word to stop."""
+"""Concurrent method calls of an actor: `work`, `news` and `stop`, and one to spare."""
 
 
 @contextlib.contextmanager
@@ -45,11 +48,17 @@ def connected(
     *,
     shares_prefix: bool,
 ) -> Iterator[RayCluster]:
-    """Connect to a cluster and see that its nodes can make attempts. parts_of: what makes the parts on a node.
+    """Connect to a cluster and check that its nodes can make attempts.
+
+    Args:
+        address: Address of the cluster, such as `ray://head:10001`.
+        parts_of: Makes the parts of an attempt on a node.
+        say: Receives progress messages.
+        shares_prefix: Value for the attribute of the same name; see `parts.Agent`.
 
     Raises:
-        UsageError: this is no address, or the package ray is not here.
-        EnvironmentFault: it does not answer, or a node lacks what attempts need.
+        UsageError: The address is malformed, or the package ray is not installed.
+        EnvironmentFault: The cluster does not answer, or a node lacks what attempts need.
     """
     _knock(address)
     try:
@@ -59,7 +68,7 @@ def connected(
         raise UsageError("--cluster needs the package ray: install m3agent[ray].") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is told by the error, too
+            warnings.simplefilter("ignore")  # the exception has the same text
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:  # noqa: BLE001  # Ray raises what it likes: RuntimeError, ConnectionError, gRPC's own
         raise EnvironmentFault(f"the cluster {address} cannot be used: {shown(error, 300)}.") from None
@@ -72,7 +81,12 @@ def connected(
 
 
 def _knock(address: str) -> None:
-    """See whether anything is there: Ray tries for half a minute. Raises as `connected`."""
+    """Check that something listens at the address: Ray itself would retry for half a minute.
+
+    Raises:
+        UsageError: The address is malformed.
+        EnvironmentFault: Nothing listens there.
+    """
     try:
         parts = urlsplit(address)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -92,7 +106,11 @@ def _knock(address: str) -> None:
 
 
 def _ready(ray: Any) -> int:
-    """The number of nodes. Raises EnvironmentFault, naming each, where one cannot make attempts."""
+    """Return the number of nodes.
+
+    Raises:
+        EnvironmentFault: Nodes cannot make attempts; the message names each of them.
+    """
     from ray.exceptions import LocalRayletDiedError, NodeDiedError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -111,7 +129,7 @@ def _ready(ray: Any) -> int:
         except (TaskUnschedulableError, NodeDiedError, LocalRayletDiedError):
             gone += 1  # the cluster has not noticed yet
             continue
-        except Exception as error:  # noqa: BLE001  # what the node's own Python raises, or Ray
+        except Exception as error:  # noqa: BLE001  # from the node's own Python, or from Ray
             said = _why(error)
         if said:
             faults.append(f"node {node['NodeManagerAddress']}: {said}")
@@ -123,7 +141,7 @@ def _ready(ray: Any) -> int:
 
 
 class RayCluster:
-    """Makes attempts on a cluster's nodes. ray: the package, connected."""
+    """Make attempts on a cluster's nodes. `ray` is the package, already connected."""
 
     def __init__(
         self, ray: Any, parts_of: Callable[[Callable[[str], None]], Parts], shares_prefix: bool
@@ -137,7 +155,7 @@ class RayCluster:
     async def make(
         self, instance: Instance, number: int, folder: Path, told: Listener
     ) -> tuple[Result, bytes]:
-        """See `parts.Maker`."""
+        """Make an attempt on a node; see `parts.Maker`."""
         started = datetime.now(UTC)
         try:
             made = await self._made(instance, number, told)
@@ -153,7 +171,7 @@ class RayCluster:
 
     async def _made(self, instance: Instance, number: int, told: Listener) -> Made:
         sent = None
-        # not kept for the next: hundreds of repositories would fill the cluster's memory
+        # not kept for the next attempt: hundreds of repositories would fill the cluster's memory
         if is_local(instance.task):
             sent = await asyncio.to_thread(parcel, instance.task, self._state)
         order = Order(instance, number, self._parts_of)
@@ -178,7 +196,10 @@ class RayCluster:
 
 
 async def _follow(worker: Any, told: Listener) -> None:
-    """Pass on what an attempt tells, to its end or that of its node. Not to be cancelled: Ray's client takes it ill."""
+    """Forward an attempt's events until the attempt or its node ends.
+
+    Do not cancel it: Ray's client breaks then.
+    """
     heard = 0
     with contextlib.suppress(Exception):
         while True:
@@ -197,5 +218,5 @@ async def _follow(worker: Any, told: Listener) -> None:
 
 
 def _why(error: BaseException) -> str:
-    """The last line that says something: Ray puts the other machine's traceback before it."""
+    """Return the last line that is not empty: Ray puts the other machine's traceback before it."""
     return shown(last_line(str(error)) or type(error).__name__, 300)

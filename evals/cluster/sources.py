@@ -1,4 +1,7 @@
-"""Code that is only on this machine, on its way to another one: a tar of one commit, which any node can check out."""
+"""Send code that exists only on this machine to another one.
+
+The code travels as a tar of one commit, which any node can check out.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +19,41 @@ from m3agent.sandbox.env_build import files_as_tar
 
 ROOT = "code.git"
 RECEIVED = Path("evals", "received")
-"""In the state folder: code that came from another machine, by its hash."""
+"""Folder below the state folder for code from other machines; the files are named by their hash."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """One commit as a tar of a bare repository."""
+    """A bare repository with one commit, as a tar."""
 
     tar: bytes
 
     @property
     def key(self) -> str:
-        """A hash of its content."""
+        """Hash of the tar."""
         return hashlib.sha256(self.tar).hexdigest()
 
 
 def is_local(task: Task) -> bool:
-    """Whether a task's code is nowhere but on this machine."""
+    """Return whether a task's code exists only on this machine."""
     return task.source.kind != "git" or urlsplit(task.source.location).scheme != "https"
 
 
 def parcel(task: Task, state: Path) -> Parcel:
-    """The code of a task. Blocking. Raises as `codebase`."""
+    """Return the code of a task. This function blocks; it raises the errors of `codebase`."""
     git = codebase(task, state).path / ".git"
     paths = sorted(path for name in TAKEN for path in [git / name, *(git / name).rglob("*")])
     files = {str(path.relative_to(git)): path.read_bytes() for path in paths if path.is_file()}
-    # folders that a bare repository is known by, with or without files
+    # git recognises a bare repository by these folders, even if they are empty
     return Parcel(files_as_tar(files, ROOT, folders=[f"{ROOT}/{name}" for name in TAKEN[:2]]))
 
 
 def arrived(task: Task, sent: Parcel, state: Path) -> Task:
-    """The task with its code where it is now. Raises OSError where it cannot be written."""
+    """Store the received code and return the task with that code as its source.
+
+    Raises:
+        OSError: The code cannot be written.
+    """
     folder = state / RECEIVED
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / f"{sent.key}.tar"
