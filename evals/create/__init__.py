@@ -1,1 +1,6 @@
-"""Makes a benchmark of a repository's own history."""
+"""Create a benchmark from a repository's own history.
+
+Contains the search for bug fixes (`history`, `mine`, `syntax`), the making of an instance from each
+(`recipe`,
+`statement`, `build`, `archive`), its validation (`graded`) and the output folder (`folder`, `create`).
+"""

@@ -1,6 +1,6 @@
-"""A repository's archive: a bare git folder with one commit for each instance, and no history.
+"""Build a repository's archive: a bare git folder with one commit for each instance, and no history.
 
-The same commits give the same bytes, whatever the repository was packed like.
+The same commits give the same bytes, however git had packed the source repository.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from m3agent.sandbox.git import TreeStore
 
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
-# Not one delta is taken over from how the repository was packed, and threads would cut the work differently each time.
+# For reproducible bytes: no delta of the source's packs is reused, and a single thread always works the same way.
 PACKING = (
     "--no-reuse-delta",
     "--no-reuse-object",
@@ -26,9 +26,16 @@ PACKING = (
 
 
 def pack(store: TreeStore, refs: Mapping[str, str], name: str, scratch: Path) -> bytes:
-    """The archive, a tar in gzip: `name`.git with these refs, by name, each the id of a commit without parents.
+    """Return the archive, a gzipped tar that contains the bare repository `name`.git.
 
-    scratch: an empty folder. Raises GitFailed where the store lacks some of it.
+    Args:
+        store: The store that has the commits.
+        refs: Commit ids by ref name. The commits have no parents.
+        name: Name of the repository.
+        scratch: An empty folder for temporary files.
+
+    Raises:
+        GitFailed: The store lacks objects of these commits.
     """
     commits = sorted(set(refs.values()))
     wanted = store.git("rev-list", "--objects", "--no-walk=unsorted", *commits)

@@ -1,4 +1,4 @@
-"""Between mining and grading: what a candidate is as an instance, and what whoever runs its tests says of it."""
+"""The steps between mining and grading: the data of an instance, and the interface of its validation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from m3agent.evals.data.instance import Answer, Environment, Instance, Source, T
 
 @dataclass(frozen=True)
 class Validated:
-    """What running an instance's tests without and with its patch showed.
+    """The result of running an instance's tests without and with its patch.
 
-    fail_to_pass: ids of tests that do not pass before and pass after; pass_to_pass: that pass both times; both only
-    where runs agree with each other. errors: what the first ones raised before, by id; by the file's name for tests of
-    a file that could not be imported. reason: why it is no instance; empty if it is one.
+    Attributes:
+        fail_to_pass: Ids of tests that do not pass before the patch and pass in every run after it.
+        pass_to_pass: Ids of tests that pass before the patch and in every run after it.
+        errors: Errors raised before the patch, by test id. If a file could not be imported, the key is its
+            name.
+        reason: Why the candidate is not an instance; empty if it is one.
     """
 
     fail_to_pass: tuple[str, ...] = ()
@@ -32,21 +35,29 @@ class Validator(Protocol):
     """Builds an instance's environment and runs the test files that its test patch touches."""
 
     async def __call__(self, instance: Instance, folder: Path) -> Validated:
-        """The tests before and after the patch; `folder` is empty and may be filled with logs.
+        """Run the tests before and after the patch.
 
-        The instance's source is an archive with its base commit, its lists of tests are empty. Raises only for what is
-        not the instance's doing: the engine is away, the disk is full.
+        Args:
+            instance: Its source is an archive with its base commit; its lists of tests are empty.
+            folder: An empty folder for logs.
+
+        Raises:
+            SandboxError: This machine failed, for example because the engine is unreachable. Faults of the
+                instance are returned as `reason` instead.
         """
         ...
 
 
 def instance_id(repo: str, base: str) -> str:
-    """The instance's id: by its base, since the fix's own would tell an agent where to find it."""
+    """Return the instance's id.
+
+    It uses the base commit: the fix's own id would tell an agent where to find the fix.
+    """
     return f"{folder_name(repo)}-{base[:12]}"
 
 
 def folder_name(repo: str) -> str:
-    """A repository's name as a part of ids and names of files: `owner__name`."""
+    """Return a repository's name as it appears in ids and file names: `owner__name`."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", repo.replace("/", "__")).lstrip("._-")[:150] or "repository"
 
 
@@ -57,9 +68,14 @@ def row_of(
     statement: tuple[str, str],
     found: Validated,
 ) -> dict[str, Any]:
-    """The row of an instance: SWE-bench's fields, and ours as in `docs/eval-create.md`.
+    """Return the row of an instance: SWE-bench's fields and the additional ones of `docs/eval-create.md`.
 
-    recipe: the environment and the version. statement: the text and where it is from.
+    Args:
+        repo: Name of the repository, `owner/name`.
+        candidate: The commit.
+        recipe: The environment and the version, as `recipe_of` returns them.
+        statement: The text and its origin, as `statement_of` returns them.
+        found: The result of the validation.
     """
     ident = instance_id(repo, candidate.base)
     environment, version = recipe
@@ -87,12 +103,12 @@ def row_of(
 
 
 def ref_of(ident: str) -> str:
-    """The ref of an instance's base in the repository's archive."""
+    """Return the ref of an instance's base in the repository's archive."""
     return f"refs/heads/base/{ident}"
 
 
 def instance_of(row: Mapping[str, Any], archive: Path) -> Instance:
-    """A row as an instance whose base is in `archive`."""
+    """Turn a row into an instance whose base commit is in `archive`."""
     recipe = row["environment"]
     environment = Environment(
         python=recipe["python_used"],

@@ -1,4 +1,4 @@
-"""The flow: candidates of a history, newest first, validated one after the other until there are enough instances."""
+"""Create instances: validate the candidates of a history, newest first, until there are enough."""
 
 from __future__ import annotations
 
@@ -23,15 +23,23 @@ from m3agent.evals.create.statement import statement_of, told
 from m3agent.evals.environments.base import DEBIAN
 
 WINDOW = 200
-"""Commits that are looked at before the likeliest fixes among them are tried."""
-TELL_EVERY = 5.0  # seconds between two words about commits looked at
+"""Number of commits to examine before the likeliest fixes among them are validated."""
+TELL_EVERY = 5.0  # seconds between two progress messages about examined commits
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What to make. limit: instances that the folder is to have; python: the minor version, whatever is declared."""
+    """What to create.
+
+    Attributes:
+        limit: Number of instances that the folder should have in the end.
+        since: Earliest date of a commit; None for any.
+        until: Latest date of a commit; None for any.
+        python: Minor version of Python, such as `3.11`; overrides what the project declares.
+        bounds: Largest size of a change.
+    """
 
     limit: int = 50
     since: datetime | None = None
@@ -42,7 +50,13 @@ class Wish:
 
 @dataclass
 class Seen:
-    """Commits looked at so far, and why so many of them are no candidates."""
+    """Counts of examined commits.
+
+    Attributes:
+        commits: Number of examined commits.
+        candidates: How many of them are candidates.
+        rejected: Number of rejected commits, by reason.
+    """
 
     commits: int = 0
     candidates: int = 0
@@ -50,7 +64,11 @@ class Seen:
 
 
 async def candidates(history: History, wish: Wish, seen: Seen, say: Say) -> AsyncIterator[Candidate]:
-    """The history's candidates, window by window, in each the likeliest fix first. Raises EnvironmentFault."""
+    """Yield the history's candidates, window by window; within a window the likeliest fix comes first.
+
+    Raises:
+        EnvironmentFault: The repository is damaged.
+    """
     told_at = time.monotonic()
     window: list[Candidate] = []
     commits = await asyncio.to_thread(lambda: list(history.commits(wish.since, wish.until)))
@@ -72,16 +90,16 @@ async def candidates(history: History, wish: Wish, seen: Seen, say: Say) -> Asyn
 
 
 def by_score(window: Sequence[Candidate]) -> list[Candidate]:
-    """The likeliest fixes first; among equals the newest."""
+    """Return the candidates with the likeliest fix first; among equal scores the newest first."""
     return sorted(window, key=lambda candidate: -candidate.score)
 
 
 async def create(history: History, made: Made, wish: Wish, validate: Validator, say: Say) -> Seen:
-    """Fill the folder until it has as many instances as wished, or the history is at its end.
+    """Fill the folder until it has enough instances or the history ends.
 
     Raises:
-        EnvironmentFault: the repository is damaged, or the folder cannot be written.
-        SandboxError: what `validate` raises.
+        EnvironmentFault: The repository is damaged, or the folder cannot be written.
+        SandboxError: `validate` raised it.
     """
     seen = Seen()
     if len(made.rows) >= wish.limit:
@@ -102,7 +120,7 @@ async def create(history: History, made: Made, wish: Wish, validate: Validator, 
 
 
 def title_of(candidate: Candidate) -> str:
-    """The first line of what a candidate's author said."""
+    """Return the first line of the candidate's cleaned message, else of its original message."""
     return next(iter(told(candidate).splitlines()), candidate.commit.message.strip().partition("\n")[0])
 
 
@@ -143,7 +161,10 @@ def _write_base(history: History, row: dict[str, str], archive: Path) -> None:
 
 
 def _statement(candidate: Candidate, found: Validated) -> tuple[str, str]:
-    """The statement, with the errors of the tests that fail before the fix; of their file, where it fails as a whole."""
+    """Return the statement. It may quote the errors of tests that fail before the fix.
+
+    If a test file fails as a whole, its error stands for each of its tests.
+    """
     errors = {
         ident: found.errors.get(ident) or found.errors.get(ident.partition("::")[0], "")
         for ident in found.fail_to_pass

@@ -1,11 +1,12 @@
-"""The folder that is made: rows, what an agent may see of them, the repository's archive, and what was tried.
+"""The output folder: rows, the agent's view of them, the repository's archive, and the tried candidates.
 
-    instances.jsonl                        whole rows; only for who grades
-    agent_view.jsonl                       of each row what an agent may see
-    repos/OWNER__NAME.shallow.git.tar.gz   the instances' bases
-    create.json                            each candidate that was tried, and what came of it
+    instances.jsonl                        complete rows; only for the grader
+    agent_view.jsonl                       the fields of each row that an agent may see
+    repos/OWNER__NAME.shallow.git.tar.gz   the instances' base commits
+    create.json                            each candidate that was tried, with its result
 
-Each file appears whole or not at all, and what a row names is there before the row: a folder is usable at any time.
+Files are written atomically, and everything that a row names is written before the row. The folder is
+therefore usable at any time.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ SEEN = (
 )
 """Fields of a row that an agent may see."""
 HIDDEN = ("test_cmd_full",)
-"""Of its environment, what it may not: it names the test files."""
+"""Keys of `environment` that the agent must not see: the value names the test files."""
 
 
 class Tried(BaseModel):
-    """A candidate that was validated. seconds: that it took."""
+    """A candidate that was validated. `seconds` is the wall time of the validation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,12 +65,19 @@ class _File(BaseModel):
 
 
 class Made:
-    """A folder of instances that is being made. `tried` is by the id of the fix's commit, `rows` by instance."""
+    """A folder of instances that is being created.
+
+    Attributes:
+        path: The folder.
+        repo: Name of the repository.
+        tried: Validated candidates, by the id of the fix's commit.
+        rows: Rows by instance id.
+    """
 
     def __init__(
         self, path: Path, repo: str, tried: dict[str, Tried], rows: dict[str, dict[str, Any]]
     ) -> None:
-        self.path = path.resolve()  # git runs in folders of its own
+        self.path = path.resolve()  # git runs in other folders
         self.repo = repo
         self.tried = tried
         self.rows = rows
@@ -77,11 +85,12 @@ class Made:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, path: Path, repo: str) -> Iterator[Made]:
-        """A new folder, or one to go on with; held for this process until the end.
+        """Open a new folder, or an existing one to continue, and lock it for this process.
 
         Raises:
-            UsageError: it holds something else, another repository's instances or damaged ones, or is in use.
-            EnvironmentFault: it cannot be written.
+            UsageError: The folder is in use, is damaged, or contains other files or another repository's
+                instances.
+            EnvironmentFault: The folder cannot be written.
         """
         if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / TRIED).exists())):
             raise UsageError(f"{path} is not empty and no folder of instances: give a new one.")
@@ -108,11 +117,15 @@ class Made:
 
     @property
     def archive(self) -> Path:
-        """Where the repository's archive is, or will be."""
+        """Path of the repository's archive, which may not exist yet."""
         return self.path / "repos" / f"{folder_name(self.repo)}.shallow.git.tar.gz"
 
     def add(self, sha: str, tried: Tried, row: dict[str, Any] | None, store: TreeStore) -> None:
-        """Keep what came of a candidate; with a row, an instance more. Raises EnvironmentFault where it cannot be."""
+        """Record a tried candidate; `row` is the new instance, or None if the candidate is invalid.
+
+        Raises:
+            EnvironmentFault: The folder cannot be written.
+        """
         if row is not None:
             rows = {**self.rows, row["instance_id"]: row}
             refs = {one["repo_ref"]: one["base_commit"] for one in rows.values()}
@@ -130,7 +143,7 @@ class Made:
 
 
 def view(row: dict[str, Any]) -> dict[str, Any]:
-    """What an agent may see of a row."""
+    """Return the part of a row that an agent may see."""
     environment = {name: value for name, value in row["environment"].items() if name not in HIDDEN}
     return {name: row[name] for name in SEEN} | {"environment": environment}
 

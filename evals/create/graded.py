@@ -1,4 +1,4 @@
-"""Validates a mined instance as grading will run it: its tests without the fix, and several times with it."""
+"""Validate a mined instance with the grader: run its tests once without the fix and several times with it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.env_build import EnvironmentFailed
 
 RUNS = 2
-"""With the fix: a test that does not pass in each of them does not count."""
+"""Number of runs with the fix. A test counts only if it passes in each of them."""
 
 
 @dataclass(frozen=True)
 class GradedValidator:
-    """A `Validator` with the environments and the runner that grading uses, so that what it finds valid is."""
+    """A `Validator` that uses the environments and the test runner of grading.
+
+    An instance that it finds valid is therefore valid for grading, too.
+    """
 
     environments: Environments
     grader: Grader
     timeout: float = 600.0
-    """Seconds for one run of the tests."""
+    """Time limit of one test run, in seconds."""
 
     async def __call__(self, instance: Instance, folder: Path) -> Validated:
         """See `Validator`."""
@@ -44,7 +47,7 @@ class GradedValidator:
 
 
 def compared(before: TestRun, after: Sequence[TestRun]) -> Validated:
-    """What the runs say together; only tests that pass in each of the later ones count."""
+    """Combine the runs. A test counts only if it passes in each run with the fix."""
     for run in after:
         if run.timed_out:
             return Validated(reason="the tests take too long with the fix")
@@ -54,7 +57,7 @@ def compared(before: TestRun, after: Sequence[TestRun]) -> Validated:
             return Validated(reason=f"with the fix the tests are tampered with: {run.forged[0]}")
     passed = set.intersection(*map(_green, after))
     kept = passed & _green(before)
-    # a test that is skipped at the base was not shown to need the fix
+    # a test that is skipped at the base does not prove that it needs the fix
     skipped = {ident for ident, outcome in before.outcomes.items() if outcome == "skipped"}
     fixed = passed - kept - skipped
     return Validated(tuple(sorted(fixed)), tuple(sorted(kept)), dict(before.errors))
@@ -65,5 +68,5 @@ def _green(run: TestRun) -> set[str]:
 
 
 def _why(run: TestRun) -> str:
-    """The last line that the runner said, or the error of what it could not run."""
+    """Return the last line of the runner's output, or of the first error that it reported."""
     return last_line(next(iter(run.errors.values()), "") or run.output)[:MOST_LINE] or "none ran"

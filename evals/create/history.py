@@ -1,7 +1,8 @@
-"""A repository's history, read from a store of ours: nothing that the repository says is ever followed.
+"""Read a repository's history from a separate store, so that no setting of the repository takes effect.
 
-The store has the repository's objects through alternates, and none of its configuration, hooks, attributes, replaced
-objects or remotes. Of the repository itself only its head, its tags and where it is cut off are asked.
+The store reads the repository's objects through alternates. It has none of the repository's configuration,
+hooks, attributes, replaced objects or remotes. From the repository itself only its head, its tags, its
+origin's address and its shallow boundary are read.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ RELEASE = re.compile(r"\d+(?:\.\d+)+(?:[._-]?(?:a|b|c|rc|alpha|beta|post|dev)[._
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit: its first parent (None where there is none, or none here), the others, when it was made, what it says."""
+    """A commit.
+
+    Attributes:
+        sha: Its id.
+        parent: Id of its first parent; None if it has none, or if the history is cut off here.
+        merged: Ids of its other parents.
+        date: Its committer date.
+        message: Its message.
+    """
 
     sha: str
     parent: str | None
@@ -38,7 +47,15 @@ class Commit:
 
 @dataclass(frozen=True)
 class Change:
-    """A path that differs between two trees: git's modes (0: not there) and blob ids."""
+    """A path that differs between two trees.
+
+    Attributes:
+        path: The path.
+        old_mode: git's file mode before; 0 if the path did not exist.
+        new_mode: git's file mode after; 0 if the path no longer exists.
+        old: Blob id before.
+        new: Blob id after.
+    """
 
     path: str
     old_mode: int
@@ -54,15 +71,15 @@ class History:
         self.store = store
         self.head = head
         self.name = name
-        """Owner and name, or only a name where no remote tells the owner."""
+        """`owner/name`, or only the name if no remote tells the owner."""
         if tags:
             self.store.git("update-ref", "--stdin", "-z", stdin=tags)
 
     def commits(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Commit]:
-        """The commits made within these times, newest first in the order of the history.
+        """Yield the commits between two dates, in the order of the history, newest first.
 
         Raises:
-            EnvironmentFault: the repository is damaged.
+            EnvironmentFault: The repository is damaged.
         """
         try:
             out = self.store.git("log", "--first-parent", "-z", f"--format={FIELDS}", self.head)
@@ -74,13 +91,13 @@ class History:
             sha, parents, seconds, message = record.split("\x1f", 3)
             parent, *merged = parents.split() or [""]
             date = _date(seconds)
-            # a date that no calendar has: nothing could be dated by it
+            # no valid date: the environment's package versions could not be chosen by it
             if date is None or (since and date < since) or (until and date > until):
                 continue
             yield Commit(sha, parent or None, tuple(merged), date, message)
 
     def changes(self, old: str, new: str) -> list[Change]:
-        """What differs between two commits; a renamed file is one gone and one new."""
+        """Return the paths that differ between two commits. A rename is a removed file and a new file."""
         out = self.store.git("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
         found = out.split(b"\0")
         changes = []
@@ -91,24 +108,24 @@ class History:
         return changes
 
     def diff(self, old: str, new: str, paths: Sequence[str]) -> bytes:
-        """The patch between two commits, of these paths only, as `git apply` takes it."""
+        """Return the patch between two commits for these paths, in the form that `git apply` reads."""
         return self.store.git(
             "--literal-pathspecs", "diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new, "--", *paths
         )
 
     def messages_merged(self, commit: Commit) -> list[str]:
-        """What the commits say that a merge brought in, oldest first, at most twenty."""
+        """Return the messages of the commits that a merge brought in, oldest first, at most twenty."""
         if commit.parent is None or not commit.merged:
             return []
         limits = ("--no-merges", "--max-count=20", f"^{commit.parent}")
         try:
             out = self.store.git("log", "-z", "--reverse", "--format=%B", *limits, *commit.merged)
-        except GitFailed:  # cut off there
+        except GitFailed:  # the history is cut off there
             return []
         return [message for message in out.decode(errors="replace").split("\0") if message.strip()]
 
     def whole(self, commit: str) -> bool:
-        """Whether all of a commit's files are here; a partial clone lacks some."""
+        """Return whether all objects of a commit are present. A partial clone lacks some."""
         try:
             self.store.git("rev-list", "--objects", "--no-walk", "--quiet", commit)
         except GitFailed:
@@ -116,7 +133,13 @@ class History:
         return True
 
     def release(self, commit: str) -> str | None:
-        """The version of the release that a commit comes after, from the nearest tag that holds one."""
+        """Return the version of the latest release before a commit.
+
+        The version comes from the nearest tag that contains one.
+
+        Returns:
+            None if there is no such tag.
+        """
         try:
             out = self.store.git("describe", "--tags", "--abbrev=0", "--match=*[0-9].[0-9]*", commit)
         except GitFailed:  # no such tag
@@ -126,10 +149,15 @@ class History:
 
 
 def open_history(path: Path, scratch: Path, name: str | None = None) -> History:
-    """The history of the repository that `path` lies in, or of a bare one; `scratch` is a folder for the store.
+    """Open the history of the repository that contains `path`; `path` may also be a bare repository.
+
+    Args:
+        path: A path in the repository.
+        scratch: Folder in which the store is created.
+        name: Name of the repository; None to derive it from its origin or its folder.
 
     Raises:
-        UsageError: there is no such repository, it has no commit, or it is of a kind that is not read.
+        UsageError: There is no such repository, it has no commit, or it uses SHA-256 ids.
         EnvironmentFault: git or the repository cannot be used.
     """
     repository = open_repository(path)
@@ -142,7 +170,10 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> History:
 
 
 def _tags(repository: Repository) -> bytes:
-    """The repository's tags, as `git update-ref --stdin -z` takes them; those on something else than a commit not."""
+    """Return the repository's tags as input for `git update-ref --stdin -z`.
+
+    Tags on non-commits are left out.
+    """
     listing = "--format=%(refname) %(objecttype) %(objectname) %(*objecttype) %(*objectname)"
     commands = []
     for line in repository.git("for-each-ref", listing, "refs/tags").splitlines():
@@ -154,7 +185,7 @@ def _tags(repository: Repository) -> bytes:
 
 
 def _name(repository: Repository) -> str:
-    """Owner and name as the remote's address ends; without a remote, the folder's name."""
+    """Return the end of the origin's address, `owner/name`; without an origin, the folder's name."""
     address = origin_url(repository) or ""
     found = (
         re.search(r"[/:]([^/:]+)/([^/]+?)(?:\.git)?/?$", address)

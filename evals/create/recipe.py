@@ -1,4 +1,4 @@
-"""How an instance's environment is made, found from its files and its date: Python, packages, installation."""
+"""Derive an instance's environment from its files and its date: Python version, packages and installation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from m3agent.sandbox.environment import acceptable_pythons, files_of
 from m3agent.sandbox.workspace import Workspace
 
 SETTLED = timedelta(days=183)
-"""How long after that most packages had wheels for it."""
+"""How long after a Python release most packages had wheels for it."""
 UNKNOWN = "0.0.0"
 CLASSIFIER = re.compile(r"Programming Language :: Python :: 3\.(\d+)\b")
 BUILD_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
-# Tools that take a version from git's tags, which an instance has not: how each is named in build files, and the
-# variable from which it takes the version instead (of each tool's own documentation).
+# Build tools that take the version from git's tags, which an instance does not have. Each has a pattern for its
+# name in build files, and the variable that sets the version instead (from the tool's documentation).
 VERSIONED_BY_TAGS = (
     (
         re.compile(r"setuptools[_-]scm|hatch-vcs|flit[_-]scm|vcs[_-]versioning", re.IGNORECASE),
@@ -39,9 +39,14 @@ VERSIONED_BY_TAGS = (
 def recipe_of(
     history: History, base: str, commit: Commit, python: str | None, available: Sequence[str] = ()
 ) -> tuple[dict[str, Any], str]:
-    """A row's `environment` without the command that names test files, and its `version`.
+    """Return a row's `environment`, without the command that names test files, and its `version`.
 
-    python: the minor version to use whatever is declared. available: those that can be had; empty: any.
+    Args:
+        history: The repository's history.
+        base: Id of the instance's base commit.
+        commit: The fix, whose date limits the versions.
+        python: The minor version to use, whatever the project declares; None to choose one.
+        available: Minor versions that can be installed; empty for any.
     """
     files = files_of(Workspace(history.store, base))
     declared = read_declared(files)
@@ -68,10 +73,13 @@ def recipe_of(
 
 
 def choose_python(accepts: Sequence[str], day: date, available: Sequence[str] = ()) -> str:
-    """The newest minor version that was settled on a day; else the oldest after it.
+    """Return the newest minor version that was settled on `day`, else the oldest one.
 
-    accepts: what the project accepts; empty: any. Where nothing that it accepts can be had, what can be had is chosen
-    from as if it had said nothing.
+    Args:
+        accepts: Minor versions that the project accepts; empty for any. If none of them is available, all
+            available versions are considered.
+        day: The instance's date.
+        available: Minor versions that can be installed; empty for any.
     """
     known = [minor for minor in RELEASED if not available or minor in available]
     fit = [minor for minor in known if not accepts or minor in accepts] or known or list(RELEASED)
@@ -80,13 +88,13 @@ def choose_python(accepts: Sequence[str], day: date, available: Sequence[str] = 
 
 
 def accepted(declared: Declared, texts: Sequence[str]) -> tuple[str, ...]:
-    """Minor versions that the project accepts, as it declares; where it does not, those that its classifiers list."""
+    """Return the minor versions that the project declares as accepted, else those in its classifiers."""
     named = {f"3.{minor}" for text in texts for minor in CLASSIFIER.findall(text)}
     return acceptable_pythons(declared) or tuple(sorted(named))
 
 
 def is_installable(files: Files) -> bool:
-    """Whether pip can install the tree: a pyproject.toml may be there only to configure other tools."""
+    """Return whether pip can install the tree. A pyproject.toml may exist only to configure other tools."""
     whole = files.toml("pyproject.toml", Found())
     return "setup.py" in files.paths or bool(
         table(whole, "project") or table(whole, "build-system") or table(whole, "tool", "poetry")

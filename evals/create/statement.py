@@ -1,8 +1,9 @@
-"""The issue that an instance's agent is given: what the fix's author said, and what a user would have seen.
+"""Write an instance's issue from the message of the fix and the errors of the failing tests.
 
-From the message goes out what is not about the fault (trailers, merge lines) and what gives the fix away as far as
-rules can tell: diffs, lines of the patch, names of its files and of its new tests. Where hardly more than a title is
-left, the first errors of the failing tests are added, from the run before the fix; nothing is taken from the fix.
+Removed from the message: text that is not about the fault (trailers, merge lines), and text that reveals the
+fix as far as rules can tell (diffs, lines of the patch, names of its files and of its new tests). If little
+more than a title remains, the first errors of the failing tests are added. They come from the run before the
+fix; nothing is taken from the fix itself.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from pathlib import PurePosixPath
 from m3agent.evals.create.mine import Candidate
 
 MOST_TESTS = 5
-"""Failing tests of which the errors are told."""
+"""Number of failing tests whose errors are quoted."""
 MOST_CHARACTERS = 6000
-"""Of a message: what is longer is a changelog."""
+"""Limit for a message; a longer one is a changelog."""
 MOST_WIDTH = 500
 ERROR_LINES, ERROR_WIDTH = 4, 200
 TERSE = 12
-"""Words besides the title below which a message describes no fault."""
+"""A message with fewer words than this, not counting the title, does not describe the fault."""
 GIVEN_AWAY = 12
-"""Characters from which on a line of the patch is recognised when a message quotes it."""
+"""Shorter lines of the patch, in characters, are not searched for in messages."""
 
 TRAILER = re.compile(
     r"(?:[A-Z][A-Za-z]*-)+(?:by|to|id|on|url|message-id|of|for)\s*:\s|(?:git-svn-id|change-id|cherry picked from)\b|"
@@ -34,13 +35,13 @@ MERGE = re.compile(
 )
 SKIP_CI = re.compile(r"\s*\[(?:skip ci|ci skip|skip [\w-]+)\]", re.IGNORECASE)
 DIFF = re.compile(r"diff --git |index [0-9a-f]{7,}\.\.|@@ -|\+\+\+ \S|--- \S")
-"""Where a diff begins, or goes on; what follows it with a sign or a blank belongs to it."""
+"""The start or a header of a diff. Following lines that begin with `+`, `-` or a blank belong to it."""
 REFERENCE = re.compile(
     r"[-*\s]*(?:(?:close|resolve|fix|ref|refs|reference|see|issue|pr|gh)(?:e?[sd])?\s*:?\s*)?"
     r"(?:(?:[\w.-]+/[\w.-]+)?#\d+|https?://\S+|,|and|\s|\.|\(|\))+",
     re.IGNORECASE,
 )
-"""A line that only points somewhere: it stays, and says nothing of the fault."""
+"""A line with only references, such as an issue number. It is kept, but does not count as a description."""
 PATH = re.compile(
     r"(?:\s+(?:in|of|from|to|at|for|inside|into|within))?\s+[`'\"(]*(?:[\w.-]+/)*[\w-]+\.(?:py|pyi|cfg|toml|ini|rst|md|txt)\b"
     r"(?::\d+)?[`'\")]*"
@@ -51,13 +52,15 @@ ADDRESS = re.compile(r"\b0x[0-9a-f]{4,}\b")
 
 
 def statement_of(candidate: Candidate, errors: Mapping[str, str]) -> tuple[str, str]:
-    """The statement and where it is from: `message`, `message and tests` or `tests`.
+    """Return the statement and its origin: `message`, `message and tests` or `tests`.
 
-    errors: the text of each failing test's error before the fix, by its id.
+    Args:
+        candidate: The commit.
+        errors: Error text of each failing test before the fix, by test id.
     """
     said = told(candidate)
     lines = [line for line in said.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
-    body = [line for line in lines[1:] if not line.startswith("* ")]  # a squashed branch's titles
+    body = [line for line in lines[1:] if not line.startswith("* ")]  # titles of a squashed branch
     if len(re.findall(r"\w{2,}", " ".join(body))) >= TERSE:
         return f"{said}\n", "message"
     if not body:
@@ -70,13 +73,13 @@ def statement_of(candidate: Candidate, errors: Mapping[str, str]) -> tuple[str, 
 
 
 def told(candidate: Candidate) -> str:
-    """The first of a candidate's messages that says something, without what gives the fix away."""
+    """Return the first informative message of a candidate, without the text that reveals the fix."""
     texts = [_cleaned(message, candidate) for message in candidate.messages]
     return next((text for text in texts if _says_something(text)), texts[0] if texts else "")
 
 
 def seen_by_users(errors: Mapping[str, str]) -> str:
-    """A report of failing tests: their names, without files, and what each raises."""
+    """Describe failing tests: their names, without files, and the error of each."""
     lines = ["This is what I see:", ""]
     shown = dict(sorted(errors.items())[:MOST_TESTS])
     for ident, text in shown.items():
@@ -90,7 +93,7 @@ def seen_by_users(errors: Mapping[str, str]) -> str:
 
 
 def first_error(text: str) -> list[str]:
-    """What a failing test raised, in at most four lines without places in files."""
+    """Return the error of a failing test: at most four lines, without file locations."""
     said = [line[1:].strip() for line in text.splitlines() if re.match(r"E(?:\s|$)", line)]
     if not said:
         said = [line.strip() for line in text.splitlines() if ERROR.match(line.strip())][-1:]
@@ -115,12 +118,12 @@ def _cleaned(message: str, candidate: Candidate) -> str:
 
 
 def _gives_away(line: str, added: set[str]) -> bool:
-    """Whether a line is one that the patch adds, or quotes a long one."""
+    """Return whether a line is one that the patch adds, or contains a long one."""
     return line.strip("`* ") in added or any(len(code) >= 2 * GIVEN_AWAY and code in line for code in added)
 
 
 def _without_paths(line: str, paths: Sequence[str]) -> str:
-    """A line without names of files; where nothing else stands in it, without anything."""
+    """Remove file names from a line; return an empty string if nothing else remains."""
     for path in paths:
         line = line.replace(path, " a.py") if path in line and path.endswith(".py") else line
     left = PATH.sub("", f" {line}").removeprefix(" ") if PATH.search(f" {line}") else line
@@ -137,7 +140,7 @@ def _added_lines(patch: str) -> set[str]:
 
 
 def _says_something(text: str) -> bool:
-    """Whether a title tells more than that something was fixed."""
+    """Return whether the title says more than that something was fixed."""
     title = next((line for line in text.splitlines() if line.strip() and not REFERENCE.fullmatch(line)), "")
     words = set(re.findall(r"[a-z]{2,}", title.lower()))
     return (

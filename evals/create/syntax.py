@@ -1,7 +1,10 @@
-"""What a change means to Python: whether it is more than layout, comments and docstrings. Code is parsed, never run.
+"""Compare code by meaning, to detect changes beyond layout, comments and docstrings.
 
-Files are compared by their statements: those whose text is the same are not looked into, which keeps this fast for
-files of thousands of lines. Order does not count, nor in which file a statement is.
+Code is parsed, never run.
+
+Files are compared by their statements. Statements with equal text are not examined further, which keeps the
+comparison of files with thousands of lines fast. The order of statements, and the file that contains one, do
+not matter.
 """
 
 from __future__ import annotations
@@ -13,21 +16,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MOST_BYTES = 1 << 20
-"""Of a file that is parsed; a longer one, as one that is no Python, counts as a single statement."""
+"""Largest file that is parsed. A larger file, and one that is not Python, counts as a single statement."""
 
 _DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """A statement: its lines as they are, and its syntax (None: not parsed)."""
+    """A statement: its source lines, and its syntax tree (None if it was not parsed)."""
 
     text: bytes
     node: ast.stmt | None
 
     @property
     def meaning(self) -> str | bytes:
-        """What is equal for statements that do the same."""
+        """A key that is equal for statements that do the same."""
         if self.node is None:
             return self.text
         try:
@@ -40,7 +43,7 @@ class _Statement:
 
     @property
     def test_name(self) -> str | None:
-        """The name of the test function that it is, if it is one."""
+        """Name of the test function that this statement defines; None if it defines none."""
         if isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and self.node.name.startswith(
             "test"
         ):
@@ -49,16 +52,18 @@ class _Statement:
 
 
 def same_meaning(old: Sequence[bytes], new: Sequence[bytes]) -> bool:
-    """Whether these files have the same statements, in any order and under any names."""
+    """Return whether the files have the same statements, in any order and in any file."""
     gone, come = _difference(list(_all(old)), list(_all(new)))
     return Counter(one.meaning for one in gone) == Counter(one.meaning for one in come)
 
 
 def added_tests(old: Sequence[bytes], new: Sequence[bytes]) -> tuple[bool, frozenset[str]]:
-    """Whether the new test files have a test, or something that tests are made of, which the old ones have not; and the
-    names of the test functions that are new.
+    """Compare test files: did a test, or something that tests are made of, appear or change?
 
-    What counts is each statement of a module and of a class, imports and docstrings aside.
+    All statements of a module and of its classes count, except imports and docstrings.
+
+    Returns:
+        Whether the new files contain a statement that the old ones lack; and the names of new test functions.
     """
     before, after = (list(_all(contents, within=True)) for contents in (old, new))
     gone, come = _difference(before, after)
@@ -70,7 +75,7 @@ def added_tests(old: Sequence[bytes], new: Sequence[bytes]) -> tuple[bool, froze
 def _difference(
     old: Sequence[_Statement], new: Sequence[_Statement]
 ) -> tuple[list[_Statement], list[_Statement]]:
-    """Those of the one and of the other side whose text the other side has not, or not as often."""
+    """Return the statements of each side whose text the other side lacks or has less often."""
     counts = Counter(one.text for one in old)
     counts.subtract(one.text for one in new)
 
@@ -92,7 +97,10 @@ def _all(contents: Sequence[bytes], *, within: bool = False) -> Iterator[_Statem
 
 
 def _statements(content: bytes, *, within: bool) -> Iterator[_Statement]:
-    """A module's statements without its docstring; `within`: of its classes too, in their place, and no imports."""
+    """Yield a module's statements without its docstring.
+
+    With `within`, the statements of classes replace the classes, and imports are left out.
+    """
     module = _parsed(content)
     if module is None:
         yield _Statement(content, None)
@@ -113,12 +121,12 @@ def _statements(content: bytes, *, within: bool) -> Iterator[_Statement]:
 
 
 def _parsed(content: bytes) -> ast.Module | None:
-    """The module; None where this Python cannot parse it."""
+    """Return the syntax tree; None if this Python cannot parse the file."""
     if len(content) > MOST_BYTES:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes and the like, in code of others
+            warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
             return ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

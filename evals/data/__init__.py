@@ -1,1 +1,6 @@
-"""Benchmarks' data: what an instance is, and how each format is read."""
+"""Read benchmarks.
+
+Contains the data model of an instance (`instance`), the readers of each format (`rows`, `swebench`,
+`programs`,
+`recipe`, `official`) and the function that chooses among them (`load`).
+"""

@@ -1,4 +1,7 @@
-"""One row of a data file, whose fields are taken out by type; what is wrong is said with file, row and field."""
+"""Read one row of a data file field by field, with type checks.
+
+Errors name the file, the row and the field.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,13 @@ from m3agent.evals.data.instance import DataError
 class Fields:
     """The fields of a row, or of an object in one.
 
-    where: begins every sentence, such as `rows.jsonl row 3`. A field that is null counts as absent. Texts are kept
-    byte for byte: the line ends of a patch belong to it.
+    A field that is null counts as absent. Texts are kept byte for byte: the line ends of a patch belong to
+    it.
+
+    Attributes:
+        values: The JSON object.
+        where: Start of each error message, such as `rows.jsonl row 3`.
+        prefix: Path of the object in the row, such as `environment.`; empty for the row itself.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, prefix: str = "") -> None:
@@ -27,11 +35,11 @@ class Fields:
         return self.values.get(name) is not None
 
     def wrong(self, name: str, problem: str) -> DataError:
-        """The complaint about a field."""
+        """Return the error for a field."""
         return DataError(f"{self.where}, field {self.prefix}{name}: {problem}")
 
     def text(self, name: str, *, empty: bool = True) -> str:
-        """A text that has to be there; with `empty=False` it has to say something."""
+        """Return a required text. With `empty=False`, a text without visible characters is an error."""
         if name not in self.values:
             raise self.wrong(name, "it is missing; a text is expected")
         value = self._text(name, self.values[name], "a text")
@@ -40,15 +48,15 @@ class Fields:
         return value
 
     def optional(self, name: str) -> str | None:
-        """A text that may be absent."""
+        """Return a text; None if the field is absent."""
         return self.text(name) if name in self else None
 
     def first(self, *names: str) -> str | None:
-        """The first of some texts that is there and not empty."""
+        """Return the first of these texts that is present and not empty; None if there is none."""
         return next((value for name in names if (value := self.optional(name))), None)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; none where it is absent. One text stands for a list of it."""
+        """Return a list of texts; empty if the field is absent. A single text counts as a list of one."""
         if name not in self:
             return ()
         value = self.values[name]
@@ -58,7 +66,7 @@ class Fields:
         )
 
     def tests(self, name: str) -> tuple[str, ...]:
-        """Test ids that have to be there: a list of texts, or such a list as JSON text."""
+        """Return required test ids. The field is a list of texts, or such a list as JSON text."""
         if name not in self.values:
             raise self.wrong(name, "it is missing; a list of test ids is expected")
         value = self.values[name]
@@ -72,7 +80,7 @@ class Fields:
         return tuple(self._text(name, item, "a list of test ids") for item in value)
 
     def variables(self, name: str) -> dict[str, str]:
-        """An object of texts; empty where it is absent."""
+        """Return an object whose values are texts; empty if the field is absent."""
         if name not in self:
             return {}
         value = self.values[name]
@@ -81,7 +89,7 @@ class Fields:
         return {key: self._text(f"{name}.{key}", item, "a text") for key, item in value.items()}
 
     def date(self, name: str) -> datetime | None:
-        """A moment in ISO 8601, in UTC unless it says otherwise; None where it is absent."""
+        """Return an ISO 8601 time, in UTC unless it has an offset; None if the field is absent."""
         text = self.optional(name)
         if not text:
             return None
@@ -94,7 +102,7 @@ class Fields:
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
     def inner(self, name: str) -> Fields:
-        """The fields of an object; none where it is absent."""
+        """Return the fields of a nested object; an object without fields if it is absent."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise self.wrong(name, f"an object is expected, not {_kind(value)}")

@@ -1,4 +1,7 @@
-"""One benchmark task, as two types: what the agent may see, and what only the grader may see."""
+"""A benchmark task as two types.
+
+`Task` is the part that the agent may see. `Answer` is the part that only the grader may see.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-"""Ids name folders and images, so they hold nothing that means something to either."""
+"""Ids become names of folders and images, so they contain no character that is special in either."""
 
 Runner = Literal["pytest", "unittest", "django", "sympy"]
-"""What runs the tests, and so what their ids look like: `django` is its tests/runtests.py, `sympy` its bin/test."""
+"""The test runner, which determines the form of test ids.
+
+`django` is Django's tests/runtests.py, `sympy` is SymPy's bin/test.
+"""
 
 
 class _Model(BaseModel):
@@ -23,8 +29,11 @@ class _Model(BaseModel):
 class Source(_Model):
     """Where the code is.
 
-    kind: `archive` (a tar of a bare repository), `git` (a local repository or a URL), `folder` (files without
-    history). location: a path, or for `git` also a URL. ref: what to take of it: a ref's name or a commit.
+    Attributes:
+        kind: `archive` (a tar of a bare repository), `git` (a local repository or a URL) or `folder` (files
+            without history).
+        location: A path; for `git` it may be a URL.
+        ref: What to take from it: the name of a ref, or a commit id.
     """
 
     kind: Literal["archive", "git", "folder"]
@@ -33,12 +42,19 @@ class Source(_Model):
 
 
 class Environment(_Model):
-    """How to make the surroundings that the code runs in, as data; commands are shell lines run in the work tree.
+    """How to build the environment of the code, as data. Commands are shell lines that run in the work tree.
 
-    image: a prebuilt image that makes all else unnecessary; None: it is built. python: a minor version such as `3.9`.
-    requirements: lines of a requirements file. requirements_files: paths in the work tree, of which the first that is
-    there holds more such lines. exclude_newer: packages uploaded later do not exist for the build
-    (None: from the task's date). variables: for the build and for the tests.
+    Attributes:
+        image: A prebuilt image, which makes all other fields unnecessary; None to build one.
+        python: Minor version, such as `3.9`.
+        system_packages: Packages of the operating system.
+        requirements: Lines of a requirements file.
+        requirements_files: Paths in the work tree; the first existing one provides more such lines.
+        pip_packages: Further requirements for pip.
+        pre_install: Commands that run before the installation.
+        install: Command that installs the project; None for none.
+        variables: Environment variables for the build and for the tests.
+        exclude_newer: The build ignores packages that were uploaded later; None for the task's date.
     """
 
     image: str | None = None
@@ -54,7 +70,7 @@ class Environment(_Model):
 
 
 class Task(_Model):
-    """What the agent may see of an instance."""
+    """The part of an instance that the agent may see."""
 
     instance_id: str
     repo: str
@@ -74,13 +90,20 @@ class Task(_Model):
 
 
 class Answer(_Model):
-    """What only the grader may see of an instance.
+    """The part of an instance that only the grader may see.
 
-    patch: the reference fix. test_patch: changes the tests; empty where they are there already. fail_to_pass,
-    pass_to_pass: test ids as the row has them, truncated and junk ones included; no fail_to_pass: all tests that fail
-    before the reference and pass with it, which validating finds. test_command: the row's own (it names the test files). pristine: paths
-    that come from the base whatever a patch does to them, besides what is recognised as a test. only: the only paths that
-    may come from a patch; empty: any. row: the row itself, for the official grader.
+    Attributes:
+        patch: The reference fix.
+        test_patch: Change of the tests; empty if the base already contains them.
+        fail_to_pass: Test ids as the row has them, including truncated ids and junk. If empty, validation
+            finds them: all tests that fail before the reference patch and pass with it.
+        pass_to_pass: Test ids as the row has them.
+        test_command: The row's own command, which names the test files.
+        runner: The test runner.
+        pristine: Paths that are always taken from the base, besides those recognised as tests.
+        only: The only paths that a patch may change; empty for any.
+        timeout: Time limit of a test run, in seconds.
+        row: The row itself, for the official grader.
     """
 
     patch: str
@@ -103,14 +126,14 @@ class Instance(_Model):
 
     @property
     def id(self) -> str:
-        """The instance's id."""
+        """Id of the instance."""
         return self.task.instance_id
 
 
 class DataError(ValueError):
-    """The data cannot be used: the sentence names the file, the row and the field."""
+    """The data cannot be used; the message names the file, the row and the field."""
 
 
 def outside(path: Path, what: str) -> DataError:
-    """An error for a location in a data file that leads out of the file's own folder."""
+    """Return the error for a location that leads out of the data file's own folder."""
     return DataError(f"{what} names {path}, outside the data's own folder: such a location is refused")

@@ -1,4 +1,4 @@
-"""Reads benchmarks: whatever the format, instances come out of it, or one sentence on what is wrong."""
+"""Read benchmarks of any supported format as instances, or raise one error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parque
 from m3agent.evals.data.swebench import read_id, read_row
 
 ROWS = "instances.jsonl"
-"""The file of rows in a folder that is a data set."""
+"""Name of the rows' file in the folder of a data set."""
 
 SPLIT = "test"
-"""The split of a data set on the hub where none is named."""
+"""Default split of a data set on the hub."""
 
 _HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(:(?P<split>[\w.-]+))?")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An instance that is there, before it is made: where it stands, and how to make it (raises DataError)."""
+    """An instance that is listed but not read yet.
+
+    Attributes:
+        ident: Its id.
+        where: Its location, for error messages.
+        make: Reads it; raises DataError.
+    """
 
     ident: str
     where: str
@@ -38,15 +44,20 @@ class Entry:
 
 
 def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) -> list[Instance]:
-    """The instances of a benchmark, in its own order.
+    """Return the instances of a benchmark, in the benchmark's order.
 
-    source: a file of SWE-bench rows (.jsonl, .json, .parquet), a folder with `instances.jsonl`, a folder of programs
-    like QuixBugs, or a data set's name on the Hugging Face hub, `owner/name` or `owner/name:split`. ids: only these
-    instances. patterns: and those whose id is like one of these, such as `django__*`. Rows that are not asked for are
-    read only as far as their id. Every file is read once, row by row where its format allows.
+    Files are read once, row by row if the format allows it. Of rows that are not selected, only the id is
+    read.
+
+    Args:
+        source: A file of SWE-bench rows (.jsonl, .json, .parquet), a folder with `instances.jsonl`, a folder
+            of programs like QuixBugs, or the name of a data set on the Hugging Face hub, `owner/name` or
+            `owner/name:split`.
+        ids: Ids of instances to select. Without ids and patterns, all are selected.
+        patterns: Patterns of ids to select as well, such as `django__*`.
 
     Raises:
-        DataError: one sentence with file, row and field.
+        DataError: The data cannot be used; the message names file, row and field.
     """
     wanted = set(ids)
     made: list[Instance] = []
@@ -71,15 +82,17 @@ def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) 
 
 
 def digest(instances: Iterable[Instance], left_out: Mapping[str, str] | None = None) -> str:
-    """A hash of what the instances say, in whatever order; not of where on this machine their code is.
+    """Return a hash of the instances' content, independent of their order and of local paths.
 
-    left_out: instances that are not attempted, and why.
+    Args:
+        instances: The instances.
+        left_out: Ids of instances that are not attempted, with the reason.
     """
     lines = [f"{ident} is left out: {why}" for ident, why in (left_out or {}).items()]
     for instance in instances:
         content = instance.model_dump(mode="json")
         if instance.task.source.kind != "git":
-            del content["task"]["source"]["location"]  # what is there is known by its commit
+            del content["task"]["source"]["location"]  # the commit id identifies the content
         lines.append(json.dumps(content, sort_keys=True))
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
@@ -123,13 +136,13 @@ FILES: dict[str, Callable[[Path], Iterator[Entry]]] = {
     ".json": _file(read_json),
     ".parquet": _file(read_parquet),
 }
-"""How a file is read, by how its name ends."""
+"""Reader of a file, by the file's suffix."""
 
 FOLDERS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     ROWS: lambda path: FILES[".jsonl"](path / ROWS),
     PROGRAMS: _programs,
 }
-"""How a folder is read, by what is in it; the first counts."""
+"""Reader of a folder, by a file or folder that it contains; the first match is used."""
 
 
 def _all_found(source: str, known: Sequence[str], ids: Sequence[str], patterns: Sequence[str]) -> None:

@@ -1,4 +1,7 @@
-"""Specifications of environments out of the official package `swebench`, where a version is installed that has them."""
+"""Read environment specifications from the official package `swebench`.
+
+Only some versions of the package have such tables.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,15 @@ from typing import Any
 from m3agent.evals.data.recipe import official_recipe
 
 TABLES = Path("harness/constants/python.py")
-"""Where swebench 4.x has its tables; 5.x has none, since its rows bring an image and a script instead."""
+"""Path of the tables in swebench 4.x. In 5.x the rows contain an image and a script instead."""
 
 
 def official_environment(repo: str, version: str) -> dict[str, Any] | None:
-    """The recipe of the official package for a version of a repository; None where it is not there or has none."""
+    """Return the official recipe for a version of a repository.
+
+    Returns:
+        None if there is no recipe, or no package with such tables is installed.
+    """
     tables = _tables()
     if tables is None:
         return None
@@ -25,7 +32,10 @@ def official_environment(repo: str, version: str) -> dict[str, Any] | None:
 
 @functools.cache
 def _tables() -> ModuleType | None:
-    """The tables alone: importing the package would import its network clients and trainers as well."""
+    """Load only the module with the tables.
+
+    Importing the package would also import its network clients and trainers.
+    """
     package = importlib.util.find_spec("swebench")
     for folder in (package and package.submodule_search_locations) or ():
         if (path := Path(folder) / TABLES).is_file():

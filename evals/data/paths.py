@@ -1,4 +1,4 @@
-"""Locations that data files name: they stay in the data's own folder."""
+"""Resolve locations that data files name, and refuse those outside the data's own folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from m3agent.evals.data.instance import DataError, outside
 
 
 def within(folder: Path, name: str, what: str) -> Path:
-    """The file `name` of a folder, links followed; `what` begins the sentence of any complaint.
+    """Return the path of the file `name` in a folder, with links resolved.
+
+    Args:
+        folder: The data's folder.
+        name: The location in the data file.
+        what: Start of the error messages.
 
     Raises:
-        DataError: it leads out of the folder (an absolute path, `..`, a link), or is no file that is there.
+        DataError: The location leads out of the folder (an absolute path, `..`, a link), or is not an
+            existing file.
     """
     root = folder.resolve()
     try:

@@ -1,10 +1,10 @@
-"""Folders of small programs like QuixBugs: a faulty module, its tests, and the module as it should be.
+"""Read folders of small programs like QuixBugs: a faulty module, its tests, and the corrected module.
 
 programs/NAME/NAME.py          the faulty module
 programs/NAME/test_NAME.py     its tests, for pytest
 programs/NAME/ISSUE.md         the statement
-programs/NAME/...              whatever else it needs
-gold/NAME.py                   the module put right
+programs/NAME/...              other files that it needs
+gold/NAME.py                   the corrected module
 """
 
 from __future__ import annotations
@@ -22,11 +22,18 @@ from m3agent.sandbox.git import TreeEntry, TreeStore
 PROGRAMS, GOLD, STATEMENT = "programs", "gold", "ISSUE.md"
 
 TIMEOUT = 60.0
-"""Seconds for the tests of one program, which take two at most where it is right: a fault may be an endless loop."""
+"""Time limit for the tests of one program, in seconds.
+
+The tests of a correct program take two seconds at most; a faulty one may loop forever.
+"""
 
 
 def program_names(folder: Path) -> list[str]:
-    """The programs of a folder, in alphabetical order. Raises DataError for a name that no instance can have."""
+    """Return the names of a folder's programs in alphabetical order.
+
+    Raises:
+        DataError: The folder cannot be read, or a name cannot be an instance's id.
+    """
     try:
         names = sorted(path.name for path in (folder / PROGRAMS).iterdir() if path.is_dir())
     except OSError as error:
@@ -42,10 +49,10 @@ def program_names(folder: Path) -> list[str]:
 
 
 def read_program(folder: Path, name: str) -> Instance:
-    """The instance of a program. Its tests are there from the start; only the module may come from a patch.
+    """Return a program as an instance. The base contains its tests, and a patch may change only the module.
 
     Raises:
-        DataError: a file is missing, leads out of the folder, or is no text; or nothing is wrong with the program.
+        DataError: A file is missing, is not text or leads out of the folder; or the program has no fault.
         EnvironmentFault: git or the disk fails.
     """
     program = folder / PROGRAMS / name
@@ -85,7 +92,7 @@ def read_program(folder: Path, name: str) -> Instance:
 
 
 def _base_and_patch(program: Path, path: str, gold: bytes) -> tuple[str, bytes]:
-    """The commit of a program's folder, and the difference that replacing one of its files makes."""
+    """Return the commit id of a program's folder, and the diff that replaces one of its files by `gold`."""
     with tempfile.TemporaryDirectory() as temporary:
         store = TreeStore(Path(temporary) / "store.git")
         commit = commit_folder(store, program)

@@ -1,4 +1,4 @@
-"""How a row says that its surroundings are made, as an Environment."""
+"""Read a row's description of its environment as an `Environment`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,32 @@ _NOTE = re.compile(r"\s+\(.*\)\s*$")
 _CONDA_PIN = re.compile(r"(?<![=<>!~])=(?!=)")
 _EXPORT = re.compile(r"export ([A-Za-z_][A-Za-z0-9_]*)=(\S*)")
 _FILES = ("requirements.txt", "environment.yml")
-"""What `packages` of a recipe says in place of packages when they stand in a file of the repository."""
+"""Values of `packages` that mean: the packages are listed in this file of the repository."""
 
 
 def read_environment(fields: Fields, image: str | None = None) -> Environment:
-    """The environment of a recipe with these keys, all of which may be absent:
+    """Return the environment of a recipe. All keys are optional.
 
-    python_used, python_official, python: minor version, the first that is there. requirements_txt, requirements: lines of
-    a requirements file, as text or list. requirements_files: see Environment. packages: for conda or pip, in one text.
-    pip_packages: requirements. extra_pip: requirements that count where no other names the package; a note in
-    parentheses may follow. system_packages, pre_install, install, image: see Environment. env, variables: variables.
-    eval_commands: those that export a variable count. exclude_newer: a date. image: used where the recipe says none.
+    Keys:
+        python_used, python_official, python: Minor version; the first present key counts.
+        requirements_txt, requirements: Lines of a requirements file, as a text or a list.
+        packages: Packages for conda or pip, in one text.
+        pip_packages: Requirements.
+        extra_pip: Requirements that count only if no other one names the package. A note in parentheses may
+            follow.
+        env, variables: Environment variables.
+        eval_commands: Commands; only those that export a variable are used.
+        exclude_newer: A date.
+        requirements_files, system_packages, pre_install, install, image: See `Environment`.
+
+    Args:
+        fields: The recipe.
+        image: The image to use if the recipe has none.
     """
     lines = _lines([*fields.texts("requirements_txt"), *fields.texts("requirements")])
     exact = _lines(fields.texts("pip_packages"))
     loose = _packages(fields.optional("packages"))
-    # the official harness installs these in two steps, of which the second wins: in one step they would contradict
+    # the official harness installs these in two steps and the second wins; in one step they would conflict
     packages = _unnamed(loose, exact) + exact
     packages += _unnamed([_NOTE.sub("", line) for line in _lines(fields.texts("extra_pip"))], lines, packages)
     matches = (_EXPORT.fullmatch(line.strip()) for line in fields.texts("eval_commands"))
@@ -55,9 +65,10 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
 def official_recipe(
     spec: Mapping[str, Any], version: str, requirements_files: Iterable[str]
 ) -> dict[str, Any]:
-    """What the official package's specification of a version says, as a recipe.
+    """Convert the official package's specification of a version to a recipe.
 
-    Added is what its own images take for granted: a pytest, and the history by which setuptools-scm finds the version.
+    Added are two things that the official images contain: pytest, and a version for setuptools-scm, which
+    finds it in the git history there.
     """
     recipe = {**spec, "extra_pip": ["pytest"], "env": {"SETUPTOOLS_SCM_PRETEND_VERSION": f"{version}.0"}}
     if spec.get("packages") == "requirements.txt":
@@ -66,7 +77,7 @@ def official_recipe(
 
 
 def runner_of(command: str) -> Runner:
-    """What a test command runs tests with: pytest unless it says otherwise."""
+    """Return the test runner of a command; pytest unless the command names another one."""
     try:
         words = shlex.split(command)
     except ValueError:  # an open quotation mark
@@ -84,7 +95,7 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _packages(text: str | None) -> list[str]:
-    """Requirements out of a line of packages for conda, whose `name=1.2` is what pip calls `name==1.2.*`."""
+    """Return requirements from a line of conda packages; conda's `name=1.2` is `name==1.2.*` for pip."""
     if text is None or text in _FILES:
         return []
     try:
@@ -99,7 +110,7 @@ def _packages(text: str | None) -> list[str]:
 
 
 def _unnamed(requirements: Iterable[str], *others: Iterable[str]) -> list[str]:
-    """Those of some requirements whose package none of the others names."""
+    """Return the requirements whose package none of the others names."""
     named = {_package(line) for lines in others for line in lines}
     return [line for line in requirements if _package(line) not in named]
 

@@ -1,4 +1,4 @@
-"""Rows out of files and from the hub, one after the other: each a JSON object with the place that it stands at."""
+"""Read rows from files and from the hub, one after the other: each is a JSON object with its location."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError
 
 MOST_ROW = 256 << 20
-"""Bytes of one line of a .jsonl file: a thousand times the largest of SWE-bench; more is no such file."""
+"""Limit for one line of a .jsonl file, in bytes: a thousand times the largest row of SWE-bench."""
 MOST_JSON = 1 << 30
-"""Bytes of a .json file, which is read as a whole."""
+"""Limit for a .json file, in bytes; it is read at once."""
 
 
 def read_jsonl(path: Path) -> Iterator[Fields]:
-    """The rows of a file with one JSON object a line; blank lines are passed over, but count."""
+    """Yield the rows of a file with one JSON object per line.
+
+    Blank lines are skipped, but counted as rows.
+    """
     with _opened(path) as file:
         number = 0
         while line := _read(path, file, MOST_ROW + 1):
@@ -35,7 +38,7 @@ def read_jsonl(path: Path) -> Iterator[Fields]:
 
 
 def read_json(path: Path) -> Iterator[Fields]:
-    """The rows of a file with a JSON list of objects, or an object of them by id."""
+    """Yield the rows of a file with a JSON list of objects, or a JSON object of rows by id."""
     with _opened(path) as file:
         content = _read(path, file, MOST_JSON + 1, whole=True)
     if len(content) > MOST_JSON:
@@ -49,7 +52,7 @@ def read_json(path: Path) -> Iterator[Fields]:
 
 
 def read_parquet(path: Path) -> Iterator[Fields]:
-    """The rows of a Parquet file, by pyarrow."""
+    """Yield the rows of a Parquet file; needs pyarrow."""
     with _opened(path):
         pass
     yield from _numbered(_parquet_values(path), str(path))
@@ -67,12 +70,15 @@ def _parquet_values(path: Path) -> Iterator[object]:
 
 
 def read_hub(name: str, split: str) -> Iterator[Fields]:
-    """The rows of a data set on the Hugging Face hub, or of the copy that `datasets` keeps of it."""
+    """Yield the rows of a data set on the Hugging Face hub.
+
+    The package `datasets` downloads and caches it.
+    """
     where = f"{name}:{split}"
     datasets = _package("datasets", "datasets", f"{where}: reading a data set by its name")
     try:
         found = datasets.load_dataset(name, split=split)
-    except Exception as error:  # noqa: BLE001  # the package, its network client and its file formats raise what they like
+    except Exception as error:  # noqa: BLE001  # its network client and formats raise any type
         raise DataError(
             f"{where} cannot be had from the hub ({type(error).__name__}: {shown(error)}): "
             "check name and split, or give a file"
@@ -81,7 +87,11 @@ def read_hub(name: str, split: str) -> Iterator[Fields]:
 
 
 def row(value: object, where: str) -> Fields:
-    """A row as fields. Raises DataError where it is no JSON object."""
+    """Return a row as fields.
+
+    Raises:
+        DataError: The value is not a JSON object.
+    """
     if not isinstance(value, dict):
         raise DataError(f"{where}: a JSON object is expected")
     return Fields(value, where)
@@ -93,7 +103,7 @@ def _numbered(values: Iterable[object], where: str) -> Iterator[Fields]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """What JSON has: a date of a typed column becomes its text."""
+    """Return the value with JSON types only: dates of typed columns become text."""
     if isinstance(value, dict):
         return {str(key): _plain(item, where) for key, item in value.items()}
     if isinstance(value, list):
@@ -110,7 +120,7 @@ def _parse(content: bytes, where: str) -> Any:
         return json.loads(content, parse_constant=_no_number)
     except RecursionError:
         raise DataError(f"{where}: it is nested too deeply") from None
-    except ValueError as error:  # no JSON, no UTF-8, or a number of more digits than Python takes
+    except ValueError as error:  # not JSON, not UTF-8, or a number with more digits than Python accepts
         raise DataError(f"{where}: it is not JSON ({shown(error)})") from None
 
 

@@ -1,10 +1,11 @@
-"""Rows of SWE-bench and its relatives, as instances.
+"""Read rows of SWE-bench and of related benchmarks as instances.
 
-Needed: `instance_id, repo, base_commit, patch, test_patch, problem_statement, FAIL_TO_PASS, PASS_TO_PASS`. Known
-besides: `created_at, version, hints_text, environment_setup_commit`; swebench 5's `image, eval_script, log_parser,
-eval_type`; and ours: `environment` (see recipe.py), `repo_archive` (a tar of a bare repository, relative to the rows'
-file) and `repo_ref` (what to take of it). All of a row is kept for the grader; the agent's side gets what is named
-in `_task` and no more.
+Required fields: `instance_id, repo, base_commit, patch, test_patch, problem_statement, FAIL_TO_PASS,
+PASS_TO_PASS`. Optional fields: `created_at, version, hints_text, environment_setup_commit`; those of swebench
+5: `image, eval_script, log_parser, eval_type`; and m3agent's own: `environment` (see recipe.py),
+`repo_archive` (a tar of a bare repository, relative to the rows' file) and `repo_ref` (what to take from it).
+
+The grader gets the complete row. The agent's side gets only the fields that `_task` reads.
 """
 
 from __future__ import annotations
@@ -23,25 +24,29 @@ from m3agent.evals.data.paths import within
 from m3agent.evals.data.recipe import read_environment, runner_of
 
 GITHUB = "https://github.com"
-"""Where the repositories of rows without an archive are."""
+"""Host of the repositories for rows without an archive."""
 
 _TEXTS = ("hints_text", "environment_setup_commit", "image", "eval_script", "log_parser", "eval_type")
-"""Fields that only the official grader reads: texts, where they are there."""
+"""Optional text fields that only the official grader reads."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPO = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
 _REF = re.compile(r"(?!.*(\.\.|//|/\.|\.lock$|/$))[A-Za-z0-9_][A-Za-z0-9._/+@-]*(?<!\.)")
 _CHANGE = re.compile(
     r"^(diff --git \S.*|--- \S.*\r?\n\+\+\+ \S.*\r?\n@@ )", re.MULTILINE
-)  # git's own form, or the plain one
+)  # git's format, or a plain unified diff
 _CHANGED = re.compile(r"^\+\+\+ b/(.+?)\r?$", re.MULTILINE)
 _TEST_OUTPUT = re.compile(r">>>>> Start Test Output'?\s*\n(.*)\n[^\n]*>>>>> End Test Output", re.DOTALL)
-# What the official harness does not take for a test file (NON_TEST_EXTS of swebench 4.1.0).
+# Suffixes that the official harness does not count as test files (NON_TEST_EXTS of swebench 4.1.0).
 _NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
 
 
 def read_id(fields: Fields) -> str:
-    """The id of a row. Raises DataError where it has none that could name a folder."""
+    """Return the id of a row.
+
+    Raises:
+        DataError: The id is missing or cannot name a folder.
+    """
     ident = fields.text("instance_id", empty=False)
     if not INSTANCE_ID.fullmatch(ident):
         raise fields.wrong(
@@ -52,10 +57,15 @@ def read_id(fields: Fields) -> str:
 
 
 def read_row(fields: Fields, folder: Path | None) -> Instance:
-    """The instance of a row.
+    """Return the instance of a row.
 
-    folder: of the rows' file, which a row's paths are relative to and must not leave; None: there is none, as for rows
-    from the hub. Raises DataError for whatever is wrong with it.
+    Args:
+        fields: The row.
+        folder: Folder of the rows' file. Paths in the row are relative to it and must stay inside. None for
+            rows from the hub, which have no folder.
+
+    Raises:
+        DataError: The row is malformed.
     """
     for name in _TEXTS:
         fields.optional(name)
@@ -109,7 +119,11 @@ def _source(fields: Fields, folder: Path | None) -> Source:
 
 
 def _environment(fields: Fields, recipe: Fields) -> Environment:
-    """By the row's own recipe, else by the row's image, else by the official package's tables, else not known."""
+    """Return the environment of a row.
+
+    It comes from the row's own recipe, else from its image, else from the official package's tables; else it
+    is empty.
+    """
     if recipe.values:
         return read_environment(recipe)
     image = fields.first("image")
@@ -118,7 +132,7 @@ def _environment(fields: Fields, recipe: Fields) -> Environment:
 
 
 def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
-    """What the row says that it tests with, the files of its test patch included; empty where it does not say."""
+    """Return the row's test command with the files of its test patch; empty if the row names no command."""
     if whole := recipe.first("test_cmd_full"):
         return whole
     if (script := fields.first("eval_script")) and (match := _TEST_OUTPUT.search(script)):
@@ -130,7 +144,7 @@ def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
     if command is None:
         return ""
     files = [path for path in _CHANGED.findall(test_patch) if not path.endswith(_NOT_TESTS)]
-    if runner_of(command) == "django":  # takes modules below tests/, not files
+    if runner_of(command) == "django":  # it expects modules below tests/, not files
         files = [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in files]
     return " ".join([command, *map(shlex.quote, files)])
 
