@@ -14,7 +14,8 @@ from pathlib import Path
 from m3agent.sandbox.git import TreeStore
 
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
-# For reproducible bytes: no delta of the source's packs is reused, and a single thread always works the same way.
+# For reproducible bytes: no delta of the source's packs is reused, and threads would split the work
+# differently each time.
 PACKING = (
     "--no-reuse-delta",
     "--no-reuse-object",

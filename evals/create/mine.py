@@ -21,7 +21,7 @@ from m3agent.sandbox.git import GitFailed
 from m3agent.sandbox.workspace import refuse_git_files
 
 MOST_PATCH = 1 << 20
-"""Limit for both patches together, in bytes. Larger ones are mostly binary fixtures, seldom a bug's subject."""
+"""Limit for both patches together, in bytes. Larger patches mostly contain binary fixtures."""
 
 FOREIGN_FOLDERS = frozenset(
     {

@@ -23,8 +23,8 @@ UNKNOWN = "0.0.0"
 CLASSIFIER = re.compile(r"Programming Language :: Python :: 3\.(\d+)\b")
 BUILD_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
-# Build tools that take the version from git's tags, which an instance does not have. Each has a pattern for its
-# name in build files, and the variable that sets the version instead (from the tool's documentation).
+# Build tools that take the version from git's tags, which an instance does not have. Each has a pattern for
+# its name in build files, and the variable that sets the version instead (from the tool's documentation).
 VERSIONED_BY_TAGS = (
     (
         re.compile(r"setuptools[_-]scm|hatch-vcs|flit[_-]scm|vcs[_-]versioning", re.IGNORECASE),

@@ -1,1 +1,5 @@
-"""Grading: whether a patch resolves an instance, found out of the patch's reach."""
+"""Grade patches: decide whether a patch resolves an instance, in a way that the patch cannot influence.
+
+Contains m3agent's own rules (`strict`, `guard`, `trees`), the official rules (`official`), and their
+combination (`grader`, `grade_all`).
+"""

@@ -1,4 +1,4 @@
-"""A row's test command, taken apart: what of it matters is run by our own runner."""
+"""Parse a row's test command. m3agent's own runner then runs the parts that matter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 VALUED = frozenset({"-p", "-W", "-k", "-m", "-o", "-c", "-n", "-r", "--durations", "--rootdir", "--maxfail"})
-"""Options of pytest whose value may be a word of its own."""
+"""Options of pytest whose value may be a separate word."""
 LEFT_OUT = (
     "-r",
     "-v",
@@ -37,14 +37,21 @@ LEFT_OUT_TOO = (
     "--sw",
     "--co",
 )
-"""Beginnings of options that only concern what is shown, or which of the results one gets to see."""
+"""Prefixes of options that are dropped: they affect only the output, or which tests or results appear."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A test command. env: variables set in front of it; python: options of the interpreter; options: of pytest, that
-    decide how tests run; targets: the words that may be paths; program: a script or module other than pytest; words:
-    all that it is given."""
+    """A parsed test command.
+
+    Attributes:
+        env: Variables that are set in front of the command.
+        python: Options of the Python interpreter.
+        options: Options of pytest that decide how tests run.
+        targets: Words that may be paths.
+        program: A script or module other than pytest; empty for pytest.
+        words: All arguments of `program`.
+    """
 
     env: dict[str, str] = field(default_factory=dict)
     python: tuple[str, ...] = ()
@@ -55,7 +62,7 @@ class Command:
 
 
 def parse_command(text: str) -> Command:
-    """Take a shell line apart; what cannot be understood is left out."""
+    """Parse a shell line; parts that cannot be understood are left out."""
     try:
         words = shlex.split(text)
     except ValueError:

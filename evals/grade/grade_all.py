@@ -1,4 +1,4 @@
-"""Grades a set of predictions: every instance gets a verdict, whatever happens to it."""
+"""Grade a set of predictions. Every instance gets a verdict, even if an error occurs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,17 @@ async def grade_all(
     folder: Path | None = None,
     on_done: Callable[[Graded], None] = lambda _: None,
 ) -> list[Graded]:
-    """Grade the patch of each instance, some at a time, in the instances' order. folder: keeps the logs."""
+    """Grade the patch of each instance, up to `workers` at a time.
+
+    Args:
+        patches: The patches by instance id.
+        validations: Results of an earlier validation, if there are any.
+        folder: Keeps the logs of each instance; None to discard them.
+        on_done: Called with each result as soon as it is there.
+
+    Returns:
+        The results in the order of the instances.
+    """
 
     async def one(instance: Instance) -> Graded:
         with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:

@@ -1,4 +1,4 @@
-"""Both verdicts on a patch, side by side, and what an instance's tests do without one."""
+"""Grade patches under both sets of rules, and run an instance's tests without a patch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ GREEN = frozenset({"passed", "xfailed"})
 
 
 class Expected(BaseModel):
-    """The tests that decide where a row does not list them: found by running base and reference."""
+    """The tests that decide the verdict if a row does not list them.
+
+    They are found by running the base and the reference.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,9 +38,14 @@ class Expected(BaseModel):
 
 
 class Grader:
-    """Grades patches. state: this program's folder; official: whether the official verdict is asked for, too.
+    """Grade patches.
 
-    Where an image is wanted, None is the sandboxes' own.
+    Args:
+        state: m3agent's state folder.
+        say: Receives progress messages.
+        official: Whether to compute the official verdict, too.
+
+    For the `image` of its methods, None means the default image of the sandboxes.
     """
 
     def __init__(self, state: Path, say: Callable[[str], None], *, official: bool = False) -> None:
@@ -50,10 +58,14 @@ class Grader:
     async def grade(
         self, instance: Instance, patch: bytes, image: str | None, folder: Path
     ) -> tuple[Grade, OfficialGrade | None]:
-        """Our verdict and, if wanted, the official one; logs are kept in `folder`.
+        """Grade a patch under m3agent's rules and, if requested, under the official rules.
+
+        Keep the logs in `folder`.
 
         Raises:
-            SandboxError: the machine failed. DataError, EnvironmentFault: the instance's code cannot be had.
+            SandboxError: The machine failed.
+            DataError: The data of the instance's code is wrong.
+            EnvironmentFault: The instance's code cannot be checked out.
         """
         grade = await self.strict(instance, patch, image, folder)
         official = None
@@ -62,7 +74,7 @@ class Grader:
         return grade, official
 
     async def strict(self, instance: Instance, patch: bytes, image: str | None, folder: Path) -> Grade:
-        """Our verdict on a patch."""
+        """Grade a patch under m3agent's own rules."""
         started = time.monotonic()
         if not patch.strip():
             return Grade(verdict=Verdict.EMPTY, reason="the patch is empty")
@@ -78,11 +90,20 @@ class Grader:
         return judge(answer, run, trees, time.monotonic() - started)
 
     async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
-        """What an instance's tests do on its code with a patch, which may be empty. Raises as `grade`, and DoesNotApply."""
+        """Run an instance's tests on its code with a patch, which may be empty.
+
+        Raises:
+            DoesNotApply: The patch does not apply.
+            InvalidInstance: The instance's own patches do not apply.
+            SandboxError, DataError, EnvironmentFault: As in `grade`.
+        """
         return (await self._run(instance, patch, image))[1]
 
     async def tried(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
-        """Like `run`, to be judged: the trees, too, and what the tests do without any patch is no tampering."""
+        """Run the tests for grading: like `run`, but also return the trees.
+
+        Suspicious effects that occur without any patch are not reported as tampering.
+        """
         trees, run = await self._run(instance, patch, image)
         if run.forged:
             usual = await self._usual(instance, image)
@@ -90,10 +111,12 @@ class Grader:
         return trees, run
 
     async def answer(self, instance: Instance, image: str | None) -> Answer:
-        """The instance's answer with the tests that decide: found out, once, where the row does not list them.
+        """Return the instance's answer with the tests that decide.
+
+        If the row lists none, they are determined once.
 
         Raises:
-            InvalidInstance: nothing shows whether it is resolved.
+            InvalidInstance: No test shows whether a patch resolves the instance.
         """
         if instance.answer.fail_to_pass:
             return instance.answer
@@ -103,7 +126,7 @@ class Grader:
         return instance.answer.model_copy(update=found.model_dump())
 
     async def _usual(self, instance: Instance, image: str | None) -> frozenset[str]:
-        """What the instance's own tests do that looks like tampering: they do it without any patch."""
+        """Return the effects of the instance's own tests, without any patch, that look like tampering."""
         key = _key(instance, image)
         async with self._locks.setdefault(f"usual {key}", asyncio.Lock()):
             if key not in self._usuals:
@@ -157,4 +180,4 @@ def _key(instance: Instance, image: str | None) -> str:
 
 
 class InvalidInstance(ValueError):
-    """An instance cannot be graded, whoever tries; the sentence says why."""
+    """The instance cannot be graded, whatever the patch; the message says why."""

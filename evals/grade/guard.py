@@ -1,13 +1,15 @@
-"""Runs inside the grading sandbox (`python3 -I -c`): tests under pytest, each result told so that it can be believed.
+"""Run tests in the grading sandbox (`python3 -I -c`) and report results that the patch cannot forge.
 
-The patched code runs in this very process, so everything it could reach is distrusted:
-- results go over a descriptor that nothing else knows of, each with a number and an authentication code whose key came by
-  standard input; what tests print goes elsewhere;
-- an outcome is read from the exception itself, not from a report that can be rewritten;
-- canaries, tests that cannot pass, stand among the real ones under the same names: who makes tests pass makes them pass;
-- pytest's, pluggy's and unittest's functions are remembered before any of the code is imported and compared at the end.
+The patched code runs in this process, so nothing that it can reach is trusted:
+- Results go to a file descriptor that the code does not know. Each has a number and an authentication code,
+  whose key arrives on standard input. The output of tests goes elsewhere.
+- An outcome is read from the exception itself, not from a report that can be rewritten.
+- Canaries, tests that cannot pass, run among the real tests under the same names. Code that forges passing
+  tests also makes the canaries pass.
+- The functions of pytest, pluggy and unittest are recorded before any of the code is imported, and compared
+  at the end.
 
-Standard library only, Python 3.7+. Standard input: one line of JSON (see `main`).
+Uses only the standard library, Python 3.7+. Standard input is one line of JSON (see `main`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 
 sys.path[:] = [
     place for place in sys.path if place
-]  # with -c, Python 3.7 to 3.10 would look into the work tree first
+]  # with -c, Python 3.7 to 3.10 would search the work tree first
 
 import hashlib
 import json
@@ -25,12 +27,15 @@ import types
 from typing import Any
 
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest")
-"""Packages whose functions decide what a result is."""
+"""Packages whose functions determine the results."""
 MOST_CANARIES = 20
 
 
 def channel(key: bytes) -> Any:
-    """A function that tells one line. Its parts are taken now, before anything can replace them, and hold no module."""
+    """Return a function that reports one line.
+
+    It takes references to its parts now, before the code can replace them.
+    """
     out = os.dup(1)
     os.dup2(2, 1)
     state = [0]
@@ -38,7 +43,7 @@ def channel(key: bytes) -> Any:
 
     def tell(*fields: str) -> None:
         state[0] += 1
-        # str methods only: the functions of json can be replaced
+        # str methods only, because the code can replace the functions of json
         line = "\t".join([str(state[0]), *[f.encode("unicode_escape").decode("ascii") for f in fields]])
         line = line + "\t" + code(line.encode(), key=key, digest_size=16).hexdigest() + "\n"
         write(out, line.encode())
@@ -47,7 +52,7 @@ def channel(key: bytes) -> Any:
 
 
 def functions_of(names: Any) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """The functions and classes of the watched packages, and the code of each."""
+    """Return the functions and classes of the watched packages, with their code objects."""
     found: dict[tuple[str, str], tuple[Any, Any]] = {}
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] not in names or not isinstance(module, types.ModuleType):
@@ -63,7 +68,7 @@ def functions_of(names: Any) -> dict[tuple[str, str], tuple[Any, Any]]:
 
 
 def code_of(value: Any) -> Any:
-    """What a function runs; of properties and bound kinds as well. None for others."""
+    """Return the code object of a function, property, static or class method; None for anything else."""
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, (staticmethod, classmethod)):
@@ -72,7 +77,7 @@ def code_of(value: Any) -> Any:
 
 
 def replaced(before: dict[tuple[str, str], tuple[Any, Any]]) -> list[str]:
-    """Names of those that are not what they were."""
+    """Return the names of functions and classes that are missing or differ from `before`."""
     after = functions_of(WATCHED)
     gone = [
         key
@@ -83,11 +88,15 @@ def replaced(before: dict[tuple[str, str], tuple[Any, Any]]) -> list[str]:
 
 
 class Canary(AssertionError):
-    """What a canary fails with."""
+    """The exception that a canary raises."""
 
 
 def canary_of(item: Any) -> Any:
-    """A test with an item's name, place and kind that cannot pass; None where none can be made."""
+    """Return a test that cannot pass, with the name, parent and type of `item`.
+
+    Returns:
+        None if this pytest cannot create such a test.
+    """
 
     def canary() -> None:
         raise Canary
@@ -95,15 +104,18 @@ def canary_of(item: Any) -> Any:
     canary.__name__ = getattr(item, "originalname", None) or item.name
     try:
         made = type(item).from_parent(item.parent, name=item.name, callobj=canary)
-        made._getobj = lambda: canary  # older pytest asks again when it sets up
+        made._getobj = lambda: canary  # older pytest calls this again during setup
         made.fixturenames[:] = []
-    except Exception:  # noqa: BLE001 - whatever this pytest lacks: there are the other guards
+    except Exception:  # noqa: BLE001 - this pytest lacks something; the other guards remain
         return None
     return made
 
 
 def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
-    """pytest's plugin that tells outcomes; `base` is the tools' own, which keeps the clock of each test."""
+    """Return the pytest plugin that reports outcomes.
+
+    Its base class, from tools/run_tests.py, limits each test's time.
+    """
     import pytest
 
     class Guard(base):  # type: ignore[misc]
@@ -114,7 +126,8 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             self.outcome: dict[int, tuple[str, str]] = {}
 
         def pytest_load_initial_conftests(self) -> None:
-            # plugins are loaded and those of pytest itself that replace something have done so; of the work tree nothing is
+            # plugins are loaded, and pytest's own ones have done their replacements; no code of the work tree
+            # is loaded yet
             self.before = functions_of(WATCHED)
 
         @pytest.hookimpl(trylast=True)
@@ -132,7 +145,7 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
                 if made is not None:
                     self.canaries[id(made)] = (made, item.nodeid)
                     place = items.index(item)
-                    items.insert(place + (id(made) >> 4) % 2, made)  # before or after: no pattern to go by
+                    items.insert(place + (id(made) >> 4) % 2, made)  # before or after: no pattern to detect
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
@@ -147,16 +160,16 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
                     issubclass(kind, (pytest.skip.Exception, pytest.xfail.Exception))
                     or kind.__name__ == "SkipTest"
                 ):
-                    new = "skipped"  # whoever asks for it: the code under test can
+                    new = "skipped"  # even if the code under test skips
                 elif getattr(result, "wasxfail", None) is not None and result.skipped:
-                    new = "xfailed"  # by the test's own mark
+                    new = "xfailed"  # through the test's own mark
                 else:
                     new = "failed" if call.when == "call" else "error"
                 if outcome in ("passed", "skipped", "xfailed"):
                     outcome, text = new, str(getattr(result, "longrepr", ""))[-2000:]
             elif call.when == "call" and done.get_result().failed:
                 outcome, text = "failed", str(done.get_result().longrepr)[-2000:]  # an unexpected success
-            if report.over:  # also where the test has swallowed what rang
+            if report.over:  # even if the test caught the timeout's exception
                 outcome, text = "failed", "timed out"
             self.outcome[id(item)] = (outcome, text)
 
@@ -186,9 +199,13 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
 
 
 def listen_to_unittest(tell: Any) -> Any:
-    """Have unittest's results tell theirs, whatever runs the tests; returns what to call when they are over.
+    """Make unittest report its results, whatever program runs the tests.
 
-    Whatever a test case overrides calls these in the end. A canary is run by each runner after its tests.
+    The patched methods are those of the base classes, which overriding test cases call in the end. After its
+    tests, each runner runs a canary.
+
+    Returns:
+        A function to call after the tests.
     """
     import unittest
 
@@ -231,7 +248,7 @@ def listen_to_unittest(tell: Any) -> Any:
             ident, outcome = str(test), state["outcome"] or "error"
             tell("result", ident, outcome, state["text"])
             described = test.shortDescription()
-            if described and described != ident:  # what a log shows in its place
+            if described and described != ident:  # a log shows the description instead of the id
                 tell("result", described, outcome, state["text"])
 
     def canary(self: Any) -> None:
@@ -260,7 +277,10 @@ def listen_to_unittest(tell: Any) -> Any:
 
 
 def run_program(tell: Any, program: str, words: list[str]) -> int:
-    """Run a script of the work tree, or a module, that runs tests by unittest; returns its exit status."""
+    """Run a script of the work tree, or a module, that runs tests through unittest.
+
+    Return its exit status.
+    """
     import runpy
 
     over = listen_to_unittest(tell)
@@ -279,17 +299,23 @@ def run_program(tell: Any, program: str, words: list[str]) -> int:
 
 
 def main() -> int:
-    """Read what to do, run the tests, tell the end.
+    """Read the request, run the tests and report the end.
 
-    The line holds: key (hex), source (of the tools' runner), limit (seconds a test may take), options (of pytest),
-    targets (what to run), wanted (node ids that canaries stand beside), program and words (a command other than pytest
-    that runs tests by unittest; empty: none).
+    The request has these keys:
+        key: Key of the authentication codes, in hexadecimal.
+        source: Source code of the test runner, tools/run_tests.py.
+        limit: Time limit of one test, in seconds.
+        options: Options of pytest.
+        targets: Files and tests to run.
+        wanted: Node ids; canaries run next to these tests.
+        program: A script or module that runs tests through unittest, instead of pytest; empty for pytest.
+        words: Arguments of `program`.
     """
     given = json.loads(sys.stdin.readline())
     tell = channel(bytes.fromhex(given.pop("key")))
     runner: Any = types.ModuleType("m3agent_runner")
     exec(given["source"], runner.__dict__)
-    # the interpreter was told not to look there before we had what we need of the library
+    # only now: the guard's own imports must not come from there, so the interpreter runs with -I
     sys.path[0:0] = [place for place in os.environ.get("PYTHONPATH", "").split(":") if place]
     if given["program"]:
         status = run_program(tell, given["program"], given["words"])
@@ -300,7 +326,7 @@ def main() -> int:
     report = runner.Report(os.devnull, given["limit"])
     guard = plugin(tell, runner.PytestPlugin, report, given["wanted"])
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
-    # tests in other processes would tell us nothing
+    # results of tests in other processes would not arrive here
     options += ["--rootdir=.", "--maxfail=0", "-p", "no:xdist", *given["options"]]
     status = pytest.main([*options, *given["targets"]], plugins=[guard])
     if status == 4:  # usage error: often a plugin's options in the repository's settings
@@ -315,4 +341,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads that tests left behind hold nothing up
+    os._exit(code)  # do not wait for threads that tests left behind

@@ -1,7 +1,7 @@
-"""Which of a run's outcomes belong to a test that a row names.
+"""Find the outcomes of a run that belong to a test name in a row.
 
-Rows name tests as official parsers read them from logs: node ids, ids cut at the first blank, ids whose parameter is only
-the end of a path, bare function names, and junk that was never a test.
+The names in rows come from official log parsers. They can be node ids, ids cut at the first blank, ids whose
+parameter is only the end of a path, bare function names, and junk that is not a test.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 
 PARAMETER = re.compile(r"(.*?)\[(.*)\]", re.DOTALL)
 JUNK = re.compile(r"\[?\d*%?\]?")
-"""What parsers take for a test in a line of progress: `[`, `[100%]`."""
+"""Parts of progress lines that official parsers mistake for tests, such as `[` and `[100%]`."""
 
 
 def is_junk(name: str) -> bool:
-    """Whether a name in a row is none of a test."""
+    """Return whether a name in a row is not a test."""
     return JUNK.fullmatch(name.strip()) is not None
 
 
 class Outcomes:
-    """Outcomes by node id, asked for by the names that rows have."""
+    """Outcomes by node id, with lookup by the names that rows use."""
 
     def __init__(self, outcomes: Mapping[str, str]) -> None:
         self._outcomes = outcomes
@@ -30,12 +30,12 @@ class Outcomes:
                 self._names.setdefault(name, []).append(ident)
 
     def passed(self, name: str) -> bool:
-        """Whether every test that the name means passed, and there is one."""
+        """Return whether the name matches at least one test and all matching tests passed."""
         found = self.idents(name)
         return bool(found) and all(self._outcomes[ident] in {"passed", "xfailed"} for ident in found)
 
     def idents(self, name: str) -> list[str]:
-        """The node ids that a name means."""
+        """Return the node ids that a name matches."""
         if name in self._outcomes:
             return [name]
         if name in self._names:
@@ -46,14 +46,14 @@ class Outcomes:
 
 
 def failed_ids(names: Iterable[str], outcomes: Outcomes) -> tuple[int, list[str]]:
-    """How many of the names passed, and those that did not; names that are none are not counted."""
+    """Return the number of names that passed, and the names that did not. Junk is not counted."""
     wanted = [name for name in names if not is_junk(name)]
     failed = [name for name in wanted if not outcomes.passed(name)]
     return len(wanted) - len(failed), failed
 
 
 def _names(ident: str) -> set[str]:
-    """Other names under which a node id may stand in a row."""
+    """Return the other names under which a row may list a node id."""
     names = {ident.split()[0] if ident.split() else ident}
     path, _, function = ident.rpartition("::")
     if match := PARAMETER.fullmatch(ident):
@@ -63,7 +63,7 @@ def _names(ident: str) -> set[str]:
     if path:
         names.add(function)
         names.add(function.partition("[")[0])
-        # unittest's way: `test_x (package.module.Class)`
+        # unittest's form: `test_x (package.module.Class)`
         file, *classes = path.split("::")
         dotted = ".".join([file.removesuffix(".py").replace("/", "."), *classes])
         names.add(f"{function} ({dotted})")

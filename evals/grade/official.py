@@ -1,7 +1,9 @@
-"""The official verdict: the row's own evaluation script in its image, read by the official package's parsers and rules.
+"""Compute the official verdict.
 
-Done as swebench 5.0.2's harness does it (one fresh container, root, the patch by up to four commands in turn, the script,
-its output graded), but without a network. It can be fooled by a patch, which is why it stands beside our own verdict.
+This runs the row's evaluation script in its image, and applies the official parsers and rules to the output.
+The steps are those of swebench 5.0.2's harness: one fresh container, user root, up to four commands in turn
+to apply the patch, the script, and grading of its output. The only difference is that there is no network. A
+patch can fool this verdict, so it is reported next to m3agent's own.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from m3agent.sandbox.in_thread import stoppable
 PACKAGE = "swebench"
 NEEDED = ("eval_script", "log_parser")
 HEAD = ("#!/bin/bash", "set -uxo pipefail")
-"""What the package begins each script with by itself."""
+"""Lines that the package itself puts at the start of each script."""
 PATCH, SCRIPT, DRIVER, LOG = "/patch.diff", "/eval.sh", "/driver.sh", "test_output.txt"
 APPLIED, NOT_APPLIED, STARTED = "m3agent-applied", "m3agent-not-applied", "m3agent-eval-script"
 WAYS = (
@@ -32,18 +34,21 @@ WAYS = (
     "git apply --verbose --reject",
     "patch --batch --forward --fuzz=5 -p1 -i",
 )
-"""How the official harness tries a patch (run_evaluation.GIT_APPLY_CMDS)."""
+"""Commands that the official harness tries in turn to apply a patch (run_evaluation.GIT_APPLY_CMDS)."""
 
 
 class NoOfficialGrade(Exception):
-    """There is no official verdict; the sentence says why."""
+    """There is no official verdict; the message says why."""
 
 
 def official_package() -> Any:
-    """The module that grades. Raises NoOfficialGrade where the package is not installed, or another than is known here.
+    """Return the official grading module.
 
-    Its folder's own beginning would import network clients and hub libraries that grading has no use for: it is passed
-    over, so that the package may be installed without its dependencies.
+    The `__init__` of its folder is bypassed: it would import network clients and hub libraries that grading
+    does not need. The package can therefore be installed without its dependencies.
+
+    Raises:
+        NoOfficialGrade: The package is not installed, or its layout is unknown.
     """
     name = f"{PACKAGE}.harness"
     try:
@@ -60,7 +65,11 @@ def official_package() -> Any:
 
 
 def test_spec(instance: Instance) -> Any:
-    """The row as the official package wants it. Raises NoOfficialGrade where it lacks what that needs."""
+    """Return the row as the official package's `TestSpec`.
+
+    Raises:
+        NoOfficialGrade: The row lacks required fields, or the package is not installed.
+    """
     row, answer = instance.answer.row, instance.answer
     missing = [name for name in NEEDED if not row.get(name)]
     if missing:
@@ -81,7 +90,10 @@ def test_spec(instance: Instance) -> Any:
 
 
 def with_exit_status(script: str, constants: Any) -> list[str]:
-    """A script's lines, and after its end marker the status of the tests in front of it, which the rules look at."""
+    """Return a script's lines, extended to print the tests' exit status after the end marker.
+
+    The official rules use this status.
+    """
     lines = []
     for line in script.strip().splitlines():
         if line in HEAD:
@@ -94,10 +106,12 @@ def with_exit_status(script: str, constants: Any) -> list[str]:
 
 
 async def official_grade(instance: Instance, patch: bytes, image: str, folder: Path) -> OfficialGrade:
-    """The official verdict on a patch; its log is kept in `folder`. Never raises for what the patch or its tests do.
+    """Return the official verdict on a patch; keep its log in `folder`.
+
+    Faults of the patch or its tests never raise.
 
     Raises:
-        EnvironmentFailed: the engine failed.
+        EnvironmentFailed: The container engine failed.
     """
     started = time.monotonic()
     if not patch.strip():
@@ -140,7 +154,7 @@ def _reason(report: dict[str, Any]) -> str:
 def _run(
     image: str, patch: bytes, script: str, timeout: float, stop: threading.Event
 ) -> tuple[str, float, bool]:
-    """The container's output, the seconds that the script took, and whether it took too long."""
+    """Return the container's output, the script's duration in seconds, and whether it timed out."""
     api = connect()
     try:
         ensure_reaper(socket_of(api))
@@ -193,7 +207,7 @@ def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> 
 
 
 def _driver() -> bytes:
-    """Applies the patch as the harness does, then runs the script."""
+    """Return a shell script that applies the patch as the harness does and runs the evaluation script."""
     tries = ""
     for number, way in enumerate(WAYS):
         clean = "git checkout -- . ; git clean -fd; " if number else ""

@@ -1,8 +1,10 @@
-"""Grading by our own rules: in a fresh sandbox, with tests and what decides how they run as they have to be, and results
-that the patch cannot write.
+"""Grade a patch under m3agent's own rules, in a fresh sandbox.
 
-Resolved means: every test that the row names (all of its fail-to-pass and pass-to-pass lists) passed, the run came to its
-end, and nothing in it was tampered with. The exit status alone counts for nothing.
+The tests, and everything that decides how they run, have their original content. The patch cannot write the
+results.
+
+"Resolved" means: every test in the row's fail-to-pass and pass-to-pass lists passed, the run completed, and
+nothing in it was tampered with. The exit status alone does not count.
 """
 
 from __future__ import annotations
@@ -30,16 +32,29 @@ from m3agent.sandbox.workspace import Workspace
 from m3agent.tools import run_tests
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
-"""Of the whole time limit: what one test may take before it counts as hanging; and its bounds in seconds. Each that does
-leaves the next ones a third of it (`tools.run_tests`), so many may hang; a slow one must not on a busy machine."""
+"""Time limit of one test: a share of the whole limit, and its bounds in seconds.
+
+After each test that hangs, the next tests get a third of the limit (`tools.run_tests`). A run therefore
+survives many hanging tests. The limit is generous: a slow test on a busy machine must not count as hanging.
+"""
 MOST_TEXT, MOST_LINE = 500, 200  # characters
 ESCAPED = re.compile(rb"[\x20-\x7e]*")
 
 
 @dataclass
 class TestRun:
-    """What a run of tests told. outcomes: by node id (passed, xfailed, skipped, failed, error); errors: their texts;
-    forged: what was tampered with; complete: it came to its end. test_seconds: of the process."""
+    """The results of a test run.
+
+    Attributes:
+        outcomes: `passed`, `xfailed`, `skipped`, `failed` or `error`, by node id.
+        errors: Error texts, by node id.
+        forged: Signs of tampering.
+        complete: Whether the run completed.
+        canaries: Number of canaries that ran.
+        timed_out: Whether the run exceeded its time limit.
+        test_seconds: Duration of the test process.
+        output: The end of its standard error.
+    """
 
     __test__ = False
 
@@ -54,7 +69,10 @@ class TestRun:
 
 
 class Listener:
-    """Reads what the guard tells: lines in their order whose code is right. Anything else is nothing."""
+    """Read the guard's reports.
+
+    Only lines in order and with a valid authentication code count. All other data is ignored.
+    """
 
     def __init__(self, key: bytes) -> None:
         self.run = TestRun()
@@ -64,7 +82,7 @@ class Listener:
         self._running: str | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take a piece of the stream."""
+        """Process a piece of the stream."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._take(line)
@@ -72,7 +90,7 @@ class Listener:
             self._rest = b""
 
     def close(self) -> TestRun:
-        """What was told; a test that had begun and not ended has failed."""
+        """Return the results. A test that started but did not end has failed."""
         if self._running is not None:
             self.run.outcomes[self._running] = "failed"
             self.run.errors[self._running] = "the run ended in the middle of this test"
@@ -87,7 +105,7 @@ class Listener:
             part.decode("ascii").encode("latin-1").decode("unicode_escape") for part in body.split(b"\t")
         )
         if not number.isdigit() or int(number) != self._next:
-            return  # one is missing, or was told twice: what follows is not believed
+            return  # a line is missing or repeated: the following lines are not trusted
         self._next += 1
         self._event(kind, fields)
 
@@ -115,7 +133,11 @@ class Listener:
 async def run_tests_of(
     task: Task, answer: Answer, trees: Trees, image: str | None, *, say: Callable[[str], None], limits: Limits
 ) -> TestRun:
-    """Run an instance's tests on a tree in a fresh sandbox. Raises SandboxError where that itself fails."""
+    """Run an instance's tests on a tree in a fresh sandbox.
+
+    Raises:
+        SandboxError: The sandbox itself failed.
+    """
     command = parse_command(answer.test_command)
     files = {entry.path for entry in trees.store.list_tree(trees.tree)}
     targets = targets_of(command, answer, trees.tests, files)
@@ -161,7 +183,7 @@ async def run_tests_of(
 
 
 async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
-    """Tests, or what decides how they run, that are not as they were laid down."""
+    """Return the guarded paths (tests, and files that decide how they run) that changed during the run."""
     after = await sandbox.checkpoint()
     if after == trees.tree:
         return []
@@ -170,7 +192,10 @@ async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
 
 
 def targets_of(command: Command, answer: Answer, tests: Sequence[str], files: set[str]) -> list[str]:
-    """What to run: the command's files; else those that the row's ids, or its test patch, name."""
+    """Return the tests to run.
+
+    They are the command's files, else the files in the row's test ids, else the test files among `tests`.
+    """
     folders = {str(parent) for file in files for parent in Path(file).parents} - {"."}
     named = [t for t in command.targets if t.partition("::")[0].rstrip("/") in files | folders]
     if named:
@@ -183,12 +208,16 @@ def targets_of(command: Command, answer: Answer, tests: Sequence[str], files: se
 
 
 def _warnings(value: str) -> list[str]:
-    """PYTHONWARNINGS as options: the interpreter is told not to read variables."""
+    """Convert PYTHONWARNINGS to options, because the interpreter ignores environment variables here."""
     return [word for entry in value.split(",") if entry for word in ("-W", entry)]
 
 
 def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
-    """The verdict on a run."""
+    """Return the grade of a test run.
+
+    Args:
+        seconds: Wall time of the whole grading.
+    """
     outcomes = Outcomes(run.outcomes)
     fixed, not_fixed = failed_ids(answer.fail_to_pass, outcomes)
     kept, lost = failed_ids(answer.pass_to_pass, outcomes)

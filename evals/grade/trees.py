@@ -1,4 +1,7 @@
-"""The trees that grading needs, made on the host: nothing of a patch runs, or is read as configuration, to make them."""
+"""Build the trees for grading on the host.
+
+No code of a patch runs for this, and none of its files is read as configuration.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,28 @@ from m3agent.evals.data.instance import Answer
 from m3agent.sandbox.git import GitFailed, TreeEntry, TreeStore, run_git
 
 MOST_PATCH = 64 << 20
-"""Bytes of a patch that is looked at: far more than any fix has."""
+"""Largest patch that is graded, in bytes; far more than any fix needs."""
 WAYS = ((), ("--3way",), ("--recount", "-C1"), ("--recount", "-C1", "--ignore-whitespace"))
-"""How a patch is tried, strictest first: official graders are lenient about context, too."""
+"""Options of `git apply` to try, strictest first; official graders are lenient about context, too."""
 METADATA = (".egg-info", ".dist-info")
-"""Ends of the names of folders in which installed packages describe themselves, plugins of pytest included."""
+"""Suffixes of folders with metadata of installed packages, which can also register pytest plugins."""
 
 
 class DoesNotApply(ValueError):
-    """A patch does not fit its tree; the sentence has git's words."""
+    """A patch does not apply to its tree; the message contains git's error."""
 
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees to grade on. tree: the patched code with the tests as they have to be; changed: paths that the patch
-    changes; undone: those of them put back; tests: the paths that tests, or what decides how they run, have."""
+    """Trees for grading.
+
+    Attributes:
+        store: The store that contains them.
+        tree: The patched code with the original tests.
+        changed: Paths that the patch changes.
+        undone: Paths among them that were reset.
+        tests: Paths of tests and of files that decide how tests run.
+    """
 
     store: TreeStore
     tree: str
@@ -35,13 +45,17 @@ class Trees:
 
 
 def open_store(checkout: Path, folder: Path) -> tuple[TreeStore, str]:
-    """A store of ours at `folder` that reads the checkout's objects, and the tree of its commit."""
+    """Create a store in `folder` that reads the checkout's objects; return it with the tree of the commit."""
     store = TreeStore(folder, checkout / ".git" / "objects")
     return store, run_git("rev-parse", "HEAD^{tree}", cwd=checkout).stdout.decode().strip()
 
 
 def apply(store: TreeStore, tree: str, patch: bytes) -> str:
-    """The tree after a patch. Raises DoesNotApply."""
+    """Return the tree after applying a patch.
+
+    Raises:
+        DoesNotApply: The patch does not apply, or is too large.
+    """
     if not patch.strip():
         return tree
     if len(patch) > MOST_PATCH:
@@ -59,7 +73,12 @@ def apply(store: TreeStore, tree: str, patch: bytes) -> str:
 
 
 def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> Trees:
-    """The tree to run the tests on. Raises DoesNotApply; ValueError where the instance's own patches do not apply."""
+    """Return the tree to run the tests on.
+
+    Raises:
+        DoesNotApply: The patch does not apply.
+        ValueError: The instance's own patches do not apply. (DoesNotApply is a subclass.)
+    """
     try:
         tested = apply(store, base, answer.test_patch.encode(errors="surrogateescape"))
         solved = apply(store, base, answer.patch.encode(errors="surrogateescape"))
@@ -80,9 +99,14 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
 
 
 def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Collection[str]) -> bool:
-    """Whether a file is none that a patch may change: a test, or what decides how tests run.
+    """Return whether a patch must not change this file: a test, or a file that decides how tests run.
 
-    of_answer: the reference's paths: a folder called `testing` may well hold the code, which only the reference tells.
+    Args:
+        path: The path.
+        base: All paths of the base.
+        answer: The instance's answer.
+        of_answer: Paths that the reference changes. They are needed because a folder called `testing` may
+            contain the code itself.
     """
     pure = PurePosixPath(path)
     if path in answer.pristine or (answer.only and path not in answer.only):

@@ -1,1 +1,5 @@
-"""Runs an agent at benchmark instances: which attempt when, one attempt from its checkout to its grade, what is seen."""
+"""Run an agent on benchmark instances.
+
+Contains the order of attempts (`schedule`, `run`), one attempt from checkout to grade (`attempt`, `parts`),
+the agents (`own_agent`, `other_agent`) and the progress display (`progress`, `estimate`).
+"""

@@ -1,4 +1,4 @@
-"""One attempt at one instance: checkout and image, the agent, the grade; and the verdict, whatever happens on the way."""
+"""Make one attempt at one instance: checkout and image, agent, grade. Every failure becomes a verdict."""
 
 from __future__ import annotations
 
@@ -24,18 +24,28 @@ from m3agent.sandbox.env_build import EnvironmentFailed
 from m3agent.sandbox.errors import SandboxError
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
-"""In an attempt's folder: the repository while the agent works, what was looked for in it, and the grader's logs."""
+"""In an attempt's folder: the repository while the agent works, the leak proof, and the grader's logs."""
 
 MACHINE_ERRORS = (SandboxError, M3AgentError)
-"""What the parts raise where not the instance and not the agent is at fault."""
+"""Errors of the parts that neither the instance nor the agent caused."""
 MOST_REASON = 1000  # characters
 
 
 @dataclass
 class Attempt:
-    """What is to be attempted and where, and what is known of it so far.
+    """One attempt: its inputs, and its state so far.
 
-    folder: of the attempt, empty. hold: see `parts.Assignment`.
+    Attributes:
+        instance: The instance.
+        number: Number of the attempt, from 1.
+        folder: The attempt's folder, empty at first.
+        parts: The parts that it uses.
+        told: Receives its events.
+        hold: See `parts.Assignment`.
+        seconds: Wall time of each phase so far, in seconds.
+        delivery: What the agent delivered.
+        grade: m3agent's grade; None if there is none.
+        official: The official grade; None if there is none.
     """
 
     instance: Instance
@@ -50,11 +60,15 @@ class Attempt:
     official: OfficialGrade | None = None
 
     async def make(self) -> tuple[Result, bytes]:
-        """Make it; what came of it, and the patch. Nothing but a cancellation is raised: a failure is a result."""
+        """Make the attempt. A failure becomes a result; only a cancellation is raised.
+
+        Returns:
+            The result and the patch.
+        """
         started = datetime.now(UTC)
         try:
             verdict, reason = await self._make()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the attempt is not lost, and is made again
+        except Exception as error:  # noqa: BLE001  # any error: record it, so that the attempt is repeated
             verdict, reason = Verdict.INFRA, f"{type(error).__name__}: {error}"
         finally:
             self._tidy()
@@ -115,7 +129,11 @@ class Attempt:
 
     @asynccontextmanager
     async def _phase(self, name: str, most: float | None) -> AsyncIterator[None]:
-        """Time a phase; raises _OutOfTime after `most` seconds."""
+        """Measure a phase.
+
+        Raises:
+            _OutOfTime: The phase took more than `most` seconds.
+        """
         self.told.phase(name)
         started, limit = time.monotonic(), asyncio.timeout(most)
         try:
@@ -150,7 +168,7 @@ class Attempt:
         )
 
     def _tidy(self) -> None:
-        """Remove what can be made again: of hundreds of attempts it would fill the disk."""
+        """Delete data that can be recreated; with hundreds of attempts it would fill the disk."""
         bulky = [self.folder / name for name in (CHECKOUT, STORE, NO_CONFIG)]
         state = self.folder / STATE
         bulky += [path for path in state.glob("*") if path.name != "sessions"]
@@ -164,7 +182,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Here:
-    """Makes attempts on this machine. hold: descriptors for the agents' processes to keep."""
+    """Make attempts on this machine. The agents' processes keep the file descriptors in `hold` open."""
 
     parts: Parts
     hold: tuple[int, ...] = ()
@@ -177,12 +195,12 @@ class Here:
     async def make(
         self, instance: Instance, number: int, folder: Path, told: Listener
     ) -> tuple[Result, bytes]:
-        """See `parts.Maker`."""
+        """Make an attempt; see `parts.Maker`."""
         return await Attempt(instance, number, folder, self.parts, told, self.hold).make()
 
 
 def not_made(instance: Instance, number: int, verdict: Verdict, reason: str, started: datetime) -> Result:
-    """The result of an attempt that was to be made elsewhere, and was not, or has not come back."""
+    """Return the result of an attempt on another machine that did not run or did not come back."""
     return Result(
         instance_id=instance.id,
         repo=instance.task.repo,
@@ -194,4 +212,4 @@ def not_made(instance: Instance, number: int, verdict: Verdict, reason: str, sta
 
 
 class _OutOfTime(Exception):
-    """A phase took longer than allowed; the text says how long."""
+    """A phase exceeded its time limit; the text says after how long."""

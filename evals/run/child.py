@@ -1,4 +1,7 @@
-"""One agent as a process of its own, with all that it starts: it ends with its time, with us, and with a lost runner."""
+"""Run an agent as a separate process.
+
+It and all its children end with its time limit or with this process, even if this process is killed.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,25 @@ from m3agent.agent.printable import last_line
 from m3agent.serving.launch.kept import start_kept
 
 OUTPUT, ERRORS = "agent.out", "agent.err"
-"""In an attempt's folder: what the agent wrote to standard output and to standard error."""
+"""Files in an attempt's folder for the agent's standard output and standard error."""
 GRACE_SECONDS = 60.0
-"""From the interruption to the kill: an agent hands over its diff and ends its containers meanwhile."""
+"""Time between the interruption and the kill, in seconds.
+
+The agent uses it to write its diff and to stop its containers.
+"""
 ORPHAN_SECONDS = 5.0
-"""The same for what it leaves behind when it ends."""
-MOST_SAID = 4096  # bytes of standard error that its last line is looked for in
+"""The same time for processes that the agent leaves behind when it ends, in seconds."""
+MOST_SAID = 4096  # bytes at the end of standard error that are searched for the last line
 
 
 @dataclass(frozen=True)
 class ChildEnd:
-    """exit_code: 128 + N after signal N. timed_out: it was told to end."""
+    """How a process ended.
+
+    Attributes:
+        exit_code: Exit status; 128 + N after signal N.
+        timed_out: Whether it was stopped because of its time limit.
+    """
 
     exit_code: int
     timed_out: bool
@@ -39,10 +50,24 @@ async def run_child(
     patience: float = ORPHAN_SECONDS,
     hold: Sequence[int] = (),
 ) -> ChildEnd:
-    """Run it to its end, for so many seconds at most; then, or when we are cancelled, it is interrupted and at last killed.
+    """Run a process until it ends.
 
-    grace, patience: seconds from the one to the other, for itself and for what it leaves behind. What it says goes to files in the folder. When this returns nothing of it is left. Raises OSError where the machine
-    cannot start processes.
+    After its time limit, or on cancellation, it is interrupted and finally killed.
+
+    No child process is left when this function returns.
+
+    Args:
+        argv: The command.
+        folder: Folder for the files with its output.
+        cwd: Its working directory.
+        env: Its environment variables.
+        seconds: Its time limit.
+        grace: Seconds between the interruption and the kill.
+        patience: The same for processes that it leaves behind.
+        hold: File descriptors that its processes keep open.
+
+    Raises:
+        OSError: The machine cannot start processes.
     """
     process = await start_kept(
         argv,
@@ -69,7 +94,7 @@ async def run_child(
 
 
 def last_words(folder: Path) -> str:
-    """The last line that the agent wrote to standard error; empty where there is none."""
+    """Return the last line that the agent wrote to standard error; empty if there is none."""
     try:
         with (folder / ERRORS).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - MOST_SAID))

@@ -1,28 +1,33 @@
-"""How long the rest of a run will take, from how long the phases of attempts took so far."""
+"""Estimate the remaining time of a run from the durations of past phases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 PHASES = ("environment", "agent", "grade")
-"""What an attempt goes through, in this order; each is a field of `evals.results.Seconds`."""
+"""The phases of an attempt, in order; each is a field of `evals.results.Seconds`."""
 
 
 class Estimate:
-    """Keeps the seconds of each phase that came to an end."""
+    """Collect the durations of finished phases and estimate the rest."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
 
     def add(self, phase: str, seconds: float) -> None:
-        """A phase took so long."""
+        """Record that a phase took this many seconds."""
         self._seconds[phase].append(seconds)
 
     def left(self, waiting: int, running: Iterable[tuple[str, float]], workers: int) -> float | None:
-        """Seconds until all is done; None while a phase that is still to come has never ended.
+        """Return the estimated seconds until all attempts are done.
 
-        waiting: attempts that have not begun. running: the phase of each that has, and the seconds since it began.
-        workers: attempts at a time.
+        Args:
+            waiting: Number of attempts that have not started.
+            running: For each running attempt, its phase and the seconds since the phase began.
+            workers: Number of attempts at a time.
+
+        Returns:
+            None while a phase that is still to come has never finished.
         """
         rest = [(PHASES.index(phase), elapsed) for phase, elapsed in running]
         first = 0 if waiting else min((place for place, _ in rest), default=len(PHASES))
@@ -34,5 +39,5 @@ class Estimate:
             for place, elapsed in rest
         ]
         whole = sum(known.values()) if waiting else 0.0
-        # one attempt is never made by two workers
+        # two workers never share an attempt
         return max((waiting * whole + sum(own)) / workers, *own, 0.0)

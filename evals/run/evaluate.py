@@ -1,4 +1,4 @@
-"""From what was asked to a complete run folder: the same experiment is gone on with, another one is refused."""
+"""Create or resume a run folder and make its missing attempts. A folder of another experiment is refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ from m3agent.evals.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is asked for.
+    """The requested run.
 
-    digest: of the instances' content. agent, command, settings: see `evals.results.RunConfig`. seconds: the longest that a
-    phase may take: `environment`, `agent` and `tests`. workers: attempts at a time, which results do not depend on.
+    Attributes:
+        instances: The instances.
+        digest: Digest of their content.
+        agent: See `evals.results.RunConfig`.
+        seconds: Time limit of each phase, in seconds: `environment`, `agent` and `tests`.
+        command: See `evals.results.RunConfig`.
+        settings: See `evals.results.RunConfig`.
+        attempts: Number of attempts at each instance.
+        workers: Number of attempts at a time; results do not depend on it.
     """
 
     instances: Sequence[Instance]
@@ -36,7 +43,7 @@ class Experiment:
 
     @property
     def config(self) -> RunConfig:
-        """What two runs have in common that are one experiment."""
+        """The configuration; equal configurations are the same experiment."""
         return RunConfig(
             data=self.digest,
             instances=tuple(instance.id for instance in self.instances),
@@ -56,14 +63,21 @@ def evaluate(
     *,
     cluster: str | None = None,
 ) -> RunFolder:
-    """Make every attempt that the folder `output` lacks. parts_of: the parts, given who is told notes for the
-    person while it runs; say: told such a note before. cluster: the address of a Ray cluster whose nodes make the attempts
-    (then `parts_of` is pickled and called there); None: this machine makes them.
+    """Make every attempt that the folder `output` lacks.
+
+    Args:
+        wanted: The experiment.
+        output: The run's folder.
+        parts_of: Creates the parts; its argument receives notes for the user during the run.
+        say: Receives notes for the user before the run.
+        cluster: Address of a Ray cluster whose nodes make the attempts; `parts_of` is then pickled and called
+            there. None for this machine.
 
     Raises:
-        UsageError: the folder is another experiment's, or another process works in it; no address of a cluster.
-        EnvironmentFault: it cannot be written; the cluster cannot be used.
-        KeyboardInterrupt: it was interrupted; what is done stays.
+        UsageError: The folder belongs to another experiment or is in use, or the cluster's address is
+            malformed.
+        EnvironmentFault: The folder cannot be written, or the cluster cannot be used.
+        KeyboardInterrupt: The user interrupted the run; finished results remain.
     """
     repos = {instance.id: instance.task.repo for instance in wanted.instances}
     folder = RunFolder.create(output.absolute(), wanted.config, repos)
@@ -93,5 +107,5 @@ def _maker(
 
 
 def unfinished(folder: RunFolder) -> list[Result]:
-    """Results of attempts that only the infrastructure kept from one: as long as there are any, there is no score."""
+    """Return the results with the verdict `infra`. While there are any, the run has no final score."""
     return [result for result in folder.results() if result.verdict is Verdict.INFRA]

@@ -1,7 +1,7 @@
-"""What an agent that is not ours left in its checkout, as a diff.
+"""Compute the changes that an external agent left in its checkout.
 
-The checkout's own `.git` is neither asked nor believed: the agent may have committed, rewritten history or put a program
-into its configuration. Files are read as bytes into a store of ours, before and after.
+The checkout's own `.git` is not used: the agent may have committed, rewritten history or put a program into
+the configuration. Instead, the files are read into a separate store, before and after the agent's work.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from m3agent.sandbox.workspace import Workspace, inside_git
 
 
 class LeftDiff:
-    """Remembers a checkout as it is now; the store is made at `store`. Raises SandboxError. Blocking."""
+    """A snapshot of a checkout, kept in a new store at `store`. The methods block.
+
+    Raises:
+        SandboxError: git or the disk fails.
+    """
 
     def __init__(self, checkout: Path, store: Path) -> None:
         self._checkout = checkout
         self._workspace = Workspace.from_folder(TreeStore(store), checkout, _files(checkout))
 
     def patch(self) -> bytes:
-        """What changed since: as `git apply` takes it, new files included but for those that the base ignores.
+        """Return the changes since the snapshot as a patch for `git apply`.
+
+        New files are included, except those that the base ignores.
 
         Raises:
-            PathEscapes: the change leads out of the tree or into git's own files.
+            PathEscapes: A change leads out of the tree or into git's own files.
             SandboxError: git or the disk fails.
         """
         tracked = set(self._workspace.entries(self._workspace.base))
@@ -35,7 +41,10 @@ class LeftDiff:
 
 
 def _files(folder: Path) -> list[str]:
-    """Plain files and links below a folder, by their paths in it; what running programs leaves behind is not entered."""
+    """Return the relative paths of regular files and symbolic links.
+
+    Skip folders that running programs creates.
+    """
     found = []
     for root, folders, files in os.walk(folder):
         inside = Path(root).relative_to(folder)

@@ -1,4 +1,4 @@
-"""Any other agent: a command that gets a repository and an issue and leaves a diff."""
+"""Run any other agent: a command that receives a repository and an issue and leaves a diff."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from m3agent.sandbox.errors import PathEscapes
 PLACEHOLDERS = ("repo", "issue", "image", "output")
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 OUTPUT, STORE = "output.diff", "base.git"
-"""In an attempt's folder: the diff if the agent writes one, and the store that holds the checkout as it was."""
+"""In an attempt's folder: the diff, if the agent writes one, and the store with the original checkout."""
 MOST_DIFF = 64 << 20
-"""Bytes of a diff: more is an accident."""
+"""Largest accepted diff, in bytes; a larger one is an accident."""
 
 
 def parse_command(line: str) -> tuple[str, ...]:
-    """A command line as arguments, split as a shell splits but run by none. A program that is given by a path is made
-    absolute, since the agent works in the checkout.
+    """Split a command line into arguments as a shell would; no shell runs it.
+
+    If the program is given as a path, the path is made absolute, because the agent works in the checkout.
 
     Raises:
-        UsageError: it is no command, has no or an unknown placeholder, or its program is not here.
+        UsageError: The line is no command, lacks `{issue}` or has an unknown placeholder, or the program is
+            missing.
     """
     try:
         argv = shlex.split(line)
@@ -57,7 +59,11 @@ def parse_command(line: str) -> tuple[str, ...]:
 
 
 def parse_variables(names: str | None) -> dict[str, str]:
-    """The variables that the agent may have, of names separated by commas. Raises UsageError for one that is not set."""
+    """Return the environment variables for the agent, from their names separated by commas.
+
+    Raises:
+        UsageError: A variable is not set.
+    """
     wanted = tuple(name.strip() for name in (names or "").split(",") if name.strip())
     if missing := [name for name in wanted if name not in os.environ]:
         raise UsageError(f"--agent-env names {missing[0]}, which is not set here.")
@@ -65,12 +71,13 @@ def parse_variables(names: str | None) -> dict[str, str]:
 
 
 class OtherAgent:
-    """A command (see `parse_command`) run on this machine in a fresh checkout, with PATH, a HOME of its own and the
-    variables given. seconds: the longest an attempt may take.
+    """Run a command (see `parse_command`) on this machine in a fresh checkout.
+
+    The command gets PATH, an empty HOME and the given variables. `seconds` is the time limit of an attempt.
     """
 
     shares_prefix = False
-    """What it asks, and whom, is not ours to know."""
+    """The prompts and the server of an external agent are unknown."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
         self._command = tuple(command)
@@ -78,7 +85,12 @@ class OtherAgent:
         self._seconds = seconds
 
     async def work(self, given: Assignment) -> Delivery:
-        """Run it to its end and take its diff. Raises SandboxError, OSError where git or the disk fails us."""
+        """Run the command until it ends and return its diff.
+
+        Raises:
+            SandboxError: git fails.
+            OSError: The disk fails.
+        """
         issue, output = given.folder / ISSUE, given.folder / OUTPUT
         issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
         places = {"repo": given.repo, "issue": issue, "image": given.image, "output": output}
@@ -103,7 +115,7 @@ class OtherAgent:
 
 
 def _diff(output: Path, before: LeftDiff) -> bytes:
-    """The diff that the agent wrote, else what it changed."""
+    """Return the diff that the agent wrote, else its changes in the checkout."""
     if output.is_file() and not output.is_symlink() and 0 < output.stat().st_size <= MOST_DIFF:
         return output.read_bytes()
     return before.patch()

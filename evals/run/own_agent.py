@@ -1,4 +1,4 @@
-"""`m3agent fix` as the agent, in a process of its own: what a user would run, and nothing that only we could."""
+"""Run `m3agent fix` as the agent, in a separate process, exactly as a user would run it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,29 @@ from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.parts import Assignment, Delivery
 
 STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
-"""In an attempt's folder: the agent's state folder, what it is told, and a folder with no settings file."""
+"""In an attempt's folder: the agent's state folder, its issue, and a folder without a settings file."""
 TOKENS = ("GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "OPENAI_API_KEY")
-"""Not for the agent: with a token it might look the fix up, and the server's key is passed on by another name."""
+"""Variables that the agent does not get: with a token it might look up the fix.
+
+The key of the model server is passed under another name.
+"""
 FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "github_api", "mcp")
-"""Settings that the runner decides on: where it runs (the image says so), no network and no tools of others, one attempt at a
-time, no questions."""
+"""Settings that the runner decides.
+
+The image determines where the agent runs. The agent has no network and no external tools, asks no questions
+and makes one attempt.
+"""
 MACHINE_EXITS = (EnvironmentFault.exit_code, MODEL_SERVER_EXIT)
 REFUSED_PATCH = "PathEscapes"
-"""The error of the sandbox that is the agent's own doing: its patch leads out of the work tree, or into git's files."""
-LOOK_SECONDS = 0.5  # from one look whether the model has answered to the next
+"""The one sandbox error that the agent causes: its patch leads out of the work tree, or into git's files."""
+LOOK_SECONDS = 0.5  # interval of the checks whether the model has answered
 
 
 def settings_told(settings: Settings) -> dict[str, str]:
-    """What of the settings an attempt depends on, by name; a repository's own file does not come before these."""
+    """Return the settings that an attempt depends on, by name.
+
+    They override a repository's own settings file.
+    """
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in settings.public().items()
@@ -42,7 +51,10 @@ def settings_told(settings: Settings) -> dict[str, str]:
 
 
 class OwnAgent:
-    """m3agent with these settings. seconds: the longest an attempt may take, its verification included."""
+    """Run m3agent with these settings.
+
+    `seconds` is the time limit of an attempt, including its verification.
+    """
 
     def __init__(self, settings: Settings, seconds: float) -> None:
         self._settings = settings
@@ -50,11 +62,15 @@ class OwnAgent:
 
     @property
     def shares_prefix(self) -> bool:
-        """A server that is not started for each attempt anew caches what it has read."""
+        """True for a server at an endpoint: it is not restarted for each attempt and keeps its cache."""
         return self._settings.endpoint is not None
 
     async def work(self, given: Assignment) -> Delivery:
-        """Run it to its end, read what it left. Raises OSError where the attempt's folder cannot be written."""
+        """Run the agent until it ends and read its session.
+
+        Raises:
+            OSError: The attempt's folder cannot be written.
+        """
         issue = given.folder / ISSUE
         issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
         (given.folder / NO_CONFIG).mkdir()
@@ -82,7 +98,7 @@ class OwnAgent:
             if not name.startswith("M3AGENT_") and name not in TOKENS
         }
         told = settings_told(self._settings)
-        if self._settings.endpoint is None:  # else attempts would be one and the same
+        if self._settings.endpoint is None:  # without a different seed, all attempts would be equal
             told["seed"] = str((self._settings.seed or 0) + given.number - 1)
         if self._settings.key is not None:
             told["api_key"] = self._settings.key
@@ -96,7 +112,7 @@ class OwnAgent:
 
 
 def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
-    """What `m3agent fix` left in an attempt's folder."""
+    """Return what `m3agent fix` left in an attempt's folder."""
     said = last_words(folder) or "it said nothing"
     crashed = Delivery("crashed", f"exit code {exit_code}: {said}", fault=Verdict.ERROR, timed_out=timed_out)
     sessions = session_folders(folder / STATE)
@@ -130,9 +146,9 @@ def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
 
 
 def _fault(status: str, exit_code: int, timed_out: bool, events: tuple[Line, ...]) -> Verdict | None:
-    """What a session's end says of whose fault it is; None: there may be something to grade."""
+    """Return the verdict that a session's end implies; None if there may be a patch to grade."""
     if status == Status.INTERRUPTED:
-        return None if timed_out else Verdict.INFRA  # by somebody else
+        return None if timed_out else Verdict.INFRA  # someone else interrupted it
     if status != Status.ERROR:
         return None
     kinds = [text(line, "kind") for line in events if line.get("type") == "error"]
@@ -142,7 +158,7 @@ def _fault(status: str, exit_code: int, timed_out: bool, events: tuple[Line, ...
 
 
 async def _watch(given: Assignment) -> None:
-    """Tell as soon as the model has answered once: then it has read the repository."""
+    """Call `given.warm` when the model has answered for the first time: it has then read the repository."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         for log in (given.folder / STATE / "sessions").glob(f"*/{LOG}"):

@@ -1,4 +1,4 @@
-"""What an attempt is made with, as the runner sees it."""
+"""Interfaces of the parts of an attempt, as the runner uses them."""
 
 from __future__ import annotations
 
@@ -12,56 +12,64 @@ from m3agent.evals.results import Grade, OfficialGrade, Result, Usage, Verdict
 
 
 class Environments(Protocol):
-    """Images with what instances need."""
+    """Provides images with the environments of instances."""
 
     async def image(self, task: Task) -> str:
-        """The name of the image with the instance's environment, which may take minutes to build.
+        """Return the name of the image with the instance's environment. Building it may take minutes.
 
         Raises:
-            EnvironmentFailed: it cannot be built, whoever tries.
-            SandboxError, M3AgentError: this machine cannot. DataError: the instance is at fault.
+            EnvironmentFailed: The image cannot be built on any machine.
+            SandboxError, M3AgentError: This machine cannot build it.
+            DataError: The instance's data is wrong.
         """
         ...
 
 
 class Grader(Protocol):
-    """Says what a patch is worth."""
+    """Grades patches."""
 
     async def grade(
         self, instance: Instance, patch: bytes, image: str, folder: Path
     ) -> tuple[Grade, OfficialGrade | None]:
-        """Grade a patch; logs go to the folder, which is there.
+        """Grade a patch; logs go to `folder`, which exists.
 
         Raises:
-            DataError: the instance cannot be graded. SandboxError, M3AgentError: the machine fails, not the patch.
+            DataError: The instance cannot be graded.
+            SandboxError, M3AgentError: The machine failed, not the patch.
         """
         ...
 
 
 class Proof(Protocol):
-    """What was looked for in a checkout. clean: there is no more in it than the base commit."""
+    """The result of inspecting a checkout for other history."""
 
     @property
     def clean(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether the checkout contains nothing but the base commit."""
         ...
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
-        """All of it, to be kept."""
+        """Return all findings as JSON."""
         ...
 
 
 Checkout = Callable[[Task, Path], Proof]
-"""Lays a task's repository down in a folder that is not there yet. Blocking. Raises as `Environments.image`."""
+"""Check out a task's repository in a new folder. Blocks; raises the errors of `Environments.image`."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What an agent is given for one attempt.
+    """The inputs of an agent for one attempt.
 
-    number: of the attempt, from 1. repo: the checkout. image: with the instance's environment. folder: of the attempt,
-    for whatever the agent leaves. hold: descriptors that its processes keep open. warm: to be called once the model has
-    read the repository, from when on others find that in the server's cache.
+    Attributes:
+        task: The task.
+        number: Number of the attempt, from 1.
+        repo: The checkout.
+        image: Image with the instance's environment.
+        folder: The attempt's folder, for the agent's files.
+        hold: File descriptors that the agent's processes keep open.
+        warm: Callback for the moment when the model has read the repository: other attempts then find it in
+            the server's prefix cache.
     """
 
     task: Task
@@ -75,10 +83,17 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came back from an agent.
+    """The result of an agent's work.
 
-    status, reason: how it says that it ended. fault: the verdict if there is nothing to grade whatever it left. timed_out: it
-    was ended for taking too long. session: the folder of its session log.
+    Attributes:
+        status: End status that the agent reports.
+        reason: The reason that it reports.
+        patch: The patch; may be empty.
+        fault: A verdict if the patch must not be graded; else None.
+        timed_out: Whether the agent was stopped because of its time limit.
+        session: Folder of its session log; None if it has none.
+        usage: Its model usage.
+        stalls: Number of detected stalls, by kind.
     """
 
     status: str
@@ -92,22 +107,27 @@ class Delivery:
 
 
 class Agent(Protocol):
-    """Whatever turns a repository and an issue into a diff."""
+    """Turns a repository and an issue into a diff."""
 
     @property
     def shares_prefix(self) -> bool:
-        """Whether attempts at one commit find each other's prompt in the server's cache."""
+        """Whether attempts at the same commit share their prompt in the server's prefix cache."""
         ...
 
     async def work(self, given: Assignment) -> Delivery:
-        """One attempt. Cancelled, it leaves nothing running."""
+        """Make one attempt. After a cancellation nothing is left running."""
         ...
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Who is told of an attempt while it is made: the name of each phase as it begins; that others find what it has in
-    common with them in the server's cache (see `Assignment`); notes for the person."""
+    """Callbacks for the events of a running attempt.
+
+    Attributes:
+        phase: Receives the name of each phase when it begins.
+        warm: Called when other attempts can use this one's prefix cache (see `Assignment`).
+        say: Receives notes for the user.
+    """
 
     phase: Callable[[str], None] = lambda _: None
     warm: Callable[[], None] = lambda: None
@@ -125,17 +145,29 @@ class Maker(Protocol):
     async def make(
         self, instance: Instance, number: int, folder: Path, told: Listener
     ) -> tuple[Result, bytes]:
-        """Make an attempt; what came of it, and the patch. All else is left in the folder, which is there and empty.
+        """Make an attempt. Its other files remain in `folder`, which exists and is empty.
 
-        Nothing but a cancellation is raised: a failure is a result. Cancelled, nothing is left running.
+        A failure becomes a result; only a cancellation is raised. After a cancellation nothing is left
+        running.
+
+        Returns:
+            The result and the patch.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Parts:
-    """All that attempts are made with. seconds: the longest that a phase may take: `environment` and `tests`. invalid:
-    instances that are known not to be gradable, and why."""
+    """All parts of attempts.
+
+    Attributes:
+        checkout: Checks out a task's repository.
+        environments: Provides images.
+        grader: Grades patches.
+        agent: The agent.
+        seconds: Time limits of the phases `environment` and `tests`, in seconds.
+        invalid: Ids of instances that cannot be graded, with the reason.
+    """
 
     checkout: Checkout
     environments: Environments

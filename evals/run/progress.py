@@ -1,4 +1,4 @@
-"""What is seen of a run: a line for each attempt that ended, and on a terminal rows for those that are being made."""
+"""Show a run's progress: a line for each finished attempt, and on a terminal a row for each running one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ DOING = {"environment": "checkout and image", "agent": "agent at work", "grade":
 
 
 class Progress:
-    """Use as a context manager, within which rows are drawn if standard error is a terminal.
+    """Display the progress. Within its context, rows are drawn if standard error is a terminal.
 
-    total: attempts of the whole run. done: results that are there already. workers: attempts at a time.
+    Args:
+        total: Number of attempts of the whole run.
+        done: Results that already exist.
+        workers: Number of attempts at a time.
     """
 
     def __init__(self, total: int, done: Sequence[Result], workers: int) -> None:
@@ -51,17 +54,17 @@ class Progress:
         self._live.stop()
 
     def say(self, what: str) -> None:
-        """A note for the person."""
+        """Print a note for the user."""
         self._live.print(Text(f"note: {shown(what, 500)}", style="dim"))
 
     def phase(self, instance_id: str, number: int, name: str) -> None:
-        """An attempt begins a phase."""
+        """Record that an attempt begins a phase."""
         now = time.monotonic()
         _, _, began = self._running.get((instance_id, number), ("", now, now))
         self._running[instance_id, number] = (name, now, began)
 
     def finished(self, result: Result) -> None:
-        """An attempt has come to an end."""
+        """Record and print a finished attempt."""
         self._running.pop((result.instance_id, result.attempt), None)
         self._verdicts[result.verdict] += 1
         self._learn(result)
@@ -83,7 +86,7 @@ class Progress:
                 self._estimate.add(phase, seconds)
 
     def _rows(self, width: int, height: int, now: float) -> Sequence[Text]:
-        """Called by the thread that draws: each value is read once."""
+        """Return the rows to draw. The drawing thread calls this, so each value is read only once."""
         running = list(self._running.items())
         room = max(1, min(MOST_ROWS, height - 3))
         rows = [self._head(running, now)]

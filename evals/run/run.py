@@ -1,4 +1,4 @@
-"""A run: all attempts that are left, some at a time."""
+"""Make all missing attempts of a run, several at a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ async def run_all(
     *,
     workers: int,
 ) -> None:
-    """Make the attempts that the folder lacks, so many at a time. Cancelled, it leaves nothing running.
+    """Make the attempts that the folder lacks, up to `workers` at a time.
 
-    Raises EnvironmentFault where the folder cannot be written.
+    After a cancellation nothing is left running.
+
+    Raises:
+        EnvironmentFault: The folder cannot be written.
     """
     known = {instance.id: instance for instance in instances}
 

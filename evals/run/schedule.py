@@ -1,21 +1,25 @@
-"""Which attempt is made next: attempts at one commit side by side, so that they share what a server has cached of it."""
+"""Order the attempts: those at one commit run together and share the server's prefix cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 Attempt = tuple[str, int]
-"""An instance's id, and the number of the attempt."""
+"""Instance id and number of the attempt."""
 Group = tuple[str, str]
-"""A repository and a commit of it."""
+"""Repository and commit id."""
 
 
 class Schedule:
-    """Attempts in an order that keeps each group together: groups as they first come up, the attempts of each as they
-    come.
+    """A queue of attempts that keeps each group together.
 
-    group_of: the group of an instance. leads: the first of a group goes ahead; the others wait until it is said to be
-    warm (or over), and attempts of later groups are made meanwhile.
+    Groups and attempts keep their original order otherwise.
+
+    Args:
+        attempts: The attempts.
+        group_of: Returns the group of an instance.
+        leads: Whether the first attempt of a group runs ahead. The group's other attempts wait until `warm`
+            is called for the group; attempts of later groups run in the meantime.
     """
 
     def __init__(self, attempts: Sequence[Attempt], group_of: Callable[[str], Group], *, leads: bool) -> None:
@@ -29,7 +33,11 @@ class Schedule:
         self._warm: set[Group] = set()
 
     def take(self) -> Attempt | None:
-        """The attempt to be made now; None where there is none, or each has to wait for the first of its group."""
+        """Return the next attempt.
+
+        Returns:
+            None if there is none, or if all of them wait for the first of their group.
+        """
         for position, attempt in enumerate(self._left):
             group = self._group_of(attempt[0])
             if not self._leads or group in self._warm or group not in self._led:
@@ -38,9 +46,12 @@ class Schedule:
         return None
 
     def warm(self, instance_id: str) -> None:
-        """The server has read what the instance's group has in common, or will not."""
+        """Release the group of an instance.
+
+        Its common prompt is in the server's cache now, or its first attempt has ended.
+        """
         self._warm.add(self._group_of(instance_id))
 
     def __len__(self) -> int:
-        """How many have not been taken."""
+        """Return the number of attempts that have not been taken."""
         return len(self._left)

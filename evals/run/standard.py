@@ -1,4 +1,4 @@
-"""The parts of a real run: checkouts that prove themselves, images built from the data, the strict grader."""
+"""The parts of a real run: verified checkouts, images built from the data, and the strict grader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.run.parts import Agent, Parts
 
 CACHE = Path("evals", "code")
-"""In the state folder: unpacked archives and fetched commits."""
+"""Folder below the state folder for unpacked archives and fetched commits."""
 
 
 def standard_parts(
@@ -25,9 +25,14 @@ def standard_parts(
     official: bool = False,
     invalid: Mapping[str, str] | None = None,
 ) -> Parts:
-    """Parts that keep what they can in this machine's state folder; `say` is told notes for the person.
+    """Return parts that cache their data in this machine's state folder.
 
-    official: ask for the official verdict, too. invalid: instances that are known not to be gradable, and why.
+    Args:
+        agent: The agent.
+        seconds: Time limits of the phases, in seconds.
+        say: Receives notes for the user.
+        official: Whether to compute the official verdict, too.
+        invalid: Ids of instances that cannot be graded, with the reason.
     """
     state = state_dir(os.environ)
     cache = state / CACHE
