@@ -1,1 +1,6 @@
-"""What a run's results say: rates with intervals, costs, comparisons, and how they are shown and exported."""
+"""Report the results of a run.
+
+Contains the computation of rates with intervals, amounts and comparisons (`tally`, `model`, `statistics`,
+`paired`,
+`amounts`, `compare`), and the outputs: table, HTML page, JSON, JUnit XML and the official formats.
+"""

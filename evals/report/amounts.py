@@ -1,4 +1,7 @@
-"""What attempts used: tokens, money, time, stalls. What is unknown is counted as unknown, never as 0."""
+"""Sum up what attempts used: tokens, money, time, stalls.
+
+Unknown amounts are counted as unknown, never as 0.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,19 @@ from m3agent.evals.results import Result, Verdict
 
 @dataclass(frozen=True)
 class Amount:
-    """Something that each attempt used some of, and not each knows how much.
+    """Statistics of an amount that is known for some attempts only.
 
-    known, unknown: attempts. total, mean, median, largest: of those that know; None where none does. per_resolved: the
-    total by the number of attempts that resolved their instance; None where none did. With `unknown` above 0 the total and
-    `per_resolved` are the least that it can have been.
+    If `unknown` is above 0, `total` and `per_resolved` are lower bounds.
+
+    Attributes:
+        known: Number of attempts with a known amount.
+        unknown: Number of attempts with an unknown amount.
+        total: Sum over the known ones; None if there are none, as for the next three.
+        mean: Mean of the known ones.
+        median: Median of the known ones.
+        largest: Largest of the known ones.
+        per_resolved: The total divided by the number of attempts that resolved their instance; None if none
+            did.
     """
 
     known: int
@@ -30,7 +41,13 @@ class Amount:
 
 @dataclass(frozen=True)
 class CacheShare:
-    """The share of prompt tokens that the server had cached, over the attempts that know both counts."""
+    """The share of prompt tokens that came from the server's prefix cache.
+
+    Attributes:
+        share: The share, from 0 to 1; None if it is unknown.
+        known: Number of attempts with both counts known; only these are used.
+        unknown: Number of other attempts.
+    """
 
     share: float | None
     known: int
@@ -39,7 +56,14 @@ class CacheShare:
 
 @dataclass(frozen=True)
 class Stalls:
-    """Stalls that our agent noticed. kinds: by kind, how often and in how many attempts. unknown: attempts without a log."""
+    """Stalls that m3agent detected.
+
+    Attributes:
+        kinds: By kind, the number of stalls and the number of attempts with such a stall.
+        attempts: Number of attempts with any stall.
+        known: Number of attempts with a session log.
+        unknown: Number of attempts without a session log.
+    """
 
     kinds: dict[str, tuple[int, int]]
     attempts: int
@@ -49,7 +73,10 @@ class Stalls:
 
 @dataclass(frozen=True)
 class Used:
-    """What some attempts used. tokens: prompt and completion. Seconds are wall time; tests: of the processes that ran tests."""
+    """What a set of attempts used. `tokens` are prompt and completion tokens. Seconds are wall time.
+
+    `test_seconds` are those of the processes that ran tests.
+    """
 
     attempts: int
     resolved: int
@@ -69,18 +96,18 @@ class Used:
 
 
 def tokens_of(result: Result) -> int | None:
-    """Prompt and completion tokens of an attempt; None where one of them is unknown."""
+    """Return the prompt and completion tokens of an attempt; None if one of the counts is unknown."""
     prompt, completion = result.usage.prompt_tokens, result.usage.completion_tokens
     return None if prompt is None or completion is None else prompt + completion
 
 
 def seconds_of(result: Result) -> float:
-    """Wall seconds of all phases of an attempt."""
+    """Return the wall time of all phases of an attempt, in seconds."""
     return math.fsum((result.seconds.environment, result.seconds.agent, result.seconds.grade))
 
 
 def used(results: Sequence[Result]) -> Used:
-    """What attempts used, in whatever order they come."""
+    """Return what the attempts used; their order does not matter."""
     resolved = sum(result.verdict is Verdict.RESOLVED for result in results)
 
     def amount(values: Iterable[float | None]) -> Amount:
@@ -101,7 +128,7 @@ def used(results: Sequence[Result]) -> Used:
         environment_seconds=amount(result.seconds.environment for result in results),
         agent_seconds=amount(result.seconds.agent for result in results),
         grade_seconds=amount(result.seconds.grade for result in results),
-        # an attempt that was not graded ran no tests: that is known
+        # an attempt without a grade ran no tests, so its amount is known: 0
         test_seconds=amount(0.0 if one.grade is None else one.grade.test_seconds for one in results),
     )
 
@@ -111,7 +138,7 @@ def _amount(values: Sequence[float | None], resolved: int) -> Amount:
     unknown = len(values) - len(known)
     if not known:
         return Amount(0, unknown)
-    total = math.fsum(known)  # the same in whatever order
+    total = math.fsum(known)  # independent of the order
     return Amount(
         len(known), unknown, total, total / len(known), statistics.median(known), max(known),
         total / resolved if resolved else None,

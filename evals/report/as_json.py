@@ -1,4 +1,4 @@
-"""A run's report as JSON: the objects of `model.py` and `compare.py` with their fields' names."""
+"""Convert a run's report to JSON: the dataclasses of `model.py` and `compare.py` with their field names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from m3agent.evals.report.model import Report
 
 
 def as_json(report: Report, comparison: Comparison | None) -> bytes:
-    """An object with `complete`, the report's fields and `comparison`; what is unknown is null."""
+    """Return a JSON object with `complete`, the report's fields and `comparison`. Unknown values are null."""
     value = {
         "complete": report.complete,
         **TypeAdapter(Report).dump_python(report, mode="json"),

@@ -1,4 +1,4 @@
-"""Two runs over the instances that both have: which is better, by how much, and where."""
+"""Compare two runs on their common instances: which is better, by how much, and on which instances."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from m3agent.evals.run_folder import config_hash
 
 @dataclass(frozen=True)
 class Comparison:
-    """This run against another, over shared instances that are complete and valid in both.
+    """This run compared with another, on common instances that are complete and valid in both.
 
-    rates: of this run and of the other. won, lost: instances on which this run has the higher or the lower rate.
-    only_here, only_there, left_out: instances that one run alone has, and shared ones that do not count. used: by this run
-    and by the other, on the shared instances.
+    In pairs, this run comes first.
+
+    Attributes:
+        agents: Names of the agents.
+        attempts: Attempts at each instance.
+        instances: Number of compared instances.
+        rates: Mean rates; None if there are no such instances.
+        paired: The statistical test; None if there are no such instances.
+        won: Instances on which this run has the higher rate.
+        lost: Instances on which this run has the lower rate.
+        only_here: Instances of this run only.
+        only_there: Instances of the other run only.
+        left_out: Common instances that are invalid or incomplete in a run.
+        used: What the runs used on the compared instances.
+        notes: Reasons for caution.
     """
 
     agents: tuple[str, str]
@@ -34,7 +46,7 @@ class Comparison:
 
 
 def compare(here: Tally, there: Tally) -> Comparison:
-    """Compare two runs. Instances are the same where their ids are: `notes` says where the data differ nonetheless."""
+    """Compare two runs. Instances are matched by id; `notes` mentions differences between the runs' data."""
     shared = [ident for ident in here.instances if ident in set(there.instances)]
     unfit = {*here.invalid, *there.invalid, *here.missing_of, *there.missing_of}
     counted = [ident for ident in shared if ident not in unfit]

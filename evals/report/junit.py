@@ -1,20 +1,20 @@
-"""A run as JUnit XML, which continuous integration shows: a suite for each repository, a case for each attempt."""
+"""Export a run as JUnit XML for continuous integration: a suite per repository, a case per attempt."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from xml.etree import ElementTree  # it only writes here
+from xml.etree import ElementTree  # only for writing
 
 from m3agent.evals.report.amounts import seconds_of
 from m3agent.evals.report.model import Report
 from m3agent.evals.results import Result, TestCount, Verdict
 
 MOST_TESTS = 50
-"""Tests named in a case."""
+"""Largest number of tests that a case lists."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML 1.0 document may hold, not even as a reference (its production 2, Char)."""
+"""Characters that XML 1.0 forbids, even as references (production 2, Char)."""
 
 KINDS = {
     Verdict.UNRESOLVED: "failure",
@@ -24,11 +24,11 @@ KINDS = {
     Verdict.INFRA: "skipped",
     Verdict.INVALID: "skipped",
 }
-"""The element of a verdict; `resolved` has none."""
+"""The JUnit element of each verdict; `resolved` has none."""
 
 
 def junit(report: Report) -> bytes:
-    """The run as XML in UTF-8. Times are the results' own; the same results make the same bytes."""
+    """Return the run as XML in UTF-8. Times come from the results, so equal results give equal bytes."""
     cases: defaultdict[str, list[tuple[str, int, Result | None]]] = defaultdict(list)
     there = {(result.instance_id, result.attempt): result for result in report.results}
     for ident, number in sorted({*there, *report.missing}):
@@ -81,7 +81,7 @@ def _tests(what: str, count: TestCount) -> list[str]:
 
 
 def _count(parent: ElementTree.Element) -> None:
-    """The totals that readers of JUnit files expect on a suite."""
+    """Set the totals that readers of JUnit files expect on a suite."""
     cases = list(parent.iter("testcase"))
     parent.set("tests", str(len(cases)))
     for name, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):

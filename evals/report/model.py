@@ -1,6 +1,7 @@
-"""The report of a run as a plain object: what the table, the page and the JSON show, and nothing that they compute.
+"""The report of a run as a plain object.
 
-It depends on the results alone, not on their order nor on when it is made.
+The table, the page and the JSON show it without further computation. It depends only on the results, not on
+their order or on the current time.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from m3agent.evals.report.tally import Attempt, Tally
 from m3agent.evals.results import Result, RunConfig, Verdict
 
 FORMAT = 1
-"""Of the JSON; it changes when a field changes its meaning."""
+"""Version of the JSON; it changes when a field changes its meaning."""
 
-_EVERY_K = 10  # up to so many attempts each k is shown, then only some
+_EVERY_K = 10  # every k is shown up to this one, then only some
 
 
 @dataclass(frozen=True)
 class Score:
     """How many instances were resolved.
 
-    instances: in the denominator. attempts: at them, done and missing. worst, best: the mean rate over instances if the
-    missing attempts all fail or all succeed; equal where none is missing, None of no instances.
+    Attributes:
+        instances: Number of instances in the denominator.
+        attempts: Number of attempts at them, including missing ones.
+        resolved: Number of attempts that resolved their instance.
+        missing: Number of attempts without a result.
+        worst: Mean rate over the instances if all missing attempts fail; None without instances.
+        best: Mean rate if all missing attempts succeed; equal to `worst` if none is missing.
     """
 
     instances: int
@@ -38,7 +44,13 @@ class Score:
 
 @dataclass(frozen=True)
 class PassK:
-    """Over instances: one, the chance that one of k attempts succeeds (pass@k); all_of, that all do (pass^k)."""
+    """Estimates for k attempts, as means over the instances.
+
+    Attributes:
+        k: Number of attempts.
+        one: Probability that at least one of k attempts succeeds (pass@k).
+        all_of: Probability that all k attempts succeed (pass^k).
+    """
 
     k: int
     one: Mean
@@ -47,7 +59,15 @@ class PassK:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository's part. verdicts: attempts by verdict, those of invalid instances included."""
+    """The results of one repository.
+
+    Attributes:
+        name: Name of the repository.
+        invalid: Number of invalid instances.
+        score: Score without invalid instances.
+        verdicts: Number of attempts by verdict, including those at invalid instances.
+        used: What its attempts used.
+    """
 
     name: str
     invalid: int
@@ -58,7 +78,15 @@ class Repository:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Our grading against the official rules, over attempts that have both. unknown: graded attempts without the latter."""
+    """The strict verdicts compared with the official ones.
+
+    Attributes:
+        both: Number of attempts that both resolve.
+        neither: Number of attempts that neither resolves.
+        only_strict: Attempts that only the strict rules resolve.
+        only_official: Attempts that only the official rules resolve.
+        unknown: Number of graded attempts without an official verdict.
+    """
 
     both: int
     neither: int
@@ -69,11 +97,25 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run's results say.
+    """The results of a run.
 
-    repos: the repository of each instance. score: without invalid instances. over_all: with them, as not resolved. missing: attempts without a result, or with
-    `infra` only. pass_k: empty where attempts are missing. used: of the attempts that count. results: failures first.
-    notes: what a reader should know before trusting a number.
+    Attributes:
+        config: The run's configuration.
+        repos: Repository of each instance.
+        score: Score without invalid instances.
+        over_all: Score that counts invalid instances as not resolved.
+        invalid: Invalid instances.
+        missing: Attempts without a result, or with the verdict `infra`.
+        verdicts: Number of attempts by verdict.
+        pass_k: Estimates for several attempts; empty if attempts are missing.
+        used: What the counting attempts used.
+        repositories: The results by repository.
+        agreement: Comparison with the official verdicts; None if there are none.
+        undone: Attempts whose patch was partly reset.
+        forged: Attempts with signs of tampering.
+        results: All results, failures first.
+        notes: Facts to know before trusting the numbers.
+        format: Version of the JSON.
     """
 
     config: RunConfig
@@ -95,16 +137,16 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether each attempt has a result."""
+        """Whether every attempt has a result."""
         return not self.missing
 
     def label(self, instance_id: str, attempt: int) -> str:
-        """What an attempt is called: its instance, and its number where there are several."""
+        """Return the name of an attempt: its instance, and its number if the run has several attempts."""
         return label(self.config, instance_id, attempt)
 
 
 def report_of(tally: Tally) -> Report:
-    """The report of a run's results."""
+    """Return the report of a run's results."""
     config, counting, ordered = tally.config, tally.counting(), tally.ordered()
     return Report(
         config=config,
@@ -126,7 +168,7 @@ def report_of(tally: Tally) -> Report:
 
 
 def _score(tally: Tally, counted: Sequence[str], unresolved: Sequence[str] = ()) -> Score:
-    """The score of instances; `unresolved`: further ones, none of whose attempts counts as resolved."""
+    """Return the score of the instances `counted`; the attempts at those in `unresolved` count as failed."""
     attempts = tally.config.attempts
     every = [*counted, *unresolved]
     worst = [tally.rate(ident) for ident in counted] + [0.0] * len(unresolved)
@@ -149,14 +191,14 @@ def _verdicts(results: Iterable[Result]) -> dict[Verdict, int]:
 
 
 def _pass_k(tally: Tally) -> tuple[PassK, ...]:
-    """For each k, where there are several attempts and none is missing."""
+    """Return the estimates for each k; empty for a single attempt, or if attempts are missing."""
     n = tally.config.attempts
     if n == 1 or tally.missing or not tally.counted:
         return ()
     repos = [tally.repo(ident) for ident in tally.counted]
     found: list[PassK] = []
     for k in range(1, n + 1):
-        if k > _EVERY_K and k != n and k.bit_count() != 1:  # then powers of two, and all
+        if k > _EVERY_K and k != n and k.bit_count() != 1:  # beyond _EVERY_K: powers of two, and n
             continue
         one = mean([pass_at_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
         all_of = mean([pass_all_k(n, tally.resolved[ident], k) for ident in tally.counted], repos)
@@ -185,7 +227,7 @@ def _repositories(tally: Tally, counting: Sequence[Result]) -> tuple[Repository,
 
 
 def _agreement(config: RunConfig, results: Iterable[Result]) -> Agreement | None:
-    """None where the official rules were never asked."""
+    """Return the agreement; None if no attempt has an official verdict."""
     graded = [result for result in results if result.grade is not None]
     if not any(result.official for result in graded):
         return None
@@ -212,7 +254,7 @@ def _labels(config: RunConfig, results: Iterable[Result]) -> tuple[str, ...]:
 
 
 def label(config: RunConfig, instance_id: str, attempt: int) -> str:
-    """What an attempt is called: its instance, and its number where there are several."""
+    """Return the name of an attempt: its instance, and its number if the run has several attempts."""
     return instance_id if config.attempts == 1 else f"{instance_id} #{attempt}"
 
 

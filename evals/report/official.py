@@ -1,7 +1,7 @@
-"""A run as the files that SWE-bench's own tools write and read: the report, and the predictions.
+"""Export a run in the formats of SWE-bench's own tools: the report and the predictions.
 
-Names and meaning are those of swebench 5.0.2 (swebench/harness/reporting.py, schema 2). It knows one prediction for an
-instance, so both files are about one attempt at each instance: the first.
+Names and meanings are those of swebench 5.0.2 (swebench/harness/reporting.py, schema 2). That package
+supports one prediction per instance, so both files contain only the first attempt at each instance.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from m3agent.evals.results import Result, RunConfig, Verdict
 
 ATTEMPT = 1
-"""The attempt that the files are about."""
+"""Number of the attempt that the files contain."""
 
 
 def predictions(config: RunConfig, patches: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
-    """One JSON line for each instance with a result, by id, and the instances whose patch is no UTF-8.
+    """Return the predictions as JSON lines, sorted by instance id, and the ids of patches that are not UTF-8.
 
-    JSON holds text only: what is no UTF-8 in a patch is replaced, and such a patch may not apply.
+    JSON contains only text. Bytes that are not UTF-8 are replaced, and such a patch may not apply.
     """
     lines: list[str] = []
     damaged: list[str] = []
@@ -33,7 +33,10 @@ def predictions(config: RunConfig, patches: Mapping[str, bytes]) -> tuple[str, t
 
 
 def submitted(results: Iterable[Result]) -> list[Result]:
-    """First attempts that came to a result: the official tools know no attempt that is still to be made."""
+    """Return the first attempts that have a result.
+
+    Attempts with the verdict `infra` are still to be made and left out.
+    """
     return sorted(
         (result for result in results if result.attempt == ATTEMPT and result.verdict is not Verdict.INFRA),
         key=lambda result: result.instance_id,
@@ -41,10 +44,11 @@ def submitted(results: Iterable[Result]) -> list[Result]:
 
 
 def official_report(config: RunConfig, results: Iterable[Result]) -> str:
-    """The run report as JSON.
+    """Return the run report as JSON.
 
-    An attempt is resolved as the official rules say where they were asked, else as ours do (`asked_official` tells). Its
-    labels for infrastructure failures are guesses from logs that change no score; they are not made here.
+    The official verdict decides if there is one, else the strict verdict (`asked_official` counts both
+    cases). The official tools also guess infrastructure failures from logs. Those labels change no score and
+    are not computed here.
     """
     sent = submitted(results)
     ids: dict[str, set[str]] = {name: set() for name in ("resolved", "unresolved", "empty_patch", "error")}
@@ -79,14 +83,17 @@ def official_report(config: RunConfig, results: Iterable[Result]) -> str:
 
 
 def asked_official(results: Iterable[Result]) -> tuple[int, int]:
-    """Of how many submitted patches that are not empty the official rules gave an answer, and of how many not."""
+    """Return how many non-empty submitted patches have an official verdict, and how many have none."""
     graded = [result for result in submitted(results) if result.patch_bytes]
     asked = sum(result.official is not None and result.official.resolved is not None for result in graded)
     return asked, len(graded) - asked
 
 
 def _outcome(result: Result) -> str:
-    """Where the official report puts an attempt: no patch, graded one way or the other, or no grading came of it."""
+    """Return an attempt's category in the official report.
+
+    It is empty patch, resolved, unresolved, or error (the patch was not graded).
+    """
     if not result.patch_bytes:
         return "empty_patch"
     if result.official is not None and result.official.resolved is not None:

@@ -1,4 +1,4 @@
-"""A run's page: its report through the template, with what the template may call."""
+"""Render a run's report as an HTML page."""
 
 from __future__ import annotations
 
@@ -25,18 +25,28 @@ from m3agent.evals.results import FAILED, Result, Verdict
 from m3agent.evals.run_folder import PATCH, RunFolder, config_hash
 
 MOST_PATCH = 6_000
-"""Characters of a patch on the page; of a longer one its beginning."""
+"""Largest number of characters of a patch on the page; only the beginning of a longer one is shown."""
 
 MOST_FAILED = 30
-"""Failed tests named of an attempt."""
+"""Largest number of failed tests that are listed for an attempt."""
 
 TONES: dict[Verdict, str] = {Verdict.RESOLVED: "good"} | dict.fromkeys(FAILED, "bad")
-"""Colour of a verdict; the others say nothing about the agent."""
+"""Colour class of a verdict; verdicts that say nothing about the agent have none."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """An attempt on the page. link: address of its session's page; problem: why there is none though it has a session."""
+    """An attempt on the page.
+
+    Attributes:
+        result: Its result.
+        label: Its name.
+        link: Address of its session's page; empty if there is none.
+        problem: Why its session has no page; empty otherwise.
+        patch: The beginning of its patch.
+        patch_cut: Number of characters that are cut off.
+        patch_file: Path of its patch, relative to the run's folder.
+    """
 
     result: Result
     label: str
@@ -48,7 +58,7 @@ class Row:
 
 
 def rows(run: RunFolder, report: Report, sessions: Mapping[Attempt, SessionPage]) -> list[Row]:
-    """The attempts that have a result, failures first, each with the beginning of its patch as it is on the disk."""
+    """Return a row for each attempt with a result, failures first; the patches are read from the disk."""
     found: list[Row] = []
     for result in report.results:
         session = sessions.get((result.instance_id, result.attempt), SessionPage())
@@ -69,7 +79,7 @@ def rows(run: RunFolder, report: Report, sessions: Mapping[Attempt, SessionPage]
 
 
 def _text(file: Path) -> str:
-    """A patch as text; empty where it is not there."""
+    """Return a patch as text; empty if the file cannot be read."""
     try:
         return file.read_bytes().decode(errors="replace")
     except OSError:
@@ -77,7 +87,7 @@ def _text(file: Path) -> str:
 
 
 def render(report: Report, attempts: Sequence[Row], comparison: Comparison | None = None) -> str:
-    """One page of HTML that needs nothing else; always valid UTF-8 when encoded."""
+    """Return a self-contained HTML page that is always valid UTF-8 when encoded."""
     return _template().render(
         report=report,
         rows=attempts,
@@ -112,7 +122,7 @@ def _bars(report: Report) -> Markup:
 
 
 def _spread(report: Report) -> list[Markup]:
-    """The histograms of what is known, of the attempts that count."""
+    """Return the histograms of the known amounts of the counting attempts."""
     left_out = set(report.invalid)
     counted = [r for r in report.results if r.verdict is not Verdict.INFRA and r.instance_id not in left_out]
 

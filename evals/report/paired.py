@@ -1,4 +1,7 @@
-"""Two runs over the same instances: whether they differ, and by how much. Pure, and no chance in it."""
+"""Compare two runs on the same instances: is there a difference, and how large is it?
+
+All functions are pure and deterministic.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,17 @@ from m3agent.evals.report.student import t_quantile, t_tails
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean difference of two runs over `n` instances, in [-1, 1]: the first run's rate minus the second's.
+    """The mean difference of two runs over `n` instances.
 
-    test: which one p comes from. p: two-sided; None where the test is not defined. interval: of the difference, by `method`;
-    None where that is not defined.
+    Attributes:
+        n: Number of instances.
+        difference: The mean of the first run's rate minus the second's, in [-1, 1].
+        test: Name of the test that gives `p`.
+        p: Two-sided p value; None if the test is not defined.
+        method: Method of `interval`.
+        interval: Confidence interval of the difference; None if it is not defined.
+        clustered: The interval that treats the instances of a repository as related; None if it is not
+            defined.
     """
 
     n: int
@@ -35,11 +45,22 @@ def paired(
     single: bool,
     confidence: float = CONFIDENCE,
 ) -> Paired | None:
-    """Compare the instances' rates in two runs; None of no instances. clusters: the repository of each.
+    """Compare the rates of the instances in two runs.
 
-    With one attempt at each instance in both runs (`single`) the test is McNemar's, exact, and the interval Newcombe's.
-    With several it is a t test of the mean difference, clustered by repository where that is defined, else by instance.
-    `clustered` is the interval that takes the instances of a repository as related, in either case.
+    If both runs have one attempt at each instance (`single`), the test is the exact McNemar test and the
+    interval is Newcombe's. Otherwise it is a t test of the mean difference, clustered by repository if that
+    is defined, else by instance. In both cases, `clustered` is the interval that treats the instances of a
+    repository as related.
+
+    Args:
+        first: Rates in the first run.
+        second: Rates in the second run, in the same order.
+        clusters: Repository of each instance.
+        single: Whether both runs have one attempt at each instance.
+        confidence: Level of the intervals.
+
+    Returns:
+        None if there are no instances.
     """
     if not first:
         return None
@@ -69,12 +90,14 @@ def paired(
 
 
 def mcnemar(won: int, lost: int) -> float:
-    """The two-sided p of the exact McNemar test: how likely fair coins would split `won` + `lost` as unevenly or more.
+    """Return the two-sided p value of the exact McNemar test.
 
-    Instances on which both runs agree say nothing about which is better (McNemar 1947). 1 where there is no other.
+    It is the probability that fair coins split `won` + `lost` at least as unevenly. Instances on which both
+    runs agree carry no information about which run is better (McNemar 1947). The result is 1 if there are no
+    other instances.
     """
     flips = won + lost
-    ways = tail = 1  # of choosing none
+    ways = tail = 1  # of choosing zero of them
     for few in range(min(won, lost)):
         ways = ways * (flips - few) // (few + 1)
         tail += ways
@@ -82,10 +105,11 @@ def mcnemar(won: int, lost: int) -> float:
 
 
 def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = CONFIDENCE) -> Interval:
-    """The interval of a difference of paired proportions: Newcombe 1998 (Statistics in Medicine 17:2635), method 10.
+    """Return the interval of a difference of paired proportions.
 
-    The Wilson intervals of the two proportions, put together with the correlation of the pairs, which is corrected for
-    continuity. Defined for every table with at least one pair, unlike the t interval.
+    This is method 10 of Newcombe 1998 (Statistics in Medicine 17:2635). It combines the Wilson intervals of
+    the two proportions with the correlation of the pairs, corrected for continuity. Unlike the t interval, it
+    is defined for every table with at least one pair.
     """
     n = both + won + lost + neither
     ends = [wilson(count, n, confidence) for count in (both + won, both + lost)]
@@ -101,7 +125,10 @@ def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = C
 
 
 def _phi(both: int, won: int, lost: int, neither: int) -> float:
-    """The correlation of two paired proportions, corrected for continuity; 0 where one of them does not vary."""
+    """Return the correlation of two paired proportions, corrected for continuity.
+
+    It is 0 if one of them is constant.
+    """
     square = (both + won) * (lost + neither) * (both + lost) * (won + neither)
     if square == 0:
         return 0.0

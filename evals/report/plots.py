@@ -1,4 +1,7 @@
-"""A run's plots as inline SVG: verdicts by repository, and how tokens, money and time are spread over attempts."""
+"""Draw a run's plots as inline SVG.
+
+There is one of the verdicts by repository, and histograms of tokens, money and time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from m3agent.agent.report.text import one_line, plain
 from m3agent.evals.results import Verdict
 
 MOST_ROWS = 40
-"""Repositories drawn; the table has them all."""
+"""Largest number of repositories in the plot; the table lists all."""
 
 STACK = (
     Verdict.RESOLVED,
@@ -22,16 +25,16 @@ STACK = (
     Verdict.INFRA,
     Verdict.INVALID,
 )
-"""From left to right. The CSS class of each is its name."""
+"""Order of the verdicts, from left to right. The name of a verdict is its CSS class."""
 
 _NAMES = 210  # width of the repositories' names
 _ROW, _BAR = 24, 16
 _TOP, _BOTTOM = 40, 170  # of a histogram's panel
-_BINS = 14  # at most about so many
+_BINS = 14  # about the largest number of bins
 
 
 def verdict_bars(rows: Sequence[tuple[str, Mapping[Verdict, int]]]) -> Markup:
-    """A bar for each repository, with its attempts by verdict; empty of no attempts."""
+    """Return a plot with a bar of verdicts for each repository; empty if there are no attempts."""
     drawn = [(name, counts) for name, counts in rows if sum(counts.values())][:MOST_ROWS]
     if not drawn:
         return Markup("")
@@ -64,9 +67,16 @@ def histogram(
     *,
     smallest: float = 1,
 ) -> Markup:
-    """How many attempts used how much: those that resolved their instance below, the others on top; empty of no values.
+    """Return a histogram of an amount per attempt; empty if there are no values.
 
-    tick: how amounts are written. smallest: the least width of a bin. A value on an edge belongs to the bin above it.
+    Attempts that resolved their instance are drawn below the others.
+
+    Args:
+        title: Name of the amount.
+        resolved: Amounts of the attempts that resolved their instance.
+        others: Amounts of the other attempts.
+        tick: Formats an amount.
+        smallest: Smallest width of a bin. A value on an edge belongs to the bin above it.
     """
     values = [*resolved, *others]
     if not values:

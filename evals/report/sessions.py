@@ -1,4 +1,4 @@
-"""The pages of a run's sessions, written beside the report's own, and where each attempt's is."""
+"""Write the pages of a run's sessions next to the report, and return their addresses."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ _SAY_EVERY = 2.0  # seconds
 
 @dataclass(frozen=True)
 class SessionPage:
-    """An attempt's page: its address relative to the report's, or why there is none."""
+    """A session's page: its address relative to the report's, or the reason why it is missing."""
 
     link: str = ""
     problem: str = ""
 
 
 def folder_of(page: Path) -> Path:
-    """Where the sessions' pages of a report are: `report_files` beside `report.html`."""
+    """Return the folder of a report's session pages: `report_files` for `report.html`."""
     return page.with_name(f"{page.stem}_files")
 
 
 def write_sessions(
     run: RunFolder, report: Report, page: Path, say: Callable[[str], None]
 ) -> dict[Attempt, SessionPage]:
-    """Write a page for each attempt that has a session's log. A log that cannot be read is told of, and stops nothing.
+    """Write a page for each attempt with a session log.
+
+    An unreadable log is reported in the result and stops nothing.
 
     Raises:
-        UsageError: something else is where the folder should be.
-        EnvironmentFault: it cannot be written.
+        UsageError: The folder's path is taken by something else.
+        EnvironmentFault: A page cannot be written.
     """
     logged = [(result, result.session) for result in report.results if result.session is not None]
     if not logged:
@@ -61,7 +63,7 @@ def write_sessions(
 def _write_one(run: RunFolder, result: Result, session: str, folder: Path) -> SessionPage:
     root = run.path.resolve()
     source = (root / session).resolve()
-    if not source.is_relative_to(root):  # a run may come from somebody else
+    if not source.is_relative_to(root):  # the run may come from another person
         return SessionPage(problem="the session is said to be outside the run's folder: it is not read")
     if not (source / LOG).is_file():
         return SessionPage(problem="the session's log is gone")

@@ -1,8 +1,9 @@
-"""Rates with intervals. Pure: numbers in, numbers out, and no chance in it. docs/eval-report.md says how to read them.
+"""Compute rates with confidence intervals; docs/eval-report.md explains how to read them.
 
-An instance's value lies in [0, 1]: the share of its attempts that resolved it, or its pass@k. What is reported is the mean
-over instances, with two intervals, since neither alone is honest: Wilson's, which takes instances for independent, and one
-that takes those of one repository as related.
+All functions are pure and deterministic. The value of an instance lies in [0, 1]: the share of its attempts
+that resolved it, or its pass@k. The report shows the mean over the instances with two intervals, because
+neither is sufficient alone. Wilson's interval treats instances as independent. The other one treats the
+instances of a repository as related.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from m3agent.evals.report.student import t_quantile
 
 CONFIDENCE = 0.95
 
-_NOTHING = 1e-12  # a standard error below this is rounding
+_NOTHING = 1e-12  # a standard error below this is a rounding error
 
 
 @dataclass(frozen=True)
 class Interval:
-    """From low to high, both included."""
+    """An interval that includes both ends."""
 
     low: float
     high: float
@@ -30,10 +31,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over `n` instances of values in [0, 1].
+    """The mean of `n` instances' values in [0, 1].
 
-    wilson: taking instances for independent. clustered: taking those of a repository as related; None where that is not
-    defined (see `clustered`). clusters: how many repositories.
+    Attributes:
+        value: The mean.
+        n: Number of instances.
+        clusters: Number of repositories.
+        wilson: Interval that treats the instances as independent.
+        clustered: Interval that treats those of a repository as related; None if it is not defined (see
+            `clustered`).
     """
 
     value: float
@@ -53,10 +59,19 @@ class RobustMean:
 
 
 def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE) -> Mean | None:
-    """The mean of values in [0, 1] with its intervals; None of no values. clusters: the repository of each.
+    """Return the mean of values in [0, 1] with its intervals.
 
-    Wilson's interval gets the values' sum for the number of successes. It need not be whole: values within [0, 1] vary at
-    most as much as successes and failures of the same mean do, so the interval is then too wide rather than too narrow.
+    Wilson's interval uses the sum of the values as the number of successes, which need not be an integer.
+    Values in [0, 1] vary at most as much as successes and failures with the same mean. The interval is
+    therefore never too narrow, but may be too wide.
+
+    Args:
+        values: The values.
+        clusters: Repository of each value.
+        confidence: Level of the intervals.
+
+    Returns:
+        None if there are no values.
     """
     if not values:
         return None
@@ -71,10 +86,12 @@ def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = C
 
 
 def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson's score interval of a proportion (Wilson 1927; Brown, Cai and DasGupta 2001 recommend it for small n).
+    """Return Wilson's score interval of a proportion.
+
+    Wilson 1927; Brown, Cai and DasGupta 2001 recommend it for small n.
 
     Raises:
-        ValueError: n is below 1, or successes are not within 0 and n.
+        ValueError: `n` is below 1, or `successes` is not between 0 and `n`.
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is no proportion")
@@ -82,7 +99,7 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    # the interval holds p, and ends where p does; the formula does so but for rounding
+    # the interval contains p, and ends at 0 or 1 if p does; the formula may miss that by a rounding error
     low = 0.0 if successes == 0 else max(0.0, min(p, centre - half))
     high = 1.0 if successes == n else min(1.0, max(p, centre + half))
     return Interval(low, high)
@@ -91,9 +108,12 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
 def clustered(
     values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """The t interval of a mean of values in [0, 1] from its cluster-robust standard error, cut to [0, 1].
+    """Return the t interval of a mean of values in [0, 1], cut to [0, 1].
 
-    None where `robust_mean` is.
+    It uses the cluster-robust standard error.
+
+    Returns:
+        None if `robust_mean` returns None.
     """
     found = robust_mean(values, clusters)
     if found is None:
@@ -105,14 +125,18 @@ def clustered(
 
 
 def robust_mean(values: Sequence[float], clusters: Sequence[str]) -> RobustMean | None:
-    """The mean with a standard error that allows values of one cluster to be related in any way.
+    """Return the mean with a standard error that is valid for arbitrarily related values within a cluster.
 
-    The error's square is G / (G - 1) times the sum over the G clusters of (sum of the cluster's deviations from the mean)^2,
-    over n^2 (Liang and Zeger 1986, with the usual correction for few clusters; Cameron and Miller 2015; Miller 2024,
-    "Adding Error Bars to Evals"); it has G - 1 degrees of freedom.
+    The square of the error is G / (G - 1) times the sum over the G clusters of (sum of the cluster's
+    deviations from the mean)^2, over n^2. Sources: Liang and Zeger 1986, with the usual correction for few
+    clusters; Cameron and Miller 2015; Miller 2024, "Adding Error Bars to Evals". It has G - 1 degrees of
+    freedom.
 
-    None where it is not defined: of fewer than 2 clusters, and where the error would be 0, as of values that are all equal.
-    Such data do not tell how much clusters differ, and an interval without width would claim to know.
+    Returns:
+        None if the error is not defined: with fewer than 2 clusters, or if it would be 0, for example because
+            all values
+        are equal. Such data do not show how much clusters differ, so an interval without width would be
+        misleading.
     """
     n = len(values)
     if len(set(clusters)) < 2:
@@ -128,25 +152,28 @@ def robust_mean(values: Sequence[float], clusters: Sequence[str]) -> RobustMean 
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The chance that k of n attempts, taken without putting back, hold one of the c that succeeded.
+    """Return pass@k for n attempts of which c succeeded.
 
-    1 - C(n - c, k) / C(n, k): the unbiased estimate of the chance that one of k attempts succeeds (Chen et al. 2021,
-    "Evaluating Large Language Models Trained on Code").
+    This is the probability that k attempts, drawn from the n without replacement, include a successful one: 1
+    - C(n - c, k) / C(n, k). It is the unbiased estimate of the probability that one of k attempts succeeds
+    (Chen et al. 2021, "Evaluating Large Language Models Trained on Code").
 
     Raises:
-        ValueError: not 0 <= c <= n, or not 1 <= k <= n.
+        ValueError: Not 0 <= c <= n, or not 1 <= k <= n.
     """
     _check(n, c, k)
     return 1 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def pass_all_k(n: int, c: int, k: int) -> float:
-    """The chance that all of k attempts, taken of n without putting back, are among the c that succeeded ("pass^k").
+    """Return pass^k for n attempts of which c succeeded.
 
-    C(c, k) / C(n, k): the unbiased estimate of the chance that k attempts all succeed (Yao et al. 2024, "tau-bench").
+    This is the probability that k attempts, drawn from the n without replacement, are all successful ones:
+    C(c, k) / C(n, k). It is the unbiased estimate of the probability that k attempts all succeed (Yao et al.
+    2024, "tau-bench").
 
     Raises:
-        ValueError: not 0 <= c <= n, or not 1 <= k <= n.
+        ValueError: Not 0 <= c <= n, or not 1 <= k <= n.
     """
     _check(n, c, k)
     return math.comb(c, k) / math.comb(n, k)

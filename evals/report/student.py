@@ -1,4 +1,4 @@
-"""Student's t distribution with the standard library: intervals and tests over few repositories need its tails."""
+"""Student's t distribution with the standard library only, for intervals and tests over few repositories."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MOST_STEPS = 10_000
 
 
 def t_tails(t: float, freedom: float) -> float:
-    """The chance that |T| is at least |t|, with `freedom` degrees of freedom (more than 0).
+    """Return the probability that |T| is at least |t|, with `freedom` degrees of freedom (above 0).
 
-    It is the regularised incomplete beta function at freedom / (freedom + t^2) with parameters freedom / 2 and 1/2
-    (Abramowitz and Stegun, 26.7.1 with 26.5.27).
+    It is the regularised incomplete beta function at freedom / (freedom + t^2) with the parameters freedom /
+    2 and 1/2 (Abramowitz and Stegun, 26.7.1 with 26.5.27).
     """
     if math.isinf(t):
         return 0.0
@@ -21,29 +21,35 @@ def t_tails(t: float, freedom: float) -> float:
 
 
 def t_quantile(confidence: float, freedom: float) -> float:
-    """The t that |T| stays below with this probability (0 < confidence < 1): 12.706 for 0.95 and 1 degree of freedom."""
+    """Return the t for which |T| < t has this probability, 0 < confidence < 1.
+
+    Example: 12.706 for 0.95 and 1 degree of freedom.
+    """
     tails = 1 - confidence
     high = 1.0
     while t_tails(high, freedom) > tails:
         high *= 2
     low = 0.0
-    while (middle := (low + high) / 2) not in (low, high):  # until floats lie no closer together
+    while (middle := (low + high) / 2) not in (low, high):  # until there is no float between them
         low, high = (middle, high) if t_tails(middle, freedom) > tails else (low, middle)
     return middle
 
 
 def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
-    """I_x(a, b), where `rest` is 1 - x without the loss that subtracting would bring."""
+    """Return I_x(a, b).
+
+    `rest` is 1 - x; it is an argument because computing it here would lose precision.
+    """
     if x <= 0 or rest <= 0:
         return 0.0 if x <= 0 else 1.0
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side only
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only on the other side
         return 1 - math.exp(scale) * _fraction(rest, b, a) / b
     return math.exp(scale) * _fraction(x, a, b) / a
 
 
 def _fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
+    """Return the continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
     c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
     value = d
     for m in range(1, _MOST_STEPS):

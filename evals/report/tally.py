@@ -1,4 +1,7 @@
-"""Which attempts of a run count, and what came of each instance: the rules that every number of a report rests on."""
+"""Decide which attempts of a run count, and count the results of each instance.
+
+All numbers of a report use these rules.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,27 @@ ORDER = (
     Verdict.INVALID,
     Verdict.RESOLVED,
 )
-"""Failures first, then what does not count."""
+"""Display order: failures, then verdicts that do not count, then successes."""
 
 UNKNOWN_REPOSITORY = "unknown"
 
 Attempt = tuple[str, int]
-"""Instance and number."""
+"""Instance id and number of the attempt."""
 
 
 class Tally:
-    """The results of a run, in whatever order they come, by instance. repos: the repository of each instance.
+    """The results of a run by instance; the order of the results does not matter.
 
-    missing: attempts without a result, or with `infra` only. invalid: instances with an attempt that could not be graded:
-    as the verdict says, that is the instance's own fault. counted: the others.
+    Attributes:
+        config: The run's configuration.
+        results: Results by instance id and attempt number.
+        instances: Sorted ids of all instances.
+        repos: Repository of each instance.
+        missing: Attempts without a result, or with the verdict `infra`.
+        missing_of: Number of missing attempts by instance.
+        resolved: Number of successful attempts by instance.
+        invalid: Instances with an attempt whose verdict is `invalid`: the instance itself is at fault.
+        counted: The other instances.
     """
 
     def __init__(self, config: RunConfig, repos: Mapping[str, str], results: Iterable[Result]) -> None:
@@ -59,20 +70,20 @@ class Tally:
         self.counted = tuple(ident for ident in self.instances if ident not in set(self.invalid))
 
     def verdict(self, ident: str, number: int) -> Verdict | None:
-        """An attempt's verdict; None where it has no result."""
+        """Return an attempt's verdict; None if it has no result."""
         result = self.results.get((ident, number))
         return None if result is None else result.verdict
 
     def repo(self, ident: str) -> str:
-        """The repository of an instance; a name for those that nothing tells it of."""
+        """Return the repository of an instance; `UNKNOWN_REPOSITORY` if it is not known."""
         return self.repos.get(ident, UNKNOWN_REPOSITORY)
 
     def rate(self, ident: str) -> float:
-        """The share of an instance's attempts that resolved it, missing ones as failed."""
+        """Return the share of an instance's attempts that resolved it; missing attempts count as failed."""
         return self.resolved[ident] / self.config.attempts
 
     def counting(self) -> list[Result]:
-        """Results that count for or against the agent, failures first."""
+        """Return the results that count for or against the agent, failures first."""
         left_out = set(self.invalid)
         return [
             result
@@ -81,7 +92,7 @@ class Tally:
         ]
 
     def ordered(self) -> list[Result]:
-        """All results, failures first, then by instance and number."""
+        """Return all results: failures first, then by instance and attempt number."""
         return sorted(
             self.results.values(),
             key=lambda result: (ORDER.index(result.verdict), result.instance_id, result.attempt),
@@ -89,9 +100,13 @@ class Tally:
 
 
 def tally_of(run: RunFolder) -> Tally:
-    """A run's results as they are on the disk now. Raises UsageError for a damaged record."""
+    """Read a run's results from the disk.
+
+    Raises:
+        UsageError: A record is damaged.
+    """
     for ident in run.config.instances:
-        if not INSTANCE_ID.fullmatch(ident):  # it names files, and a run may come from somebody else
+        if not INSTANCE_ID.fullmatch(ident):  # it becomes a file name; the run may be foreign
             raise UsageError(f"{run.path / RUN} names an instance {ident!r}, which is no instance's id.")
     found: list[Result] = []
     for ident, number in run.wanted():

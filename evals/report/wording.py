@@ -1,4 +1,4 @@
-"""Numbers of a report as people read them; the table and the page say them the same."""
+"""Format the numbers of a report for people; the table and the page use the same texts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from m3agent.evals.report.model import Report, Score
 from m3agent.evals.report.statistics import CONFIDENCE, Interval
 
 Shown = Callable[[float | None], str]
-"""How a number is written, also an unknown one."""
+"""Formats a number, or None for an unknown one."""
 
 LEVEL = f"{CONFIDENCE:.0%}"
 
 
 def interval(value: Interval | None) -> str:
-    """`13.8% to 60.9%`."""
+    """Format an interval: `13.8% to 60.9%`."""
     return "not defined" if value is None else f"{share(value.low)} to {share(value.high)}"
 
 
 def rate(score: Score) -> str:
-    """`33.3%`, or from the worst to the best where attempts are missing."""
+    """Format a rate: `33.3%`, or a range from the worst to the best case if attempts are missing."""
     if score.worst is None or score.best is None:
         return UNKNOWN
     low, high = score.worst.value, score.best.value
@@ -30,14 +30,17 @@ def rate(score: Score) -> str:
 
 
 def wilson_of(score: Score) -> str:
-    """Wilson's interval of a score: where attempts are missing, from the worst one's low to the best one's high end."""
+    """Format Wilson's interval of a score; it spans the worst and the best case if attempts are missing."""
     if score.worst is None or score.best is None:
         return UNKNOWN
     return interval(Interval(score.worst.wilson.low, score.best.wilson.high))
 
 
 def clustered_of(score: Score) -> str:
-    """The same of the interval by repository."""
+    """Format the interval by repository of a score.
+
+    It spans the worst and the best case if attempts are missing.
+    """
     if score.worst is None or score.best is None:
         return UNKNOWN
     low, high = score.worst.clustered, score.best.clustered
@@ -45,43 +48,43 @@ def clustered_of(score: Score) -> str:
 
 
 def difference(value: float) -> str:
-    """A difference of two rates in percentage points: `+8.3`."""
-    return f"{round(100 * value, 1) + 0.0:+.1f}"  # 0.0 takes the sign from what is rounded to nothing
+    """Format a difference of two rates in percentage points: `+8.3`."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding 0.0 turns -0.0 into 0.0
 
 
 def points(value: Interval | None) -> str:
-    """`-4.0 to +12.5`, percentage points."""
+    """Format an interval in percentage points: `-4.0 to +12.5`."""
     return "not defined" if value is None else f"{difference(value.low)} to {difference(value.high)}"
 
 
 def chance(p: float | None) -> str:
-    """`p = 0.031`, two digits that mean something."""
+    """Format a p value with two significant digits: `p = 0.031`."""
     return "not defined" if p is None else "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"
 
 
 def counted(number: int, one: str, several: str) -> str:
-    """`1 instance`, `12 instances`."""
+    """Format a count with its noun: `1 instance`, `12 instances`."""
     return f"{count(number)} {one if number == 1 else several}"
 
 
 def size_of(report: Report) -> str:
-    """`12 instances of 10 repositories`."""
+    """Format the size of a run: `12 instances of 10 repositories`."""
     instances = counted(len(report.repos), "instance", "instances")
     return f"{instances} of {counted(len(report.repositories), 'repository', 'repositories')}"
 
 
 def resolved_of(score: Score) -> str:
-    """`4 of 12`."""
+    """Format the number of resolved attempts: `4 of 12`."""
     return f"{count(score.resolved)} of {count(score.attempts)}"
 
 
 def least(shown: str, amount: Amount) -> str:
-    """An amount as `shown`, said to be the least where some attempts do not know it."""
+    """Return the amount `shown`, marked as a lower bound if it is unknown for some attempts."""
     return f"at least {shown}" if amount.unknown else shown
 
 
 def phases(used: Used) -> list[tuple[str, Amount]]:
-    """The phases of attempts with their seconds."""
+    """Return the names of the phases with their seconds."""
     return [
         ("environment", used.environment_seconds),
         ("agent", used.agent_seconds),
@@ -91,7 +94,7 @@ def phases(used: Used) -> list[tuple[str, Amount]]:
 
 
 def not_compared(comparison: Comparison) -> str:
-    """What of the two runs is not compared, in parentheses; empty where all is."""
+    """Return which instances of the two runs are not compared, in parentheses; empty if all are compared."""
     parts = [
         f"{len(ids):,} {what}"
         for ids, what in (
@@ -105,7 +108,10 @@ def not_compared(comparison: Comparison) -> str:
 
 
 def missing_of(report: Report) -> str:
-    """What is missing, as the beginning of a sentence: `3 of 12 attempts have no result (1 kept from one by ...)`."""
+    """Return the start of a sentence about missing attempts.
+
+    Example: `3 of 12 attempts have no result, 1 of them because the machine or the model server failed`.
+    """
     total = len(report.repos) * report.config.attempts
     infra = sum(1 for result in report.results if result.verdict == "infra")
     why = f", {infra} of them because the machine or the model server failed" if infra else ""
