@@ -1,7 +1,7 @@
-"""What is known of files' contents from earlier packs: one flat file per repository and way of counting.
+"""Cache what earlier packs found out about files: one flat file per repository and way of counting.
 
-An entry belongs to the bytes that were read and the path they are shown under, never to a blob id or a time of
-change: attributes and filters may give one blob many contents, and times lie.
+The key of an entry is a hash of the file's bytes and its shown path, never a blob id or a modification time.
+With attributes and filters one blob can have several contents, and modification times are unreliable.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ KEY_BYTES = 16
 _MAGIC = b"m3ctx1"
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sIBB2x")
 _KEEP = 8
-"""Saves that an entry survives without being used: switching between a few branches costs nothing."""
+"""Number of saves that an unused entry survives, so that switching between a few branches costs nothing."""
 
 Entry = tuple[int, int]
-"""Tokens of the chunk (0 for a file left out), and the form (see `forms`)."""
+"""Number of tokens of the chunk (0 for a file that is left out), and its form (see `forms`)."""
 
 
 def key(path: bytes, data: bytes) -> bytes:
-    """What an entry is found by: a digest of the path and the bytes."""
+    """Return the key of an entry: a digest of the path and the bytes."""
     digest = sha256(path)
     digest.update(b"\0")
     digest.update(data)
@@ -32,10 +32,14 @@ def key(path: bytes, data: bytes) -> bytes:
 
 
 class Cache:
-    """Entries by key, and the texts of files whose text is not their bytes.
+    """Entries by key, and the texts of files whose text differs from their bytes.
 
-    A folder that cannot be written, or a file that is damaged, costs time only. Writers replace whole files, so
-    several processes may share the folder: the last one's entries stay.
+    An unwritable folder or a damaged file only costs time. Files are replaced atomically, so several
+    processes may share the folder; the entries of the last one remain.
+
+    Attributes:
+        entries: The entries.
+        exact: Whether the token counts are exact and additive.
     """
 
     def __init__(self, folder: str | None, variant: str) -> None:
@@ -44,7 +48,7 @@ class Cache:
         self._ages: dict[bytes, int] = {}
         self.entries: dict[bytes, Entry] = {}
         self.exact = False
-        """Whether the tokens are exact and add up."""
+        """Whether the token counts are exact and additive."""
         self._stored: dict[bytes, bytes] = {}
         if self._path is not None:
             self._load(self._path)
@@ -63,7 +67,7 @@ class Cache:
             self._ages[name] = age
 
     def text(self, name: bytes) -> bytes | None:
-        """The stored text of an entry, or None when it is lost."""
+        """Return the stored text of an entry; None if it is missing or damaged."""
         if name in self._stored or self._texts is None:
             return self._stored.get(name)
         data = read_file(f"{self._texts}/{name.hex()}")
@@ -72,13 +76,13 @@ class Cache:
         return data[4:]
 
     def add(self, name: bytes, entry: Entry, text: bytes | None = None) -> None:
-        """Note what was found out; `text` for the forms that are stored."""
+        """Add an entry; `text` is required for the forms that are stored."""
         self.entries[name] = entry
         if text is not None:
             self._stored[name] = text
 
     def save(self, used: set[bytes]) -> None:
-        """Write everything `used` now or lately. On any failure the old state stays."""
+        """Write the entries that were used now or recently. If writing fails, the old state remains."""
         if self._path is None or self._texts is None:
             return
         kept: dict[bytes, int] = {}
@@ -98,12 +102,12 @@ class Cache:
             for entry in os.listdir(self._texts):
                 if entry not in wanted:
                     os.unlink(f"{self._texts}/{entry}")
-        except OSError:  # full, read-only, or another process tidied the same file: a cache is no promise
+        except OSError:  # disk full or read-only, or another process removed the file: a cache may be lost
             return
 
 
 def read_file(path: str) -> bytes | None:
-    """The bytes of a file of ours, or None when it cannot be read."""
+    """Return the bytes of one of the cache's own files; None if it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -119,7 +123,11 @@ def read_file(path: str) -> bytes | None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Replace a file of ours as a whole, for its owner only. Raises OSError, leaving the old one."""
+    """Replace one of the cache's own files atomically, readable only by its owner.
+
+    Raises:
+        OSError: The file cannot be written; the old one remains.
+    """
     temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}~"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -136,10 +144,10 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def folder_of_all(state: str) -> str:
-    """The folder for everything that packs keep, below the folder for state."""
+    """Return the folder for all data of packs, below the state folder."""
     return f"{state}/context"
 
 
 def folder_of(state: str, git_dir: str) -> str:
-    """The folder in it for what is known of one repository."""
+    """Return the folder for the data of one repository, named by a hash of its git directory."""
     return f"{folder_of_all(state)}/{sha256(os.fsencode(git_dir)).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Which repository is packed: found in the time of one git command where it has a work tree."""
+"""Find the repository to pack. With a work tree this takes as long as one git command."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from m3agent.agent.host_git import find
 
 
 class Checkout:
-    """A commit and, unless `root` is None, the work tree it is checked out in.
+    """A commit and the work tree in which it is checked out.
 
-    `git_dir` is git's own folder, `head` the commit's id, `shallow` whether its history is cut off.
+    Attributes:
+        root: The work tree; None for a bare repository.
+        git_dir: The git directory.
+        head: Id of the commit.
+        shallow: Whether the history is cut off.
     """
 
     __slots__ = ("_listing", "git_dir", "head", "root", "shallow")
@@ -34,13 +38,16 @@ class Checkout:
 
     @property
     def where(self) -> str:
-        """The folder to run git in."""
+        """The folder in which git commands run."""
         return self.root or self.git_dir
 
     def take_listing(self) -> Listing:
-        """The work tree's files as they are now, or as they were when this was made if nobody asked since.
+        """List the work tree's files.
 
-        Raises `GitCommandFailed` with git's words.
+        The first call may return the state at the time when this object was created; later calls list again.
+
+        Raises:
+            GitCommandFailed: git failed; the message contains its error.
         """
         process, self._listing = self._listing, None
         output = None if process is None else process.output()
@@ -48,16 +55,18 @@ class Checkout:
 
 
 def quick_checkout(folder: str) -> Checkout | None:
-    """The work tree that `folder` lies in, if it has a commit; None for anything else and where there is no git, which
-    `repository.open_repository` looks into.
+    """Return the work tree that contains `folder`, if it has a commit.
 
-    Raises what `host_git.find` raises.
+    Raises the errors of `host_git.find`.
+
+    Returns:
+        None in all other cases, including a missing git; `repository.open_repository` handles them.
     """
     git = find(folder)
     if git is None or git.root is None:
         return None
     try:
-        listing = GitProcess(git.root, *LIST)  # on the other core meanwhile
+        listing = GitProcess(git.root, *LIST)  # runs in parallel with the next command
     except OSError:
         return None
     out = GitProcess(git.root, "rev-parse", "--is-shallow-repository", "HEAD^{commit}").output()

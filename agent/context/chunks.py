@@ -1,4 +1,4 @@
-"""Makes a file's chunk of the prompt when no earlier pack has: reads, neutralises, redacts."""
+"""Make a file's chunk of the prompt if it is not cached: decode, neutralise and redact the text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def make(name: bytes, path: str, data: bytes) -> tuple[int, bytes]:
-    """The form and the chunk of a file; for a file left out, its reason's form and nothing.
+    """Return the form and the chunk of a file.
 
-    `name` as `forms.shown_name` gives it for `path`.
+    If the file is left out, return the form that stands for the reason, and no bytes.
+
+    Args:
+        name: The path as `forms.shown_name` returns it.
+        path: The path.
+        data: The file's content.
     """
     reason = reason_by_content(data)
     if reason is not None:

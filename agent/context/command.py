@@ -1,8 +1,8 @@
-"""`m3agent context`: packs a repository and writes the text.
+"""`m3agent context`: pack a repository and write the text.
 
-A pack from cache takes a few hundredths of a second, less than loading typer and pydantic does. So plain calls (options
-in full, nothing in settings files, an ordinary clone) are answered from here, and all others return to the command line
-proper, which has the same options, says what is wrong with them, and comes back to `run`.
+A cached pack takes a few hundredths of a second, less than importing typer and pydantic. This module
+therefore answers plain calls itself: options in full, nothing in settings files, an ordinary clone. All other
+calls go to the full command line. It has the same options, reports errors in them, and calls `run`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.folders import config_path, state_path
 
-TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
+TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
     from m3agent.agent.context.packed import Context
     from m3agent.agent.context.tokenizer.source import TokenizerSource
@@ -29,7 +29,18 @@ _FILES_OF_SETTINGS = (".m3agent.toml", "pyproject.toml")
 
 
 class Request:
-    """What to pack and what to say of it. `output` is a file's name, or None for standard output."""
+    """What to pack and what to report.
+
+    Attributes:
+        budget: Largest number of tokens; None for no limit.
+        frozen: Whether to keep the text of an earlier pack as a prefix.
+        include: Patterns of files to include.
+        exclude: Patterns of files to leave out.
+        issue: Text by which files are ranked if not all fit.
+        output: Name of the output file; None for standard output.
+        stats: Whether to print the table of contents.
+        verify: Whether to check the token count.
+    """
 
     __slots__ = ("budget", "exclude", "frozen", "include", "issue", "output", "stats", "verify")
 
@@ -56,7 +67,7 @@ class Request:
 
 
 def main(arguments: list[str]) -> None:
-    """Answer a plain call and end the process; return where it is not one."""
+    """Answer a plain call and exit the process; return if the call is not plain."""
     given = _plain(arguments)
     if given is None:
         return
@@ -71,18 +82,18 @@ def main(arguments: list[str]) -> None:
         code = 130
     except BrokenPipeError:
         code = 0
-    except Exception as error:  # told from others here, since importing the classes takes longer than packing
+    except Exception as error:  # checked below, because importing the classes takes longer than packing
         from m3agent.agent.errors import M3AgentError
 
         if not isinstance(error, M3AgentError):
             raise
         sys.stderr.write(f"m3agent: {error}\n")
         code = error.exit_code
-    os._exit(code)  # nothing is left to do, and tidying up megabytes takes time
+    os._exit(code)  # skip the cleanup: freeing megabytes takes time
 
 
 def run(request: Request, checkout: Checkout, tokenizer: TokenizerSource | None) -> int:
-    """Pack, write what was asked for, and say in a line what it is. Returns the exit code."""
+    """Pack, write the requested output and print a summary line to standard error. Return the exit status."""
     options = PackOptions(
         budget=request.budget,
         tokenizer=tokenizer,
@@ -126,7 +137,7 @@ def run(request: Request, checkout: Checkout, tokenizer: TokenizerSource | None)
 
 
 class _Progress:
-    """A line on the terminal that says how far reading is, once it takes long enough to ask."""
+    """Show a progress line on the terminal if reading takes more than a second."""
 
     def __init__(self) -> None:
         self._started = monotonic()
@@ -138,7 +149,7 @@ class _Progress:
 
 
 def summary(context: Context) -> str:
-    """One line on what is in the context and what is not."""
+    """Return a line with the size of the context and the number of omitted and redacted files."""
     files = len(context.files)
     line = f"{context.size} tokens in {files:,} {'file' if files == 1 else 'files'}"
     if context.dropped:
@@ -149,7 +160,11 @@ def summary(context: Context) -> str:
 
 
 def _plain(arguments: list[str]) -> tuple[Request, str, str | None] | None:
-    """The request, the folder and the tokenizer, where each option is spelt out and known here."""
+    """Return the request, the folder and the tokenizer.
+
+    Returns:
+        None unless all options are known here and written in full.
+    """
     values: dict[str, list[str]] = {}
     rest = iter(arguments)
     for option in rest:
@@ -180,7 +195,7 @@ def _plain(arguments: list[str]) -> tuple[Request, str, str | None] | None:
 
 
 def _has_settings(folder: str) -> bool:
-    """Whether any layer of settings but the flags may have something to say."""
+    """Return whether settings may come from anything but the options: the environment or a settings file."""
     if any(name.startswith("M3AGENT_") and name != "M3AGENT_STATE" for name in os.environ):
         return True
     user = config_path(os.environ)
@@ -210,7 +225,7 @@ def _tokenizer(wanted: str | None) -> TokenizerSource | None:
 
 
 def _write(name: str, pieces: list[bytes]) -> None:
-    """Write the whole text to a file, or leave what was there."""
+    """Write the text to a file atomically; on failure the old file remains."""
     temporary = f"{name}.{os.getpid()}~"
     try:
         special = os.path.lexists(name) and not os.path.isfile(name)

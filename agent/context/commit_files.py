@@ -1,4 +1,4 @@
-"""Reads the files of a commit from git's object store, for repositories without a work tree."""
+"""Read the files of a commit from git's object store, for repositories without a work tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from m3agent.agent.repository import git
 
 
 def read_commit(git_dir: str, head: str) -> Iterator[tuple[str, bytes | Reason]]:
-    """Each path of the commit with its bytes, or with the reason why it is left out; those with bytes come last."""
+    """Yield each path of the commit with its bytes, or with the reason for leaving it out.
+
+    Paths with bytes come last.
+    """
     wanted: list[tuple[str, str]] = []
     for line in git(["ls-tree", "-r", "-l", "-z", "--full-tree", head], cwd=Path(git_dir)).split(b"\0"):
         if not line:
@@ -39,7 +42,7 @@ def read_commit(git_dir: str, head: str) -> Iterator[tuple[str, bytes | Reason]]
     )
     position = 0
     for path, _ in wanted:
-        # "<oid> blob <size>\n", the bytes, "\n"
+        # format: "<oid> blob <size>\n", the bytes, "\n"
         start = out.index(b"\n", position) + 1
         header = out[position:start].split()
         if header[1] != b"blob":  # "<oid> missing": a partial clone

@@ -1,4 +1,4 @@
-"""Counts the chunks that no earlier pack has counted, while the files behind them are still being read."""
+"""Count the tokens of chunks that are not cached, in threads, while other files are still being read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BATCH_BYTES = 256 * 1024
 
 
 class Counting:
-    """Chunks go in as they are made; their counts come out at the end.
+    """Receive chunks as they are made and return their counts at the end.
 
-    Tokenizers work outside of the interpreter's lock, so two threads keep two cores busy while this one reads.
+    Tokenizers release the interpreter's lock, so the threads use other cores while the caller reads.
     """
 
     def __init__(self, open_counter: Callable[[], Counter]) -> None:
@@ -37,16 +37,16 @@ class Counting:
             thread.start()
 
     def add(self, chunk: bytes) -> None:
-        """Count one more."""
+        """Add a chunk to count."""
         self._batch.append(chunk)
         self._size += len(chunk)
         if self._size >= _BATCH_BYTES:
             self._hand_over()
 
     def result(self) -> tuple[list[int], Counter]:
-        """The tokens of each chunk in the order they were added, and the counter that counted them.
+        """Return the token count of each chunk in the order of `add`, and the counter.
 
-        Raises what opening the tokenizer or counting raised.
+        Raises any error that occurred while opening the tokenizer or counting.
         """
         self._hand_over()
         for _ in self._threads:
@@ -74,5 +74,5 @@ class Counting:
                 number, chunks = work
                 if self._counter is not None:
                     self._counts[number] = self._counter.count_many([chunk.decode() for chunk in chunks], 1)
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the counts
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._errors.append(error)

@@ -1,4 +1,4 @@
-"""Lists a repository's files through git and reads them without ever following a link."""
+"""List a repository's files with git, and read them without following symbolic links."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ LIST = (
     "--full-name",
     ":/",
 )
-"""The git command whose output `parse_listing` reads: the index, what differs from it, and what is not ignored."""
+"""git command for `parse_listing`: the index, changed files, and untracked files that are not ignored."""
 
 
 class Listing:
-    """What there is to read.
+    """The files to read.
 
-    `settled` maps paths to True, or to False where the file differs from the index or is not in it; sorted by the
-    paths' bytes. `left_out` pairs what is no file of this repository with the reason.
+    Attributes:
+        settled: Maps each path to True, or to False if the file differs from the index or is not in it.
+            Sorted by the paths' bytes.
+        left_out: Paths that are not files of this repository, with the reason.
     """
 
     __slots__ = ("left_out", "settled")
@@ -44,7 +46,7 @@ class Listing:
 
 
 def parse_listing(output: bytes) -> Listing:
-    """The files in git's answer to `LIST`. What is not checked out (sparse checkouts) is not there."""
+    """Parse git's output for `LIST`. Files that are not checked out (sparse checkouts) are not included."""
     found: dict[bytes, bool] = {}
     left_out: dict[bytes, Reason] = {}
     for record in output.split(b"\0"):
@@ -55,7 +57,7 @@ def parse_listing(output: bytes) -> Listing:
                 left_out[path] = SUBMODULE
             else:
                 found[path] = False
-        elif tag in (b"H", b"C", b"M"):  # in the index, changed since, unmerged; "S" is not checked out
+        elif tag in (b"H", b"C", b"M"):  # unchanged, changed, unmerged; "S" is not checked out
             path = record[record.index(b"\t") + 1 :]
             if record[2:8] == b"160000":
                 left_out[path] = SUBMODULE
@@ -66,7 +68,12 @@ def parse_listing(output: bytes) -> Listing:
 
 
 def git_output(root: str, *args: str) -> bytes:
-    """What git writes for `args`. Raises `GitCommandFailed` with its words, `EnvironmentFault` without git."""
+    """Return the output of a git command.
+
+    Raises:
+        GitCommandFailed: The command failed; the message contains git's error.
+        EnvironmentFault: There is no git.
+    """
     try:
         output = GitProcess(root, *args).output()
     except OSError:
@@ -81,25 +88,25 @@ def git_output(root: str, *args: str) -> bytes:
 
 
 def list_matching(root: str, *patterns: str) -> set[str]:
-    """Those of the repository's files that match, given git's own options for naming ignored files.
+    """Return the repository's files that match; `patterns` are git options that name ignored files.
 
-    Patterns are read as in .gitignore: `--exclude=PATTERN`, or `--exclude-per-directory=FILE`.
+    The patterns have the syntax of .gitignore: `--exclude=PATTERN`, or `--exclude-per-directory=FILE`.
     """
     out = git_output(root, "ls-files", "-z", "--cached", "--others", "--ignored", *patterns)
     return {os.fsdecode(path) for path in out.split(b"\0") if path}
 
 
 def list_generated(root: str) -> set[str]:
-    """The files that .gitattributes calls generated or vendored, in the words that GitHub's linguist understands."""
+    """Return the files that .gitattributes marks as generated or vendored, as GitHub's linguist reads it."""
     attributes = (f"linguist-{kind}{value}" for kind in ("generated", "vendored") for value in ("", "=true"))
     out = git_output(root, "ls-files", "-z", *(f":(attr:{attribute})" for attribute in attributes))
     return {os.fsdecode(path) for path in out.split(b"\0") if path}
 
 
 class WorkTree:
-    """Opens files below a root one folder at a time, each with O_NOFOLLOW, so that no link can lead outside.
+    """Read files below a root, opening each folder with O_NOFOLLOW so that no link can lead outside.
 
-    The folders of the last path stay open: neighbours in a sorted listing cost one `open` each.
+    The folders of the last path stay open, so each further file of a folder costs only one `open`.
     """
 
     def __init__(self, root: str) -> None:
@@ -112,7 +119,7 @@ class WorkTree:
         self._leave(0)
 
     def read(self, path: str) -> bytes | Reason | None:
-        """The file's bytes, or why there are none; None when nothing is there."""
+        """Return the file's bytes or the reason for leaving it out; None if the file does not exist."""
         *folders, name = path.split("/")
         if not {"", ".", ".."}.isdisjoint((*folders, name)):
             return UNREADABLE
@@ -120,7 +127,7 @@ class WorkTree:
             return _read(self._enter(folders), name)
         except FileNotFoundError:
             return None
-        except OSError:  # a link where a folder was expected, or not ours to read
+        except OSError:  # a link in place of a folder, or no permission
             return UNREADABLE
 
     def _enter(self, folders: list[str]) -> int:
@@ -142,7 +149,7 @@ class WorkTree:
 
 
 def _read(folder: int, name: str) -> bytes | Reason:
-    # O_NONBLOCK: were it a pipe, opening must not wait for a writer.
+    # O_NONBLOCK: opening a pipe must not wait for a writer.
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -156,7 +163,7 @@ def _read(folder: int, name: str) -> bytes | Reason:
         if status.st_size > MAX_FILE_BYTES:
             return LARGE
         data = os.read(file, status.st_size + 1)
-        if len(data) != status.st_size:  # it grows or shrinks while it is read: as much as there is
+        if len(data) != status.st_size:  # the size changes during reading: read to the end
             while len(data) <= MAX_FILE_BYTES and (more := os.read(file, MAX_FILE_BYTES)):
                 data += more
         return LARGE if len(data) > MAX_FILE_BYTES else data

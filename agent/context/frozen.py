@@ -1,8 +1,8 @@
-"""A frozen prefix: the text of an earlier pack, byte for byte, and behind it what changed since.
+"""Keep the text of an earlier pack as a frozen prefix and append the changes since then.
 
-For repeated runs on a branch that moves. Any order of the files loses its common prefix within some ten commits;
-a base that stays and a short appendix keep over nine tenths of it, until the appendix is so long that a new base is
-cheaper.
+This is for repeated runs on a branch that moves. With any order of files, the common prefix is lost within
+about ten commits. A fixed base with a short appendix keeps more than nine tenths of it, until the appendix is
+so long that a new base is cheaper.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from m3agent.agent.context.packed import Context, PackedFile
 from m3agent.agent.context.packing import Packing
 
 REBASE = 20
-"""An appendix longer than one part in so many of the base starts a new base. At 5 % the five repositories measured kept
-0.91 to 1.00 of their prefix from commit to commit, for 1 to 3 % more tokens."""
+"""A new base begins when the appendix exceeds one part in this many of the base.
+
+With 5 %, five measured repositories kept 0.91 to 1.00 of their prefix from commit to commit, for 1 to 3 %
+more tokens.
+"""
 
 _FEW_LINES = 3000
-"""Comparing lines takes time that grows with their square: where more than these differ, the file is shown anew."""
+"""If more lines than this differ, the complete file is shown, because comparing takes quadratic time."""
 
 _CONTEXT_LINES = 3
 
@@ -35,14 +38,17 @@ name above, and a <file> replaces it.
 
 class _Base(NamedTuple):
     files: dict[str, tuple[str, int, int, int, int]]
-    """By name: key in hexadecimal, tokens, bytes on disk, and where its chunk begins and ends in the text."""
+    """By name: key in hexadecimal, tokens, bytes on disk, and start and end of its chunk in the text."""
     text: bytes
 
 
 def arrange(packing: Packing, note: bytes) -> Context | None:
-    """The pack on its frozen base; None where it is to be packed plainly, which is the base from then on.
+    """Return the pack with its frozen base.
 
-    That is so when there is no base, when too much has changed, or when base and changes exceed the budget.
+    Returns:
+        None if the files must be packed plainly, which makes them the new base: there is no base, too much
+            has changed,
+        or base and changes exceed the budget.
     """
     options = packing.options
     if options.cache is None:
@@ -58,7 +64,7 @@ def arrange(packing: Packing, note: bytes) -> Context | None:
 
 
 def _keep(packing: Packing, path: str) -> None:
-    """Make the files as they are now the base, where it can be written."""
+    """Store the current files as the base, if the folder is writable."""
     chunks = [packing.chunk(source) for source in packing.sources]
     files: dict[str, tuple[str, int, int, int, int]] = {}
     position = 0
@@ -70,7 +76,7 @@ def _keep(packing: Packing, path: str) -> None:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         write_file(path, sha256(body).digest() + body)
-    except OSError:  # the next pack begins a base of its own
+    except OSError:  # the next pack will create its own base
         pass
 
 
@@ -84,7 +90,7 @@ def _load(path: str) -> _Base | None:
 
 
 def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) -> Context | None:
-    """The base with what changed behind it, or None when that is no longer worth it."""
+    """Return the base with the changes appended; None if a new base is better."""
     tokens_of_base = sum(tokens for _, tokens, *_ in base.files.values())
     files = {name: PackedFile(name, tokens, size) for name, (_, tokens, size, _, _) in base.files.items()}
     appendix: list[bytes] = []
@@ -121,23 +127,26 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
 
 
 def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:
-    """The chunk that tells how `new` differs from `old`, both chunks of that file; None where it is better shown anew."""
+    """Return a chunk with the differences of two chunks of a file.
+
+    None if the complete file should be shown.
+    """
     old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    if old_lines[0] != new_lines[0]:  # its line ends or encoding changed
+    if old_lines[0] != new_lines[0]:  # the line ends or the encoding changed
         return None
     hunks = _hunks(old_lines[1:-1], new_lines[1:-1])
     return None if hunks is None else b'<changes path="%b">\n%b</changes>\n' % (name, b"".join(hunks))
 
 
 def _hunks(old: list[bytes], new: list[bytes]) -> list[bytes] | None:
-    """The lines of a unified diff without its header, or None when too many lines differ."""
+    """Return the lines of a unified diff without its header; None if too many lines differ."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
     end = 0
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
-    # What is common at both ends needs no search; a few lines of it stay as context.
+    # Equal lines at both ends need no comparison; a few of them remain as context.
     skip, keep = max(0, start - _CONTEXT_LINES), max(0, end - _CONTEXT_LINES)
     old, new = old[skip : len(old) - keep], new[skip : len(new) - keep]
     if max(len(old), len(new)) > _FEW_LINES:

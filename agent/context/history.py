@@ -1,10 +1,11 @@
-"""How often each file changes, kept from commit to commit, and the order that makes a prompt's prefix last.
+"""Keep track of how often each file changes, and derive the order of files with the longest stable prefix.
 
-A server keeps the prefix that two prompts share. If file i changes with hazard hᵢ and is sᵢ bytes long, the expected
-prefix kept is Σ sᵢ·Π(1-hⱼ) over the files before it, which is greatest in ascending order of h/s (Smith's rule for
-weighted completion times). The hazard is Sᵢ = Σ exp(t/τ) over the commits that touched i, t being the commit's absolute
-number on the first-parent line: a file that is not touched keeps its value, so new commits move only what they touch.
-Sizes are in bytes, not tokens, so that the order is the same with any tokenizer.
+A server reuses the prefix that two prompts share. If file i changes with hazard hᵢ and is sᵢ bytes long, the
+expected length of the reused prefix is Σ sᵢ·Π(1-hⱼ) over the files before it. Ascending order of h/s
+maximises it (Smith's rule for weighted completion times). The hazard is Sᵢ = Σ exp(t/τ) over the commits that
+touched file i; t is the commit's absolute number on the first-parent line. The value of an untouched file
+never changes, so new commits move only the files that they touch. Sizes are in bytes, not tokens, so that the
+order is the same with any tokenizer.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from m3agent.agent.context.cache import read_file, write_file
 from m3agent.agent.git_process import GitProcess
 
 TAU = 100.0
-"""Commits after which a change counts 1/e. Between 30 and 300 it makes next to no difference (measured on five
-repositories)."""
+"""Number of commits after which the weight of a change falls to 1/e.
+
+Values between 30 and 300 make almost no difference (measured on five repositories).
+"""
 
 _MAGIC = b"m3hist1\n"
 _HEAD = struct.Struct("<II")
@@ -26,9 +29,12 @@ _LOG = ("log", "-z", "--first-parent", "-m", "--name-only", "--no-renames", "--r
 
 
 class History:
-    """Churn of every file ever touched, up to a commit.
+    """Churn of every file that was ever touched, up to a commit.
 
-    `head` is that commit, `count` its number on the first-parent line, `churn` log S by path (as git writes it).
+    Attributes:
+        head: Id of that commit.
+        count: Its number on the first-parent line.
+        churn: log S by path; paths are bytes as git prints them.
     """
 
     __slots__ = ("churn", "count", "head")
@@ -39,8 +45,10 @@ class History:
         self.churn: dict[bytes, float] = {} if churn is None else churn
 
     def advance(self, log: bytes) -> None:
-        """Take in the commits of git's answer to `_LOG`, oldest first. The same commits give the same numbers, bit for
-        bit, whether taken in at once or over many runs."""
+        """Process the commits in git's output for `_LOG`, oldest first.
+
+        The result is the same bit for bit, whether the commits are processed at once or in several runs.
+        """
         for record in log.split(b"\x01")[1:]:
             head, _, names = record.partition(b"\0")
             self.head = head.split(b" ", 1)[0].decode()
@@ -49,11 +57,11 @@ class History:
             for path in names.removeprefix(b"\n").split(b"\0"):
                 if path:
                     old = self.churn.get(path)
-                    # log(e^old + e^now), and now >= old but for rounding
+                    # log(e^old + e^now); apart from rounding, now >= old
                     self.churn[path] = now if old is None else max(old, now) + log1p(exp(-abs(now - old)))
 
     def bytes(self) -> bytes:
-        """The state as `parse` reads it."""
+        """Return the state in the format that `parse` reads."""
         paths = list(self.churn)
         head = self.head.encode()
         return b"".join(
@@ -69,7 +77,7 @@ class History:
 
 
 def parse(data: bytes) -> History | None:
-    """The state that `History.bytes` wrote, or None when it is damaged."""
+    """Return the state that `History.bytes` wrote; None if it is damaged."""
     start = len(_MAGIC) + _HEAD.size
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
         return None
@@ -83,7 +91,10 @@ def parse(data: bytes) -> History | None:
 
 
 class HistoryReader:
-    """Brings the history up to a commit: from the state kept in `folder`, or by reading all of it, while we go on."""
+    """Bring the history up to a commit in the background.
+
+    It continues from the state in `folder`, or reads the complete history.
+    """
 
     def __init__(self, root: str, head: str, folder: str | None) -> None:
         self._root = root
@@ -98,13 +109,13 @@ class HistoryReader:
             self._git = GitProcess(root, *_LOG, f"{self._known.head}..{head}", "--")
 
     def result(self) -> History:
-        """The history; empty when git cannot tell."""
+        """Wait for git and return the history; empty if git failed."""
         history = self._known or History()
         if self._git is None:
             return history
         log = self._git.output()
         if self._known is not None and (log is None or not _continues(log, self._known.head)):
-            # Another branch, or history was rewritten: from the beginning.
+            # Another branch or a rewritten history: read everything again.
             history, log = History(), GitProcess(self._root, *_LOG, self._head, "--").output()
         if log is None:
             return History()
@@ -113,20 +124,21 @@ class HistoryReader:
             try:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
                 write_file(self._path, history.bytes())
-            except OSError:  # it will be read again
+            except OSError:  # the next pack reads it again
                 pass
         return history
 
 
 def _continues(log: bytes, head: str) -> bool:
-    """Whether the first commit of the log has `head` as its first parent."""
+    """Return whether the first commit of the log has `head` as its first parent."""
     words = log[1 : log.find(b"\0")].split(b" ")
     return len(words) > 1 and words[1].decode() == head
 
 
 def sort_key(churn: float | None, size: int, path: str) -> tuple[bool, float, str]:
-    """Files in ascending order of hazard by size; those without history (new, or being edited) come last.
+    """Return the sort key of a file: ascending hazard per size.
 
-    Rounded, so that a last bit in which two machines' logarithms differ does not decide.
+    Files without history (new or being edited) come last. The value is rounded, so that differences in the
+    last bit between machines do not change the order.
     """
     return churn is None, round((churn or 0.0) - log(size + 1), 6), path

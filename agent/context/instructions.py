@@ -1,4 +1,4 @@
-"""The instructions for agents that a repository brings along (AGENTS.md and its kin)."""
+"""Find the instructions for agents that a repository contains (AGENTS.md and similar files)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _NAMES = (
     ".clinerules",
     ".github/copilot-instructions.md",
 )
-"""In order of precedence within one folder: the common name first, then those that single tools read."""
+"""In order of precedence within a folder: the common name first, then names that only single tools read."""
 
 _MAX_NAMED = 50
 
 
 def is_instructions(path: str) -> bool:
-    """Whether a file of this path holds instructions for agents."""
+    """Return whether a file with this path contains instructions for agents."""
     return any(path == name or path.endswith(f"/{name}") for name in _NAMES)
 
 
 def instruction_files(paths: Iterable[str]) -> list[str]:
-    """The files to follow among `paths`: one for each folder, outer folders first."""
+    """Return the instruction files to follow: one per folder, outer folders first."""
     chosen: dict[str, tuple[int, str]] = {}
     for path in paths:
         for rank, name in enumerate(_NAMES):

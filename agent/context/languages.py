@@ -1,8 +1,12 @@
-"""Which language a file is in, told by its name alone: one table for outlines and for telling code from the rest."""
+"""Determine a file's language from its name.
+
+One table serves for outlines and for telling code from other files.
+"""
 
 from functools import cache
 
-# Grammar names of tree-sitter-language-pack, each with the suffixes (and, after them, whole names) of its files.
+# Grammar names of tree-sitter-language-pack, each with the suffixes, and then the complete names, of its
+# files.
 _CODE = """
 actionscript: .as
 ada: .adb .ads
@@ -143,13 +147,16 @@ typst: .typ
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words of a text as a set."""
+    """Return the words of a text as a set."""
     return frozenset(words.split())
 
 
 @cache
 def _table(text: str) -> dict[str, str]:
-    """From a suffix (with its dot, lower case) or a whole name to the grammar; the first line that has it counts."""
+    """Return grammar names by suffix (lower case, with its dot) or complete name.
+
+    The first line that lists it counts.
+    """
     found: dict[str, str] = {}
     for line in text.strip().split("\n"):
         language, _, files = line.partition(":")
@@ -159,33 +166,36 @@ def _table(text: str) -> dict[str, str]:
 
 
 def suffix(name: str) -> str:
-    """The last suffix of a file's name in lower case, with its dot; empty when there is none."""
+    """Return the last suffix of a file name in lower case, with its dot; empty if there is none."""
     stem, dot, last = name.rpartition(".")
     return f".{last.lower()}" if dot and stem else ""
 
 
 def _language(table: dict[str, str], name: str) -> str | None:
-    """The grammar of a file of this name; empty when it has none, None when the name is not in the table."""
+    """Return the grammar for a file name.
+
+    Empty if its language has no grammar, None if the table lacks it.
+    """
     found = table.get(suffix(name))
     return table.get(name) if found is None and not name.startswith(".") else found
 
 
 def is_code(name: str) -> bool:
-    """Whether a file of this name (without folders) holds code that is run, built or shown to users."""
+    """Return whether a file name (without folders) is that of code that is run, built or shown to users."""
     return _language(_table(_CODE), name) is not None
 
 
 def is_prose(name: str) -> bool:
-    """Whether a file of this name (without folders) holds text for people."""
+    """Return whether a file name (without folders) is that of text for people."""
     return _language(_table(_TEXT), name) is not None
 
 
 def grammar(path: str) -> str | None:
-    """The name of the tree-sitter grammar for a file of this path, or None when there is none."""
+    """Return the name of the tree-sitter grammar for a path; None if there is none."""
     name = path.rpartition("/")[2]
     return _language(_table(_CODE), name) or _language(_table(_TEXT), name) or None
 
 
 def all_grammars() -> set[str]:
-    """The names of all grammars that files may have."""
+    """Return the names of all grammars in the tables."""
     return {*_table(_CODE).values(), *_table(_TEXT).values()} - {""}

@@ -1,4 +1,7 @@
-"""What a tool prints, as the model may see it: the same care as for the files in the prompt, which tools can read too."""
+"""Prepare tool output for the model.
+
+It gets the same escaping and redaction as the files in the prompt, because tools can read those files, too.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,16 @@ _WRITERS = {"file_write": ("content",), "file_edit": ("old", "new")}
 
 
 def shown(text: str) -> str:
-    """`text` with nothing reserved or invisible in it, and markers in the place of secrets."""
+    """Return `text` with reserved and invisible strings escaped, and with markers in place of secrets."""
     return redact(harmless(text), "").text
 
 
 def writes_marker(tool: str, arguments: Mapping[str, Any] | None) -> str | None:
-    """Why a call must not be carried out: it would write a marker over the secret that it stands for. Else None."""
+    """Return why a call must be refused: it would overwrite a secret with its marker.
+
+    Returns:
+        None if the call may run.
+    """
     for name in _WRITERS.get(tool, ()):
         value = (arguments or {}).get(name)
         if isinstance(value, str) and (found := _MARKER.search(value)):

@@ -1,4 +1,7 @@
-"""Arranges a repository that does not fit the budget: a stable core, what other files define, and what the issue needs."""
+"""Arrange a repository that exceeds the budget.
+
+The context then consists of a stable core, signatures of other files, and files that match the issue.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from m3agent.agent.context.selection.select import Candidate, select
 from m3agent.agent.context.selection.store import TermStore
 
 NOTE_SHARE = 10
-"""One part in this many of the budget is kept free for naming what is not shown, and one for the repository's own
-instructions."""
+"""Reserve one part in this many of the budget for naming omitted files.
+
+Instruction files of the repository may use another part of the same size.
+"""
 
 
 def arrange(packing: Packing, budget: int) -> Context:
-    """The context of at most `budget` tokens, its files ranked by the issue."""
+    """Return a context of at most `budget` tokens, with the files ranked by the issue."""
     options = packing.options
     room = budget - budget // NOTE_SHARE
     pinned, used = _pinned(packing.sources, budget // NOTE_SHARE)
@@ -78,7 +83,7 @@ def arrange(packing: Packing, budget: int) -> Context:
 
 
 def _pinned(sources: list[Source], room: int) -> tuple[list[Source], int]:
-    """The repository's instructions, which are shown whatever the issue is, and what they take."""
+    """Return the repository's instructions, which are shown for every issue, and their number of tokens."""
     pinned: list[Source] = []
     used = 0
     for source in sources:
@@ -89,7 +94,7 @@ def _pinned(sources: list[Source], room: int) -> tuple[list[Source], int]:
 
 
 class _Body:
-    """A file's text as it would be shown, without its delimiters."""
+    """A file's text as the prompt shows it, without its delimiters."""
 
     def __init__(self, packing: Packing, source: Source) -> None:
         self._packing = packing

@@ -1,4 +1,4 @@
-"""Packs files into one text whose bytes depend on nothing but the files and their history."""
+"""Pack files into one text that depends only on the files and their history."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from m3agent.agent.context.packing import Packing, PackOptions
 
 
 def pack(checkout: Checkout, options: PackOptions) -> Context:
-    """Pack a repository's files: of the work tree, or of the commit where there is none.
+    """Pack a repository's files: those of the work tree, or those of the commit if there is no work tree.
 
-    Raises `UsageError` for a tokenizer that cannot be used, `EnvironmentFault` when git fails.
+    Raises:
+        UsageError: The tokenizer cannot be used; or patterns are given for a repository without a work tree.
+        EnvironmentFault: git failed.
     """
     history = None if checkout.shallow else HistoryReader(checkout.where, checkout.head, options.cache)
     packing = Packing(options)
@@ -33,7 +35,7 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
 
 
 def pack_files(files: Iterable[tuple[str, bytes]], options: PackOptions | None = None) -> Context:
-    """Pack `files` given as (path, bytes), which have no history: the largest come first."""
+    """Pack `files`, pairs of path and bytes. They have no history, so the largest come first."""
     packing = Packing(options or PackOptions())
     for path, data in files:
         packing.add(path, rules.reason_by_name(path) or data)
@@ -48,7 +50,7 @@ def _written(packing: Packing) -> Context:
 
 
 def _arranged(packing: Packing) -> Context:
-    """All files in their order, or what is chosen of them where they exceed the budget."""
+    """Return the context with all files in order, or with a selection if they exceed the budget."""
     budget = packing.options.budget
     note = packing.not_shown(budget)
     total = sum(source.tokens for source in packing.sources) + packing.count(note)

@@ -1,4 +1,4 @@
-"""What a pack comes to."""
+"""The result of packing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from hashlib import sha256
 
 
 class PackedFile:
-    """A file in the context: its path as shown, its tokens (delimiters included), its bytes on disk.
+    """A file in the context.
 
-    `part` says what of it is there: `whole`, `signatures` (what it defines), or `changes` (since the base of a frozen
-    prefix).
+    Attributes:
+        path: Its path as shown.
+        tokens: Its number of tokens, delimiters included.
+        bytes: Its size on disk.
+        part: The part that is shown: `whole`, `signatures` (its definitions) or `changes` (since the base of
+            a frozen prefix).
     """
 
     __slots__ = ("bytes", "part", "path", "tokens")
@@ -27,10 +31,17 @@ class PackedFile:
 class Context:
     """A packed repository.
 
-    `pieces` are the text in UTF-8, to be joined. It is made of chunks that each start with `<` and end with a newline, so
-    that token counts add. `dropped` pairs each file left out with the reason. `tokens` counts all of the text, and is an estimate from
-    bytes unless `exact`. `redacted` names the files in which secrets were replaced by markers. `rebased` is False where
-    a frozen prefix was kept.
+    The text consists of chunks. Each starts with `<` and ends with a newline, so that token counts are
+    additive.
+
+    Attributes:
+        pieces: Parts of the text in UTF-8, to be joined.
+        files: The files in the context.
+        dropped: Pairs of an omitted file and the reason.
+        tokens: Number of tokens of the text; an estimate from its bytes unless `exact`.
+        exact: Whether `tokens` is exact.
+        redacted: Files in which markers replaced secrets.
+        rebased: False if a frozen prefix was kept.
     """
 
     __slots__ = ("dropped", "exact", "files", "pieces", "rebased", "redacted", "tokens")
@@ -66,10 +77,10 @@ class Context:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the text in hexadecimal."""
+        """SHA-256 of the text, in hexadecimal."""
         return sha256(self.data).hexdigest()
 
     @property
     def size(self) -> str:
-        """The number of tokens for people, with `≈` before an estimate."""
+        """The number of tokens for people; `≈` marks an estimate."""
         return f"{self.tokens:,}" if self.exact else f"≈{self.tokens:,}"

@@ -1,4 +1,4 @@
-"""One pack in the making: the files that come into question, their chunks and counts."""
+"""One pack while it is being made: the candidate files, their chunks and their counts."""
 
 from __future__ import annotations
 
@@ -25,29 +25,35 @@ from m3agent.agent.context.forms import (
 from m3agent.agent.context.history import History, sort_key
 from m3agent.agent.context.packed import Context, PackedFile
 
-TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
+TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
     from m3agent.agent.context.counting import Counting
     from m3agent.agent.context.tokenizer.counter import Counter
     from m3agent.agent.context.tokenizer.source import TokenizerSource
 
 MAX_NAMES = 200
-"""Files that are named as not shown; the rest is only counted."""
+"""Largest number of omitted files to name; the others are only counted."""
 
 _STEP = 500
 _DELIMITERS = sum(map(len, as_they_are(PLAIN, b"", b"")))
 _IGNORE_FILE = ".m3agentignore"
 
 Progress = Callable[[int, int], None]
-"""Told how many files of how many have been read."""
+"""Callback with the number of files read so far and the total number."""
 
 
 class PackOptions:
-    """How to pack.
+    """Options of a pack.
 
-    `budget` in tokens (None: no limit); `tokenizer` None to estimate; `cache` the folder for what is known from earlier
-    packs (None: keep nothing); `issue` the text that files are ranked by when not all fit; `frozen` to keep the text of
-    an earlier pack and append what changed since; `include` and `exclude` are patterns as in .gitignore.
+    Attributes:
+        budget: Largest number of tokens; None for no limit.
+        tokenizer: The tokenizer; None to estimate counts.
+        cache: Folder for results of earlier packs; None to keep nothing.
+        issue: Text by which files are ranked if not all fit.
+        frozen: Whether to keep the text of an earlier pack and append the changes since then.
+        include: Patterns of files to include, as in .gitignore; empty for all.
+        exclude: Patterns of files to leave out, as in .gitignore.
+        progress: Receives the progress of reading.
     """
 
     __slots__ = ("budget", "cache", "exclude", "frozen", "include", "issue", "progress", "tokenizer")
@@ -75,8 +81,18 @@ class PackOptions:
 
 
 class Source:
-    """A file on its way into the pack: `name` as shown, `churn` None where it has no history, `text` the chunk of a form
-    that is stored."""
+    """A file that may be packed.
+
+    Attributes:
+        path: Its path.
+        name: Its path as shown.
+        data: Its bytes.
+        key: Its key in the cache.
+        churn: How often it changed (see `history`); None if it has no history.
+        tokens: Tokens of its chunk.
+        form: Its form (see `forms`).
+        text: Its chunk, for forms that are stored; else None.
+    """
 
     __slots__ = ("churn", "data", "form", "key", "name", "path", "text", "tokens")
 
@@ -92,20 +108,24 @@ class Source:
 
     @property
     def size(self) -> int:
-        """About the bytes of its chunk."""
+        """Approximate size of its chunk in bytes."""
         return len(self.data) + len(self.name) + _DELIMITERS
 
     @property
     def packed(self) -> PackedFile:
-        """What the context says of it."""
+        """The context's description of this file, shown whole."""
         return PackedFile(self.name.decode(), self.tokens, len(self.data))
 
 
 class Packing:
-    """Files are added and put in order; whoever arranges them asks for their chunks and makes the context of those.
+    """Collect files, order them and provide their chunks to the module that arranges the context.
 
-    `sources` are the files that may be shown, `dropped` those left out by now, with the reason; `head` the number of the
-    commit on the first-parent line, which churn counts from; `variant` names the rules and the tokenizer.
+    Attributes:
+        options: The options.
+        sources: Files that may be shown.
+        dropped: Files that are left out so far, with the reason.
+        head: Number of the commit on the first-parent line, which churn counts from.
+        variant: Name of the rules and the tokenizer, for cache keys.
     """
 
     def __init__(self, options: PackOptions) -> None:
@@ -140,7 +160,7 @@ class Packing:
                         self._unsettled.add(path)
 
     def add(self, path: str, found: bytes | rules.Reason) -> None:
-        """Add a file, or note why it is left out."""
+        """Add a file, or record the reason for leaving it out."""
         name = shown_name(path)
         if isinstance(found, rules.Reason):
             self.dropped.append((name, found))
@@ -155,22 +175,25 @@ class Packing:
             self.sources.append(source)
 
     def set_history(self, history: History) -> None:
-        """How often each file changed; files being edited count as new, since they will change again."""
+        """Set how often each file changed.
+
+        Files being edited count as new, because they will change again.
+        """
         self.head = history.count
         for source in self.sources:
             edited = source.path in self._unsettled
             source.churn = None if edited else history.churn.get(fsencode(source.path))
 
     def chunk(self, source: Source) -> bytes:
-        """The chunk of a file that is shown whole."""
+        """Return the chunk of a file that is shown whole."""
         return b"".join(self.pieces(source))
 
     def pieces(self, source: Source) -> list[bytes]:
-        """The same in pieces, without a copy of the file."""
+        """Return the pieces of the chunk, without copying the file."""
         return as_they_are(source.form, source.name, source.data) if source.text is None else [source.text]
 
     def count(self, chunk: bytes) -> int:
-        """The tokens of one chunk that is no file's."""
+        """Return the number of tokens of a chunk that belongs to no file."""
         if self.options.tokenizer is None:
             return estimate(chunk)
         name = key(b"", chunk)
@@ -184,8 +207,11 @@ class Packing:
         return self.cache.entries[name][0]
 
     def not_shown(self, room: int | None) -> bytes:
-        """Tells which files exist and are not shown, in at most `room` tokens; credentials are not even named."""
-        # Our own files first; what was vendored is seldom asked for.
+        """Return a note with the names of omitted files, in at most `room` tokens.
+
+        Credential files are not named.
+        """
+        # The project's own files first; vendored files are seldom needed.
         ranked = sorted(
             (reason is rules.VENDORED, reason is not rules.OVER_BUDGET, name)
             for name, reason in self.dropped
@@ -206,7 +232,10 @@ class Packing:
         return b""
 
     def order(self) -> None:
-        """Put the files into the order in which they are shown, once all were added; their tokens are known then."""
+        """Sort the files in the order of display and complete their token counts.
+
+        Call it after adding all files.
+        """
         if self._counting is not None:
             counts, self._counter = self._counting.result()
             self.cache.exact = self._counter.exact
@@ -216,14 +245,14 @@ class Packing:
         self.sources.sort(key=lambda source: sort_key(source.churn, source.size, source.path))
 
     def save(self) -> None:
-        """Keep what was found out."""
+        """Write new results to the cache."""
         if self._news:
             self.cache.save(self._used)
 
     def context(
         self, pieces: list[bytes], files: list[PackedFile], tokens: int, *, rebased: bool = True
     ) -> Context:
-        """The context made of these chunks, whole or in pieces."""
+        """Return a context that consists of these pieces."""
         shown = {file.path for file in files}
         redacted = (source.name.decode() for source in self.sources if source.form == REDACTED)
         return Context(
@@ -237,7 +266,7 @@ class Packing:
         )
 
     def _recall(self, source: Source) -> bool:
-        """Fill in what an earlier pack found out, if all of it is there."""
+        """Fill in a file's results from the cache; return whether they are complete."""
         known = self.cache.entries.get(source.key)
         if known is None:
             return False
@@ -260,7 +289,7 @@ class Packing:
                 self._counting = Counting(self._open_counter)
             self._counting.add(chunk)
             self._uncounted.append(source)
-        source.tokens = estimate(chunk)  # until it is counted
+        source.tokens = estimate(chunk)  # replaced when the tokens are counted
         self.cache.add(source.key, (source.tokens, source.form), source.text)
 
     def _open_counter(self) -> Counter:
@@ -271,7 +300,7 @@ class Packing:
 
 
 def _skipped(root: str, listing: Listing, options: PackOptions) -> dict[str, rules.Reason]:
-    """Those files of a work tree that the repository or the user leaves out."""
+    """Return the files of a work tree that the repository or the user excludes, with the reason."""
     skipped: dict[str, rules.Reason] = {}
     with WorkTree(root) as tree:
         attributes = [tree.read(path) for path in listing.settled if path.endswith(".gitattributes")]

@@ -1,19 +1,20 @@
-"""Which files do not belong into a prompt, by their names and by their bytes.
+"""Decide by name and by content which files do not belong in a prompt.
 
-Like everything that a warm pack runs (`files`, `cache`, `history`, `pack`, `command`) this module imports next to
-nothing: on a repository of a million tokens the imports that most programs begin with would take longer than the rest.
+Like all modules of a cached pack (`files`, `cache`, `history`, `pack`, `command`), this one imports almost
+nothing. On a repository of a million tokens, the imports of a typical program would take longer than
+everything else.
 """
 
 from __future__ import annotations
 
 SECRETS = "1+redact-secret-0.1.0b15"
-"""Our rules for secrets (see `secrets`) and the library's version; asking for that would take too long."""
+"""Versions of the rules for secrets (see `secrets`) and of the library, which is too slow to query."""
 
 VERSION = f"1 {SECRETS}"
-"""Part of every cache key: changes whenever a rule below, or what `chunks` makes of a file, does."""
+"""Part of every cache key. Change it whenever a rule below or the output of `chunks` changes."""
 
 MAX_FILE_BYTES = 1024 * 1024
-"""Larger files are not packed: generated or data, nearly without exception."""
+"""Larger files are not packed; almost all of them are generated or contain data."""
 
 _LONG_LINE = 2000
 _SMALL = 8192
@@ -45,7 +46,7 @@ IGNORED = Reason("ignored by .m3agentignore")
 EXCLUDED = Reason("left out by --include or --exclude")
 
 BY_CONTENT = (BINARY, CREDENTIALS, GENERATED, LARGE, LFS, MINIFIED)
-"""The reasons that `reason_by_content` gives. Caches hold their positions here: only ever append."""
+"""The reasons that `reason_by_content` returns. Caches store indexes in this tuple, so only append to it."""
 
 _VENDORED_FOLDERS = frozenset(
     {
@@ -133,12 +134,12 @@ _CREDENTIAL_NAMES = frozenset(
 )
 _KEY_FILES = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
 _ACCOUNT_FILES = ("service-account", "service_account", "client_secret")
-# Templates of such files hold no secrets and say which settings there are.
+# Templates of such files contain no secrets, and they document the settings.
 _TEMPLATES = ("dist", "example", "sample", "template")
 
 
 def reason_by_name(path: str) -> Reason | None:
-    """Why a file of this path is left out whatever it holds, or None."""
+    """Return why a file with this path is left out whatever its content; None if it is not."""
     *folders, name = path.lower().split("/")
     dot = name.rfind(".")
     found = _BY_SUFFIX.get(name[dot:]) if dot > 0 else None
@@ -165,10 +166,10 @@ def _holds_credentials(name: str) -> bool:
 
 
 def reason_by_content(data: bytes) -> Reason | None:
-    """Why a file of these bytes is left out, or None."""
+    """Return why a file with this content is left out; None if it is not."""
     if len(data) > MAX_FILE_BYTES:
         return LARGE
-    if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):  # those begin UTF-16
+    if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):  # byte order marks of UTF-16
         return BINARY
     head = data[:_HEAD]
     if head.startswith(b"-----BEGIN ") and b"PRIVATE KEY" in head[:64]:
@@ -185,7 +186,10 @@ def reason_by_content(data: bytes) -> Reason | None:
 
 
 def _says_generated(head: bytes) -> bool:
-    """Whether a comment among the first lines says so, as Go's tools agreed on it or with the tag `@generated`."""
+    """Return whether a comment in the first lines marks the file as generated.
+
+    The mark is the tag `@generated`, or Go's convention: "generated" together with "DO NOT EDIT".
+    """
     if b"enerated" not in head:
         return False
     for line in head.splitlines():

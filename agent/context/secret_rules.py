@@ -1,4 +1,7 @@
-"""What tells a secret: how tokens begin, the names that secrets are assigned to, the shape of values, what is none."""
+"""The rules for secrets.
+
+They consist of prefixes of tokens, names of secret values, shapes of values, and harmless exceptions.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick
 
-# How a provider's token begins, in lower case: what makes a line worth a look by the library.
+# Prefixes of providers' tokens, in lower case. The library examines lines that contain one.
 _BEGINNINGS = """
     absk age-secret-key-1 ak_ akia aiza api_org_ apify_api_ asia atatt3 atbb atctt3 azdo bb_live_ bedrock-api-key- bkaa_
     bkaj_ bkar_ bkat_ bkcqt_ bkct_ bkjat_ bkpat_ bkps_ bkpt_ bkrt_ bktr_ bktx_ bkua_ bkur_ cfat_ cflt cfut_ cio clojars_
@@ -23,10 +26,10 @@ _BEGINNINGS = """
     tr_stg_ tvly- uak_ unkey_ vca_ vci_ vcp_ vcr_ wandb_v1_ whsec_ xaat- xai- xapp- xapt- xau_ xoxa- xoxb- xoxe- xoxe.
     xoxo- xoxp- xoxr- xoxs- xwfp- ya29. 4b1d
 """
-# What other tokens have inside.
+# Strings inside other tokens.
 _INSIDE = ".atlasv1. :aa :apa91b -us hooks.slack.com/services/ q~"
 
-# Parts of names whose values are secret, in lower case.
+# Parts of names that are assigned secret values, in lower case.
 PASSWORDS = ("passphrase", "passw", "pwd")
 _NAMES = """
     access-key access_key accesskey account-key account_key accountkey api-key api_key apikey auth-key auth_key authkey
@@ -35,14 +38,15 @@ _NAMES = """
     signingkey token
 """
 
-# Examples in the descriptions of OAuth (RFC 5849, 6749, 6750) and of otpauth URLs, which manuals and tests repeat.
+# Examples from the specifications of OAuth (RFC 5849, 6749, 6750) and otpauth URLs, which manuals and tests
+# repeat.
 _EXAMPLES = """
     2YotnFZFEjr1zCsicMWpAA 7Fjfp0ZBr1KtDRbnfVdmIw SplxlOBeZQQYbYS6WxSbIA dpf43f3p2l4k3l03 h480djs93hd8
     hdhd0244k9j7ao03 hfdp7dh39dks9884 hh5s93j4hdidpola kd94hf93k423kf44 kkk9d7dh3k39sjv7 mF_9.B5f-4.1JqM
     JBSWY3DPEHPK3PXP nnch734d00sl2jdk pfkkdhi9sl3r4s00 tGzv3JOkF0XG5Qx2TlKWIA
 """
 
-# Token formats that the library does not know, in its own language.
+# Token formats that the library lacks, in the library's rule language.
 RULESET = "ruleset-revision: 1\n" + "".join(
     f'detector: {name}\nspecificity: contextual\nprefix: "{prefix}"\nalphabet: {alphabet}\nrun: {run}\nvalidator: none\n'
     for name, prefix, alphabet, run in (
@@ -53,7 +57,7 @@ RULESET = "ruleset-revision: 1\n" + "".join(
     )
 )
 
-# Kinds by how the library's name of a type begins; the first that fits counts.
+# Kinds by prefix of the library's type name; the first match counts.
 _KINDS = (
     ("anthropic_", "anthropic-key"),
     ("authorization_", "authorization"),
@@ -79,16 +83,16 @@ _KINDS = (
     ("", "api-token"),
 )
 KINDS = frozenset(kind for _, kind in _KINDS) | {"password", "private-key", "secret"}
-"""Every kind that a marker can name."""
+"""All kinds that a marker can name."""
 
 
 def kind_of(found: str) -> str:
-    """The kind for what the library calls `found`."""
+    """Return the kind for the library's type name `found`."""
     return next(kind for beginning, kind in _KINDS if found.startswith(beginning))
 
 
 class Rules(NamedTuple):
-    """The search for anchors, the group of each anchor, and expressions for what stands around them."""
+    """The search for anchors, the group of each anchor, and regular expressions for the text around them."""
 
     anchors: BytesAhoCorasick
     groups: tuple[str, ...]
@@ -110,16 +114,16 @@ class Rules(NamedTuple):
     escape: re.Pattern[str]
 
 
-# Printable ASCII without quotes, brackets of markup and of objects, commas, semicolons and backslashes.
+# Printable ASCII without quotes, angle brackets, braces, commas, semicolons and backslashes.
 _BARE = rb"[!#-&(-+\--:=?-\[\]^_a-z|~]"
 _HEADER = rb"[A-Z][\w-]{1,20}+:[ ][^\n\\]{0,99}+"  # as in "Proc-Type: 4,ENCRYPTED"
 
 
 @functools.cache
 def rules() -> Rules:
-    """The rules, made when they are first asked for: it takes a few milliseconds.
+    """Return the rules; the first call builds them in a few milliseconds.
 
-    Every expression takes time in proportion to the few hundred bytes that it looks at, whatever they are.
+    Every expression takes time proportional to the few hundred bytes that it examines, whatever they are.
     """
     from ahocorasick_rs import BytesAhoCorasick, Implementation
 
@@ -135,9 +139,10 @@ def rules() -> Rules:
     return Rules(
         anchors=BytesAhoCorasick([anchor.encode() for anchor in anchors], implementation=Implementation.DFA),
         groups=tuple(anchors.values()),
-        # After the beginning of a token: enough characters, and not only lower case letters among the first.
+        # After the prefix of a token: enough characters, and the first ones not only lower case letters.
         token=re.compile(rb"(?=[a-z_./+=~:|-]{0,48}+[A-Z0-9])[\w./+=~:|-]{12}"),
-        # After a part of a name: the rest of it, an assignment in some language, a value with or without quotes.
+        # After a part of a name: the rest of the name, an assignment in some language, a value with or
+        # without quotes.
         value=re.compile(
             rb"""
             (?P<name>[\w.-]{0,40}+) (?![\w.-]) (?: \\?["'`] | [\])] ){0,3}+ [ \t]{0,16}+
@@ -152,7 +157,7 @@ def rules() -> Rules:
             re.VERBOSE | re.IGNORECASE,
         ),
         rest=re.compile(_BARE + rb"*+"),
-        # What follows a value in a URL, and what a value without quotes is made of where it could be an expression.
+        # What follows a value in a URL; and the characters of an unquoted value that could be an expression.
         parameter=re.compile(rb"[?&][\w-]{1,32}="),
         word=re.compile(rb"[\w+/=.~:-]*+"),
         harmless_start=re.compile(
@@ -166,7 +171,8 @@ def rules() -> Rules:
         web_token=re.compile(rb"eyJ[\w-]*+\.eyJ[\w-]*+\."),
         authorization=re.compile(rb"[ \t]{0,16}+([\w./+=~-]{12,256}+)"),
         userinfo=re.compile(rb"[\w.%+~-]{0,64}+:([^\s/@\"'`<>]{12,256}+)@"),
-        # Where lower case, upper case, digits and signs meet; but a capital that begins a word does not count.
+        # Changes between lower case, upper case, digits and signs; a capital at the start of a word does not
+        # count.
         change=re.compile(
             rb"[a-z](?=[0-9!@#$%^&*]|[A-Z](?![a-z]{2}))|[A-Z](?=[0-9!@#$%^&*])|[0-9](?=[A-Za-z!@#$%^&*])"
             rb"|[!@#$%^&*](?=[A-Za-z0-9])"
@@ -175,14 +181,14 @@ def rules() -> Rules:
             rb"change[-_ ]?me|deadbeef|dummy|example|insert|not[-_]?(?:a[-_]?)?real|placeholder|redacted|sample|your[-_]"
             rb"|(.)\1{5}|01234567|12345678|98765432|abcdefgh"
             rb"|(?:^|[-_.])(?:bar|demo|fake|foo|mock|test)(?:[-_.]|$)"
-            # a password that someone made up; what stands between two strings of code
+            # an invented password; the code between two string literals
             rb"|\A.{0,8}(?:p[a@4][s$5]{2}|s[e3]cr[e3]t).{0,8}\Z"
             rb"|\A[+,);\]}:.&|?].*[({;]"
             rb"|" + b"|".join(re.escape(known).encode() for known in _EXAMPLES.split()),
             re.IGNORECASE,
         ),
         armor=re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-----"),
-        # A key's lines as they stand in a file of their own, in source code and in data.
+        # The lines of a key in a separate file, in source code or in data.
         body=re.compile(
             rb"(?:\\[nrt]|" + _HEADER + rb"|[A-Za-z0-9+/=]{4,}+|[\s\"'`,+\\|#*>;/.()]|b(?=[\"']))*+"
         ),

@@ -1,11 +1,16 @@
-"""Finds secrets in a file's text and puts a marker such as `<REDACTED:github-token>` in the place of each.
+"""Find secrets in a file's text and replace each by a marker such as `<REDACTED:github-token>`.
 
-What is found: keys and tokens in the formats of some hundred providers, JSON web tokens, passwords in URLs and in
-Authorization headers (all these the library `redact-secret` judges); private keys; and values that look random and are
-assigned to a name such as `password` or `API_KEY`. What stays, because a model must be able to edit test suites and
-manuals: plain words, examples and placeholders, test keys, and what looks random but has no name or format of a secret.
+These are found:
+- keys and tokens in the formats of some hundred providers, JSON web tokens, and passwords in URLs and in
+  Authorization headers (the library `redact-secret` judges these);
+- private keys;
+- random-looking values that are assigned to a name such as `password` or `API_KEY`.
 
-The same secret becomes the same marker in every run. Line numbers stay, and redacting once more changes nothing.
+These remain, because a model must be able to edit test suites and manuals: plain words, examples and
+placeholders, test keys, and random-looking strings without the name or the format of a secret.
+
+The same secret becomes the same marker in every run. Line numbers do not change, and redacting twice has no
+effect.
 """
 
 from __future__ import annotations
@@ -23,43 +28,48 @@ NOTATION_SECRETS = (
     "A marker such as <REDACTED:github-token> stands for a secret that the file itself has in that place; of a private "
     "key every line has one. Leave such lines as they are, and never write a marker into a file."
 )
-"""Tells the model what the markers are."""
+"""Explains the markers to the model."""
 
 _ROUNDS = 4
-"""Taking out one secret can bring to light another, in what is left of a longer match; one round nearly always does."""
+"""Largest number of rounds. Removing a secret can reveal another one in the rest of a longer match."""
 
 _SHORTEST, _CHANGES, _WITHIN, _DISTINCT = 12, 4, 16, 8
-"""What looks random has so many characters, so many changes of their kind within so many, and so many different ones."""
+"""A random-looking value has at least `_SHORTEST` characters, of which `_DISTINCT` are different, and `_CHANGES`
+changes of character class within `_WITHIN` characters.
+"""
 
 _ENOUGH = 256
-"""Bytes that show whether a value looks random."""
+"""Number of bytes that are examined to decide whether a value looks random."""
 
 _LINE = 40
-"""Characters that the longest line of a private key has at least; 64 is usual."""
+"""Least length of the longest line of a private key, in characters; 64 is usual."""
 
 _CLAIMS = frozenset({"aud", "exp", "iat", "iss", "jti", "nbf", "sub"})
-"""The names of claims that RFC 7519 registers."""
+"""Claim names that RFC 7519 registers."""
 
 _NOBODY = "1234567890"
-"""The subject of the examples of jwt.io, which many manuals took over."""
+"""Subject of the examples on jwt.io, which many manuals copy."""
 
 _RECENT = 1767225600
-"""2026-01-01 UTC; a constant, so that a file gives the same text every day."""
+"""2026-01-01 UTC, in Unix seconds; a constant, so that a file gives the same text every day."""
 
 _BEFORE, _WINDOW, _STEP = 256, 3072, 2048
-"""The library sees a line. Of a longer line it sees windows, as its time can grow with the square of the length: each
-begins so many bytes before what is worth a look, is so long, and overlaps the next so that tokens of 1 KiB are whole."""
+"""Windows of long lines, in bytes: part before the candidate, length, and step to the next window.
+
+The library scans single lines. Its time can grow with the square of the length, so of a long line it gets
+windows. They overlap, so that tokens of 1 KiB are always complete in one of them.
+"""
 
 
 class Finding(NamedTuple):
-    """A secret that was replaced: what it is (of `secret_rules.KINDS`), and its line, counted from 1."""
+    """A secret that was replaced: its kind (one of `secret_rules.KINDS`) and its line, counted from 1."""
 
     kind: str
     line: int
 
 
 class Redacted(NamedTuple):
-    """A text without its secrets, and what was replaced, by line."""
+    """A text without its secrets, and the replaced secrets in order of lines."""
 
     text: str
     found: tuple[Finding, ...]
@@ -72,18 +82,23 @@ class _Span(NamedTuple):
 
 
 def suspicious(data: bytes) -> bool:
-    """Whether a file of these bytes may hold a secret. If False, `redact` leaves its text as it is.
+    """Return whether a file with these bytes may contain a secret.
 
-    That holds for UTF-8 with any line ends, for UTF-16, and for encodings that agree with ASCII.
+    If False, `redact` does not change its text.
+
+    This holds for UTF-8 with any line ends, for UTF-16, and for encodings that agree with ASCII.
     """
-    # With zeros it may be UTF-16, where the letters of an anchor stand apart.
+    # With NUL bytes it may be UTF-16, in which the letters of an anchor are not adjacent.
     return b"\0" in data or next(_candidates(data, code=False), None) is not None
 
 
 def redact(text: str, path: str) -> Redacted:
-    """`text`, the content of the file `path`, with a marker in place of each secret.
+    """Replace each secret in the content of a file by a marker.
 
-    The path tells whether what is assigned without quotes may be an expression. An empty one is that of no program.
+    Args:
+        text: The content.
+        path: The file's path. It tells whether an unquoted value may be an expression of code; empty for text
+            that is not code.
     """
     code = is_code(path.rpartition("/")[2])
     data = text.encode("utf-8", "replace")
@@ -100,7 +115,7 @@ def redact(text: str, path: str) -> Redacted:
 
 
 def _spans(data: bytes, code: bool) -> list[_Span]:
-    """All secrets in `data`, in order; those that overlap are one, of the kind of the first."""
+    """Return all secrets in `data`, in order. Overlapping ones are merged and have the kind of the first."""
     candidates = list(_candidates(data, code))
     spans: list[_Span] = []
     ours = (span for span in candidates if span.kind)
@@ -113,12 +128,13 @@ def _spans(data: bytes, code: bool) -> list[_Span]:
 
 
 def _candidates(data: bytes, code: bool) -> Iterator[_Span]:
-    """What may be secret: a secret by our own rules, or, without a kind, something for the library to judge.
+    """Yield possible secrets.
 
-    In code there are fewer, never others.
+    A candidate with a kind was found by m3agent's own rules. One without a kind must be judged by the
+    library. For code there are fewer candidates, but never additional ones.
     """
     groups = rules().groups
-    known = 0  # where the last value ends; names within values are not looked at
+    known = 0  # end of the last value; names inside values are ignored
     for index, start, end in rules().anchors.find_matches_as_indexes(data.lower(), overlapping=True):
         group = groups[index]
         if group == "name":
@@ -128,7 +144,7 @@ def _candidates(data: bytes, code: bool) -> Iterator[_Span]:
             if not _random(data[first:known]) or _harmless(data, start, match["name"]):
                 continue
             if rules().web_token.match(data, first, known):
-                yield _Span(first, known, "")  # what it says decides
+                yield _Span(first, known, "")  # the library decides by its content
             elif not (code and match["bare"]) or rules().word.fullmatch(data, first, known):
                 name = data[start:end].lower().decode()
                 yield _Span(first, known, "password" if name in PASSWORDS else "secret")
@@ -140,8 +156,12 @@ def _candidates(data: bytes, code: bool) -> Iterator[_Span]:
 
 
 def _extent(data: bytes, match: re.Match[bytes]) -> tuple[int, int]:
-    """Where an assigned value begins and ends. Of a URL, the value of one parameter; but it may be any text in quotes."""
-    assert match.lastindex is not None  # the group of the value
+    """Return start and end of an assigned value.
+
+    A random-looking value in quotes is taken completely. Otherwise the value ends before any further URL
+    parameter.
+    """
+    assert match.lastindex is not None  # the value's group
     first, last = match.span(match.lastindex)
     if not match["bare"] and _random(data[first:last]):
         return first, last
@@ -153,18 +173,21 @@ def _extent(data: bytes, match: re.Match[bytes]) -> tuple[int, int]:
 
 
 def _harmless(data: bytes, start: int, rest: bytes) -> bool:
-    """Whether the name that has an anchor at data[start:], and `rest` after it, is one of values that are not secret."""
+    """Return whether a name is one of values that are not secret.
+
+    The name's anchor begins at data[start:]; `rest` is the part of the name after the anchor.
+    """
     before = rules().harmless_start.search(data, max(0, start - 16), start)
     return before is not None or rules().harmless_end.search(rest) is not None
 
 
 def _worth_a_look(data: bytes, start: int, end: int, group: str) -> bool:
-    """Whether what follows the anchor data[start:end] may belong to a token or a password."""
+    """Return whether the text after the anchor data[start:end] may be part of a token or a password."""
     if group in ("authorization", "url"):
         value = (rules().userinfo if group == "url" else rules().authorization).match(data, end)
         return value is not None and _random(value[1])
     if group == "beginning":
-        # At the beginning of a word, or after an escape such as \n.
+        # At the start of a word, or after an escape such as \n.
         before = data[max(0, start - 2) : start]
         if before[-1:].isalnum() and before[:1] != b"\\":
             return False
@@ -172,23 +195,26 @@ def _worth_a_look(data: bytes, start: int, end: int, group: str) -> bool:
 
 
 def _private_key(data: bytes, start: int) -> _Span | None:
-    """What stands between the BEGIN and END lines of the private key in whose BEGIN line data[start:] is."""
+    """Return the text between the BEGIN and END lines of a private key, if there is one.
+
+    The BEGIN line contains data[start:].
+    """
     armor = rules().armor.match(data, max(0, data.rfind(b"-----BEGIN ", max(0, start - 52), start)))
     if armor is None or armor.end() < start:
         return None
     body = rules().body.match(data, armor.end())
-    assert body is not None  # it can be empty
+    assert body is not None  # the match can be empty
     pieces = rules().piece.finditer(data, *body.span())
     lines = [piece for piece in pieces if piece[1] and len(piece[1]) >= _LINE]
     if not lines or not _random(lines[0][1]):
         return None
-    # Without an END line, words after the key may have been taken for lines of it.
+    # Without an END line, the match may include words after the key.
     end = body.end() if data.startswith(b"-----END", body.end()) else lines[-1].end()
     return _Span(body.start(), end, "private-key")
 
 
 def _random(value: bytes) -> bool:
-    """Whether a value looks random, with and without its encoding, and is no placeholder."""
+    """Return whether a value looks random, before and after decoding, and is not a placeholder."""
     if not _varied(value) or rules().placeholder.search(value):
         return False
     plain = _plain(value)
@@ -196,7 +222,7 @@ def _random(value: bytes) -> bool:
 
 
 def _varied(value: bytes) -> bool:
-    """Whether a value changes so often between kinds of characters as random ones do."""
+    """Return whether a value switches between character classes as often as random values do."""
     changes = [match.start() for match in rules().change.finditer(value, 0, _ENOUGH)]
     return (
         len(value) >= _SHORTEST
@@ -208,7 +234,7 @@ def _varied(value: bytes) -> bool:
 
 
 def _plain(value: bytes) -> bytes:
-    """A value without the encoding of URLs; or the password in what follows `Authorization: Basic`."""
+    """Return a value without URL encoding, or the password in the value of `Authorization: Basic`."""
     from base64 import b64decode
     from urllib.parse import unquote_to_bytes
 
@@ -220,7 +246,7 @@ def _plain(value: bytes) -> bytes:
 
 
 def _by_library(data: bytes, candidates: Iterable[_Span]) -> Iterator[_Span]:
-    """What the library finds around the candidates."""
+    """Yield the library's findings around the candidates."""
     from redact_secret import scan
 
     seen = 0
@@ -229,7 +255,7 @@ def _by_library(data: bytes, candidates: Iterable[_Span]) -> Iterator[_Span]:
             continue
         start, end = _window(data, candidate)
         seen = end if end - start < _STEP else start + _STEP
-        # An escape such as \n before a token is no part of its word.
+        # An escape such as \n before a token does not belong to its word.
         text = rules().escape.sub("  ", data[start:end].decode())
         for finding in scan(text, ruleset=RULESET):
             secret = text[finding.start : finding.end].encode()
@@ -239,7 +265,10 @@ def _by_library(data: bytes, candidates: Iterable[_Span]) -> Iterator[_Span]:
 
 
 def _window(data: bytes, candidate: _Span) -> tuple[int, int]:
-    """The line of a candidate, or as much of it as the library is to see; whole characters."""
+    """Return the line of a candidate, or the part of it that the library gets.
+
+    It contains only complete characters.
+    """
     earliest = max(0, candidate.start - _BEFORE)
     start = data.rfind(b"\n", earliest, candidate.start) + 1 or earliest
     end = data.find(b"\n", candidate.end, start + _WINDOW)
@@ -257,18 +286,21 @@ def _within_character(data: bytes, position: int) -> bool:
 
 
 def _accepted(found: str, secret: bytes) -> bool:
-    """Whether something that the library found, of a type that it calls `found`, is to be replaced."""
+    """Return whether a finding of the library, with its type name `found`, is to be replaced."""
     if found in ("contextual_secret", "private_key"):
-        return False  # by our own rules
+        return False  # m3agent's own rules find these
     if found == "jwt" and not _alive(secret):
         return False
     if found.startswith(("authorization_", "bearer_", "connection_", "otpauth_", "vendor_")):
-        return _random(secret)  # their surroundings say less than the format of a provider
+        return _random(secret)  # the context is weaker evidence than a provider's format
     return len(set(secret)) >= _DISTINCT and not rules().placeholder.search(secret)
 
 
 def _alive(token: bytes) -> bool:
-    """Whether a JSON web token may still open something. Those in tests and manuals claim nothing or expired long ago."""
+    """Return whether a JSON web token may still be valid.
+
+    Tokens in tests and manuals have no claims or expired long ago.
+    """
     import json
     from base64 import urlsafe_b64decode
 
@@ -278,7 +310,7 @@ def _alive(token: bytes) -> bool:
             return False
         return float(claims.get("exp", _RECENT)) >= _RECENT
     except (ValueError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
-        return True  # encrypted, or unusual
+        return True  # encrypted or unusual
 
 
 def _replace(data: bytes, spans: Iterable[_Span]) -> tuple[bytes, list[Finding]]:
@@ -296,7 +328,7 @@ def _replace(data: bytes, spans: Iterable[_Span]) -> tuple[bytes, list[Finding]]
 
 
 def _in_its_place(secret: bytes, kind: str) -> bytes:
-    """A marker; of a private key, its lines with a marker in each and all that stands around the key's own text."""
+    """Return a marker; for a private key, its lines with a marker in each, and the other text unchanged."""
     marker = f"<REDACTED:{kind}>".encode()
     if kind != "private-key":
         return marker

@@ -1,4 +1,4 @@
-"""What is in a context and what was left out, as a table for people."""
+"""Summarise a context's contents and omissions as a table for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _ROWS = 20
 
 
 def table(context: Context) -> str:
-    """Files and tokens by type, and files left out by reason and type; the largest groups first."""
+    """Return files and tokens by type, and omitted files by reason and type.
+
+    The largest groups come first.
+    """
     approx = "" if context.exact else "≈"
     kept: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for file in context.files:
@@ -50,7 +53,7 @@ def _type(path: str) -> str:
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:
-    """Columns as wide as needed: the first to the left, numbers to the right, a last column of words to the left."""
+    """Return aligned columns: the first and the `types` column to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -1,9 +1,10 @@
-r"""Makes a file's text harmless inside the prompt, visibly and so that it can be undone.
+r"""Neutralise a file's text inside the prompt, visibly and reversibly.
 
-Two notations are used. Strings that the prompt or the model's tokenizer reserve get a backslash after their first
-character (`</file>` becomes `<\/file>`); where backslashes stand there already, one more is added. Characters that
-cannot be seen or that reorder what is seen become their code point (`<U+202E>`); that notation itself, found in a file,
-gets the backslash. So no two texts become the same, and removing one backslash or reading the code gives the original.
+There are two notations. Strings that the prompt or the model's tokenizer reserve get a backslash after their
+first character: `</file>` becomes `<\/file>`. If backslashes are there already, one more is added. Invisible
+and reordering characters are replaced by their code point: `<U+202E>`. If a file contains that notation
+itself, it gets the backslash, too. Different texts therefore stay different, and removing one backslash or
+reading the code restores the original.
 """
 
 import codecs
@@ -15,10 +16,10 @@ NOTATION = (
     r"In the files shown, a backslash right after <, [ or ] in a reserved word (as in <\think>) is not in the file, "
     "and a code such as <U+001B> stands for that one character."
 )
-"""One sentence that tells the model how to read `harmless` text."""
+"""One sentence for the model that explains the notations."""
 
-# Added tokens of MiniMax-M3: added_tokens in tokenizer.json of the published checkpoint. A server turns each of these
-# strings into one control token wherever it stands in a prompt.
+# Added tokens of MiniMax-M3: added_tokens in tokenizer.json of the published checkpoint. A server converts
+# each of these strings to one control token, wherever it occurs in a prompt.
 _TAG_TOKENS = (
     "add_file|code_context|code_interpreter|commit_after|commit_before|commit_message|commit_msg|"
     "delete_file|edit_file|empty_output|empty_source_file|file_content|file_sep|filename|filepath|"
@@ -32,9 +33,9 @@ _AFTER_LESS = "|".join(
     (
         rf"(?:{_TAG_TOKENS})>",
         rf"/?(?:{_PAIRED_TOKENS})>",
-        r"\|[\w-]{1,64}\|>",  # <|...|>: this and many other models' control tokens
-        # Our own delimiters, and the one that ends the issue. `<file>` is left alone: it is no delimiter of ours, but
-        # common in code and manuals.
+        r"\|[\w-]{1,64}\|>",  # <|...|>: control tokens of this model and of many others
+        # The prompt's own delimiters, including the end of the issue. `<file>` without attributes is not one
+        # of them, and it is common in code and manuals.
         r"(?:/(?:file|issue|signatures|changes)|/?not_shown|/?superseding)(?!\w)",
         r"file(?![\w>.:/-])",
         r"(?:signatures|changes) path=",
@@ -42,9 +43,10 @@ _AFTER_LESS = "|".join(
         r"REDACTED:",
     )
 )
-# ]<]minimax[>[, ]<]start of image[>[, ]<]2.0 seconds[>[ and the like; role and document markers
+# ]<]minimax[>[, ]<]start of image[>[, ]<]2.0 seconds[>[ and similar; role and document markers
 _AFTER_BRACKET = r"<\][\w. ]{1,64}\[>\[|~b\]|~!b\[|!p~\[|!d~\["
-# One expression for each first character: a search for a single character is many times faster than for one of three.
+# One expression per first character: searching for a single character is many times faster than for one of
+# three.
 _RESERVED = (
     re.compile(rf"<(?=\\*(?:{_AFTER_LESS}))"),
     re.compile(rf"\](?=\\*(?:{_AFTER_BRACKET}))"),
@@ -53,8 +55,8 @@ _RESERVED = (
 _INVISIBLE = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls except tab and newline
     r"\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, reordering
-    r"\ud800-\udfff"  # halves of nothing, which no encoder takes
-    r"\U000e0000-\U000e0fff"  # tag characters: text that only the model sees
+    r"\ud800-\udfff"  # lone surrogates, which cannot be encoded
+    r"\U000e0000-\U000e0fff"  # tag characters: text that only the model can read
 )
 _UNSEEN = re.compile(f"[{_INVISIBLE}]")
 _UNSEEN_OR_BLANK = re.compile(f"[{_INVISIBLE}\t\n]")
@@ -62,8 +64,13 @@ _SEEN_ASCII = bytes((9, 10, *range(32, 127)))
 
 
 class Decoded(NamedTuple):
-    """A file's text with `\\n` line ends, its own line ends (`lf`, `crlf`, `cr` or `mixed`), and its encoding by
-    Python's name."""
+    r"""A file's decoded text.
+
+    Attributes:
+        text: The text with `\n` line ends.
+        line_ends: The file's own line ends: `lf`, `crlf`, `cr` or `mixed`.
+        encoding: Python's name of the encoding.
+    """
 
     text: str
     line_ends: str
@@ -71,9 +78,10 @@ class Decoded(NamedTuple):
 
 
 def decode(data: bytes) -> Decoded:
-    """Read a file's bytes as text: UTF-8, UTF-16 with a byte order mark, the encoding it names itself, or the likeliest.
+    """Decode a file's bytes.
 
-    A byte order mark is left out. What no reading explains becomes U+FFFD.
+    The encoding is UTF-8, UTF-16 with a byte order mark, the one that the file declares, or the likeliest. A
+    byte order mark is removed. Bytes that no encoding explains become U+FFFD.
     """
     text, encoding = _text(data)
     pairs, newlines = text.count("\r\n"), text.count("\n")
@@ -91,7 +99,7 @@ def _text(data: bytes) -> tuple[str, str]:
         return data.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError:
         lenient = data.decode("utf-8-sig", "replace")
-    # UTF-8 with a few bytes that are none (test data, say) must not be read as something else as a whole.
+    # UTF-8 with a few invalid bytes (for example test data) must not be read in another encoding.
     broken = lenient.count("\N{REPLACEMENT CHARACTER}")
     if sum(len(run) for run in _NOT_ASCII.findall(lenient)) >= 2 * broken:
         return lenient, "utf-8"
@@ -108,14 +116,17 @@ _DECLARED = re.compile(rb"coding[:=][ \t]*[\"']?([-\w.]{1,40})")
 _HIGH = re.compile(rb"[\x80-\xff]+")
 _ASCII = bytes(range(32, 127))
 _ENOUGH = 16
-"""A few single bytes among ASCII are too little to guess from: western European letters, nearly without exception."""
+"""Fewer separate bytes among ASCII are not enough to guess from; nearly all are western European letters."""
 
 _GUESSED_FROM = 8 * 1024
-"""Bytes from the first that is not ASCII on; more takes longer and tells no more."""
+"""Number of bytes to guess from, counted from the first that is not ASCII; more do not improve the guess."""
 
 
 def _candidates(data: bytes) -> Iterator[str]:
-    """Encodings to try: the one that the first lines declare (PEP 263, XML, editors), then the likeliest."""
+    """Yield encodings to try.
+
+    The first is the one that the first lines declare (PEP 263, XML, editors); then follow the likeliest ones.
+    """
     if declared := _DECLARED.search(data[:200]):
         yield declared[1].decode("ascii", "replace")
     runs = _HIGH.findall(data)
@@ -130,7 +141,7 @@ def _candidates(data: bytes) -> Iterator[str]:
 
 
 def is_harmless(text: str) -> bool:
-    """Whether `harmless` would leave `text` as it is."""
+    """Return whether `harmless` would leave `text` unchanged."""
     if text.isascii():
         if text.encode().translate(None, _SEEN_ASCII):
             return False
@@ -140,19 +151,22 @@ def is_harmless(text: str) -> bool:
 
 
 def harmless(text: str) -> str:
-    """`text` with reserved strings broken and invisible characters shown; tabs and newlines stay."""
+    """Return `text` with reserved strings broken and invisible characters shown; tabs and newlines remain."""
     return text if is_harmless(text) else _broken(_UNSEEN, text)
 
 
 def attribute(name: str) -> str:
-    """A path as the value of a quoted attribute or as one line; bytes that are not UTF-8 appear as `\\xNN`."""
+    r"""Return a path as the value of a quoted attribute or as one line.
+
+    Bytes that are not UTF-8 appear as `\xNN`.
+    """
     readable = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     shown = _broken(_UNSEEN_OR_BLANK, readable)
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def _broken(unseen: re.Pattern[str], text: str) -> str:
-    # Reserved strings first: what shows a character begins with `<` too.
+    # Reserved strings first, because the notation for characters begins with `<`, too.
     for reserved in _RESERVED:
         text = reserved.sub(lambda match: f"{match[0]}\\", text)
     return unseen.sub(lambda match: f"<U+{ord(match[0]):04X}>", text)

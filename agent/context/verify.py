@@ -1,4 +1,4 @@
-"""Checks a context's token count against the tokenizer that the vendor's own tools use, on the whole text."""
+"""Check a context's token count with the vendor's own tokenizer on the complete text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from m3agent.agent.errors import UsageError
 
 
 def verify(context: Context, tokenizer: TokenizerSource | None) -> int:
-    """Say whether the counts of the files add up to what the oracle counts. Returns the exit code.
+    """Compare the sum of the chunks' counts with the reference count, and print the result.
 
-    Raises `UsageError` without a tokenizer or without the oracle's library.
+    The reference counts the complete text at once.
+
+    Returns:
+        The exit status: 0 if they are equal, else 1.
+
+    Raises:
+        UsageError: There is no tokenizer, or its library is not installed.
     """
     if tokenizer is None:
         raise UsageError(
