@@ -34,8 +34,9 @@ _ROUNDS = 4
 """Largest number of rounds. Removing a secret can reveal another one in the rest of a longer match."""
 
 _SHORTEST, _CHANGES, _WITHIN, _DISTINCT = 12, 4, 16, 8
-"""A random-looking value has at least `_SHORTEST` characters, of which `_DISTINCT` are different, and `_CHANGES`
-changes of character class within `_WITHIN` characters.
+"""A random-looking value has at least `_SHORTEST` characters and `_DISTINCT` different ones.
+
+It also has at least `_CHANGES` changes of character class within `_WITHIN` characters.
 """
 
 _ENOUGH = 256

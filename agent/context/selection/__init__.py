@@ -1,1 +1,6 @@
-"""What is shown of a repository that does not fit: reading its terms, ranking its files, outlining the rest."""
+"""Choose what to show of a repository that exceeds the budget.
+
+Contains reading and storing of terms (`terms`, `store`), the query made from the issue (`query`), the ranking
+(`select`,
+`imports`, `kinds`), and outlines of files (`outline`).
+"""

@@ -1,26 +1,26 @@
-"""Which files import which, told from what their texts say and from the paths that there are, in any language."""
+"""Resolve imports between files, in any language, from their texts and from the existing paths."""
 
 from collections.abc import Iterable, Sequence
 
-# A file of this name stands for its folder.
+# A file with one of these names stands for its folder.
 FOLDER_FILES = frozenset({"__init__", "index", "mod", "lib", "init", "package"})
 
-# Folders that hold sources and that no import names.
+# Source folders that import statements do not mention.
 _ROOTS = ("src", "lib", "source", "include", "app", "python")
 
 _MOST_TARGETS = 128
-"""A name that may mean more files than this says nothing of any of them."""
+"""A name that matches more files than this is ignored."""
 
 
 class ImportMap:
-    """Finds the files that imports mean; `terms.Terms.imports` says how imports are written."""
+    """Find the files that imports refer to; `terms.Terms.imports` defines the notation of imports."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._folder_of: list[str] = []
         self._module_of: list[str] = []
         self._for_folder: set[int] = set()
-        modules: dict[str, list[int]] = {}  # by the whole path, without suffix
-        tails: dict[str, list[int]] = {}  # by two last parts of it or more
+        modules: dict[str, list[int]] = {}  # by complete path, without suffix
+        tails: dict[str, list[int]] = {}  # by the last two or more parts of the path
         folders: dict[str, list[int]] = {}
         for index, path in enumerate(paths):
             folder, _, name = path.rpartition("/")
@@ -43,7 +43,11 @@ class ImportMap:
         self._known: dict[str, tuple[int, ...]] = {}
 
     def targets(self, importer: int, imports: Iterable[str]) -> dict[int, float]:
-        """The files that the file at position `importer` imports; one that is meant with others gets a part of 1."""
+        """Return the files that the file at position `importer` imports.
+
+        Returns:
+            A weight by position: 1 for a unique match, 1/n for each of n possible files.
+        """
         found: dict[int, float] = {}
         for each in imports:
             meanings = self._absolute.get(each)
@@ -62,15 +66,15 @@ class ImportMap:
         return found
 
     def _meanings(self, importer: int, each: str) -> list[tuple[int, ...]]:
-        """The files of a module, and of those names taken from it that are files too."""
+        """Return the files of a module, and the files that correspond to names imported from it."""
         module, _, names = each.partition(":")
         folder = module.rstrip("/")
         if names and folder and folder[0] != "." and folder.rpartition("/")[2] not in self._parts:
-            return []  # somebody else's
+            return []  # an external module
         meant = self._meant(importer, module) if module else ()
         if not names or (meant and self._for_folder.isdisjoint(meant)):
             return [meant] if meant else []
-        # what is taken from a folder may be a file in it
+        # a name imported from a folder may be a file in it
         if len(meant) == 1:
             base = self._folder_of[meant[0]]
             return list({self._modules.get(f"{base}/{name}", meant): None for name in names.split(",")})
@@ -78,9 +82,9 @@ class ImportMap:
         return list({found: None for found in inner if found})
 
     def _meant(self, importer: int, name: str) -> tuple[int, ...]:
-        """The files of a module, or of the one that has the last part as a name in it."""
+        """Return the files of a module, or of the module that may define the last part as a name."""
         if name.startswith("."):
-            # beside the file, or (Rust) in the folder that is named like it
+            # next to the file, or (Rust) in the folder with the file's name
             for base in (self._folder_of[importer], self._module_of[importer]):
                 module = _joined(base, name)
                 if found := self._modules.get(module) or self._modules.get(module.rpartition("/")[0]):
@@ -104,7 +108,7 @@ class ImportMap:
             for root in _ROOTS:
                 if module and (found := self._modules.get(f"{root}/{module}")):
                     return found
-        # a name that begins with where the project is published
+        # the name may begin with the project's public address
         rest = name.partition("/")[2]
         while "/" in rest:
             if found := self._modules.get(rest) or self._folders.get(rest):
@@ -113,7 +117,7 @@ class ImportMap:
         return ()
 
     def _nearest(self, importer: int, meant: tuple[int, ...]) -> tuple[int, ...]:
-        """Those that share the most folders with the importer."""
+        """Return the files that share the most folders with the importer."""
         own = self._folder_of[importer].split("/")
         shared = [_common(own, self._folder_of[index].split("/")) for index in meant]
         most = max(shared)

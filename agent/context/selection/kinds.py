@@ -1,7 +1,7 @@
-"""What a file is for, told by its path alone: source, test, example, documentation or configuration.
+"""Determine a file's purpose from its path: source, test, example, documentation or configuration.
 
-Nothing here knows a project, a language or where a project keeps its sources: only the words that people use in the
-names of folders and files everywhere.
+The rules use no project, no language and no project layout; only words that are common in names of folders
+and files.
 """
 
 import re
@@ -12,12 +12,12 @@ from m3agent.agent.context.languages import is_code, is_prose, word_set
 
 
 class Kind(StrEnum):
-    """What a file is for."""
+    """The purpose of a file."""
 
     SOURCE = "source"
     TEST = "test"
     EXAMPLE = "example"
-    """Code beside the program: examples, benchmarks, scripts."""
+    """Code that is not part of the program: examples, benchmarks, scripts."""
     DOC = "doc"
     CONFIG = "config"
     """Configuration, build files and data."""
@@ -32,7 +32,8 @@ _EXAMPLE = word_set(
 )
 _DOC = frozenset({"doc", "docs", "documentation", "javadoc", "apidoc"})
 
-# Words that mean this only as the name of a folder at the top: deeper, they name parts of programs.
+# Words that have this meaning only for top-level folders: deeper folders of these names are parts of
+# programs.
 _TOP_TEST = frozenset({"testing", "t"})
 _TOP_EXAMPLE = frozenset({"ci", "hack", "release", "script", "scripts"})
 _TOP_DOC = frozenset(
@@ -53,7 +54,7 @@ _WORD = re.compile(r"[^-_. ]+")
 
 @lru_cache(maxsize=4096)
 def _of_folders(folders: str) -> Kind:
-    """What the folders say of a file of code in them; the word nearest to the file counts."""
+    """Return the kind of a code file in these folders; the matching folder nearest to the file counts."""
     names = folders.lower().split("/")
     for depth in reversed(range(len(names))):
         if names[depth].startswith("."):
@@ -69,7 +70,7 @@ def _of_folders(folders: str) -> Kind:
 
 
 def kind_of(path: str) -> Kind:
-    """What the file of this path (relative to the repository, with `/`) is for."""
+    """Return the purpose of a file; `path` is relative to the repository, with `/` as separator."""
     folders, _, name = path.rpartition("/")
     if name.startswith(".") or _BUILD_NAME.fullmatch(name):
         return Kind.CONFIG

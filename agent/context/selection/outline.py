@@ -1,8 +1,8 @@
-"""What a source file holds without its bodies: one line for each class, function and top-level name.
+"""Outline a source file: one line for each class, function and top-level name, without bodies.
 
-Works with every grammar of tree-sitter-language-pack by what grammars have in common: the words that they make the
-names of nodes from (`function_definition`, `class_declaration`, `struct_item`) and their fields (`name`, `body`). The
-library is an optional extra; without it there are no outlines.
+It works with every grammar of tree-sitter-language-pack, because it uses what grammars have in common: the
+words in node types (`function_definition`, `class_declaration`, `struct_item`) and the fields (`name`,
+`body`). The library is an optional extra; without it there are no outlines.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Tree
 
 OUTLINE_VERSION = 1
-"""Goes up when the same text gives another outline, so that what is stored is made anew."""
+"""Increase it when the same text gives a different outline, so that stored outlines are made again."""
 
 _LONGEST_TEXT = 768 * 1024
 _MOST_LINES = 1000
 _MOST_NODES = 300_000
 _WIDTH = 160
 _DEEPEST = 20
-# What parsing may take is counted, not timed: the same text must give the same outline on every machine. The parser asks
-# after every hundred steps whether to go on, and reads the text a little at a time. Of 8,700 files of code, none longer
-# than 3 kB took more than three steps a byte, none longer than 100 kB more than two.
+# Limits for parsing are counted, not timed, because the same text must give the same outline on every
+# machine. The parser calls back after every hundred steps, and reads the text in small pieces. Of 8,700 code
+# files, none longer than 3 kB took more than three steps per byte, and none longer than 100 kB took more than
+# two.
 _STEPS = 100
 _FIRST_STEPS = 50_000
 _STEPS_PER_BYTE = 2
@@ -38,7 +39,7 @@ _READS_PER_BYTE = 10
 
 
 class _Part(Enum):
-    """What a node is for an outline."""
+    """The role of a node in an outline."""
 
     FUNCTION = "shown, and nothing in it"
     GROUP = "shown with what is in it"
@@ -60,7 +61,7 @@ _NAME = word_set(
     "alias associatedtype assignment const constant data define delegate error event exception given input let lexical "
     "newtype property scalar schema static synonym table trigger type typealias typedef val value var variable view"
 )
-# Words that say this by themselves; the others only before one of those after them.
+# Words that are sufficient alone; the others need one of the endings below.
 _ALONE = word_set(
     "class companion constructor enum fun function instance macro message method module namespace object procedure rpc "
     "section service singleton struct subroutine trait union"
@@ -95,7 +96,7 @@ _IS_NAME = re.compile(
 
 _WITH_SCRIPTS = frozenset({"astro", "html", "svelte", "vue"})
 
-# Languages in which a definition is a call or a list: Elixir, the Lisps
+# For languages in which a definition is a call or a list: Elixir, the Lisps
 _SPOKEN = re.compile(rb"\(?(?:def[\w*+!-]*|ns|module)[\s(]+([^\s()]+)")
 _SPOKEN_GROUP = re.compile(rb"\(?(?:defmodule|defprotocol|defimpl|module)\b")
 _SPOKEN_TYPE = re.compile(r"call|list|list_lit|form|s?exp|defun")
@@ -108,7 +109,10 @@ def _words(kind: str) -> tuple[str, ...]:
 
 @cache
 def _part(kind: str) -> _Part:
-    """What a node of this type is, going by the words in it; one that proves to have no name is only `AROUND`."""
+    """Return the role of a node type, from the words in it.
+
+    A node that turns out to have no name becomes `AROUND`.
+    """
     words = _words(kind)
     if not words:
         return _Part.OTHER
@@ -125,7 +129,7 @@ def _part(kind: str) -> _Part:
 
 
 def _announced(found: frozenset[str], ending: str) -> _Part:
-    """The same of a type that ends like a definition: of the words before."""
+    """Return the role of a node type that ends like a definition, from the other words in it."""
     if found & _WITHIN:
         if found & {"export", "default"} or ending == "statement":
             return _Part.AROUND
@@ -140,10 +144,14 @@ def _announced(found: frozenset[str], ending: str) -> _Part:
 
 
 def outline(path: str, text: str) -> str | None:
-    """One line for each thing that `text` defines: its line number, a tab, and its signature, nested by indentation.
+    """Return one line for each definition in `text`: line number, tab, and signature, indented by nesting.
 
-    None when nothing can be said: a language without a grammar, text too long or too strange to be parsed, nothing
-    found, or the library is not installed. The same text gives the same outline on every machine.
+    The same text gives the same outline on every machine.
+
+    Returns:
+        None if there is no outline: no grammar for the language, text too long or too unusual to parse, no
+            definitions, or
+        the library is not installed.
     """
     language = grammar(path)
     if language in _WITH_SCRIPTS:
@@ -157,7 +165,7 @@ def outline(path: str, text: str) -> str | None:
 
 
 def available() -> bool:
-    """Whether the library is installed."""
+    """Return whether the library is installed."""
     return _grammars() is not None
 
 
@@ -180,7 +188,7 @@ def _parse(language: str, data: bytes) -> Tree | None:
 
     try:
         tree = parser.parse(read, progress_callback=is_over)
-    except ValueError:  # what the library raises when it is told to stop
+    except ValueError:  # the library raises it when the callback stops it
         return None
     return tree if to_read >= 0 else None
 
@@ -191,7 +199,7 @@ def _parser(language: str) -> Parser | None:
         return None
     try:
         parser: Parser = grammars.get_parser(language)
-    except LookupError:  # a release of the pack without this grammar
+    except LookupError:  # this version of the pack lacks the grammar
         return None
     return parser
 
@@ -205,9 +213,12 @@ def _grammars() -> Any:
 
 
 def _scripts(text: str) -> str:
-    """The scripts in a page or component, with empty lines for all else, so that line numbers stay."""
+    """Return the scripts in a page or component.
+
+    Other lines become empty, so that line numbers do not change.
+    """
     lower = text.lower()
-    if len(lower) != len(text):  # a letter that has no lower case of its own
+    if len(lower) != len(text):  # a letter changes its length in lower case
         return ""
     found: list[str] = []
     end = 0
@@ -222,7 +233,7 @@ def _scripts(text: str) -> str:
 
 
 class _Walk:
-    """Goes through one tree, without recursion: hostile text nests as deep as it is long."""
+    """Walk through a tree without recursion: hostile text can be nested as deep as it is long."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -230,7 +241,7 @@ class _Walk:
 
     def lines(self, root: Node) -> list[str]:
         found: list[str] = []
-        # node, indentation, whether names are shown here, where the line begins that the node ends
+        # node, indentation, whether names are shown here, outer node with which its line begins
         waiting: list[tuple[Node, int, bool, Node | None]] = [(root, 0, True, None)]
         visited = 0
         while waiting and len(found) < _MOST_LINES and visited < _MOST_NODES:
@@ -279,7 +290,7 @@ class _Walk:
         return part
 
     def _add(self, found: list[str], start: Node, node: Node, name: str, depth: int, part: _Part) -> None:
-        equation = node.type in ("function", "signature")  # Haskell has one after the other for one function
+        equation = node.type in ("function", "signature")  # in Haskell a function is a series of equations
         if equation and name and name == self._before:
             return
         self._before = name if equation else ""
@@ -300,7 +311,7 @@ class _Walk:
 
 
 def _opening(text: bytes) -> bytes:
-    """The first line, or as many as it takes to close the parentheses opened in it."""
+    """Return the first line, or more lines if its parentheses are not closed."""
     lines = text.split(b"\n", 9)[:9]
     opening = lines[0]
     for line in lines[1:]:
@@ -311,18 +322,18 @@ def _opening(text: bytes) -> bytes:
 
 
 def _announces(node: Node) -> bool:
-    """Whether a node holds a definition and what is written before it: a decorator, `export`, `template <...>`."""
+    """Return whether a node contains a definition and a prefix: a decorator, `export`, `template <...>`."""
     words = _words(node.type)
     return words[0] in _ANNOUNCING and words[-1] in _ENDING
 
 
 def _leads(around: Node, node: Node) -> bool:
-    """Whether the line that shows a definition begins with what is around it."""
+    """Return whether the line of a definition should begin with its outer node."""
     return around.start_point[0] == node.start_point[0] or _announces(around)
 
 
 def _is_labelled(node: Node) -> bool:
-    """Whether a block is one of HCL's: `resource "type" "name" {`."""
+    """Return whether a block is a labelled block of HCL: `resource "type" "name" {`."""
     if node.named_child_count < 2:
         return False
     first, second = node.named_children[:2]
@@ -330,7 +341,7 @@ def _is_labelled(node: Node) -> bool:
 
 
 def _name(node: Node, data: bytes) -> str:
-    """The first line of what names a definition; empty when nothing does."""
+    """Return the first line of a definition's name; empty if it has none."""
     for field in _NAMED_BY:
         found = node.child_by_field_name(field)
         if found is not None:
@@ -359,7 +370,7 @@ def _text(node: Node, data: bytes) -> str:
 
 
 def _holds_function(node: Node) -> bool:
-    """Whether what a C declaration declares is a function."""
+    """Return whether a C declaration declares a function."""
     found = node.child_by_field_name("declarator")
     for _ in range(8):
         if found is None:
@@ -371,7 +382,7 @@ def _holds_function(node: Node) -> bool:
 
 
 def _body(node: Node) -> Node | None:
-    """What of a definition is left out."""
+    """Return the part of a definition that is left out; None if there is none."""
     for _ in range(4):
         for field in ("body", "block", "members", "consequence", "arguments_body"):
             found = node.child_by_field_name(field)

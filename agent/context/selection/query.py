@@ -1,4 +1,4 @@
-"""What an issue asks for: its terms, the names in it, and the files and modules that it mentions."""
+"""Turn an issue into a query: its terms, names, and the files and modules that it mentions."""
 
 import math
 import re
@@ -10,9 +10,9 @@ from m3agent.agent.context.selection.imports import FOLDER_FILES
 from m3agent.agent.context.selection.terms import code, codes, words
 
 LONGEST_ISSUE = 200_000
-"""Characters of an issue that are read; what follows is seldom words."""
+"""Only this many characters of an issue are read; the rest of a longer one is seldom prose."""
 
-# a/b.py, C:\a\b.py, a/b.py:12; a.b.c; a::b
+# matches: a/b.py, C:\a\b.py, a/b.py:12; a.b.c; a::b
 _MENTION = re.compile(r"[\w.@+:/\\-]+")
 _LONGEST_MENTION = 300
 _LINE_NUMBER = re.compile(r":\d.*")
@@ -21,10 +21,13 @@ _SEPARATORS = re.compile(r"[:/\\]+")
 
 @dataclass(frozen=True)
 class Query:
-    """An issue as files are compared with it.
+    """An issue in the form that files are compared with.
 
-    `terms` gives each term's weight by its code; `names` are the codes of whole words, which may be defined somewhere;
-    `files` are file names mentioned, as the parts of their paths, `modules` are dotted names, as their parts.
+    Attributes:
+        terms: Weight of each term, by the term's code.
+        names: Codes of complete words, which may be names of definitions.
+        files: File names in the issue, as the parts of their paths.
+        modules: Dotted names in the issue, as their parts.
     """
 
     terms: dict[int, float]
@@ -34,7 +37,7 @@ class Query:
 
 
 def read_issue(issue: str) -> Query:
-    """The query that an issue stands for; an empty one for an issue without words."""
+    """Return the query for an issue; it is empty for an issue without words."""
     issue = issue[:LONGEST_ISSUE]
     tally: dict[int, int] = {}
     names: set[int] = set()
@@ -66,10 +69,11 @@ def read_issue(issue: str) -> Query:
 
 
 def mentioned(paths: Sequence[str], query: Query) -> list[float]:
-    """How far the issue mentions each file: 1 when it names this one alone, less when it may mean others too.
+    """Return for each file how clearly the issue mentions it: from 0 to 1.
 
-    Of a path in the issue (a traceback has them) the last part must be the file's name, and those that share the most
-    folders before it are meant; a dotted name means the module that its longest beginning leads to.
+    The value is 1 for a unique mention, and 1/n if n files match. For a path in the issue, for example from a
+    traceback, the last part must be the file's name; the files that share the most folders before it match. A
+    dotted name matches the modules of its longest prefix that matches any.
     """
     values = [0.0] * len(paths)
     names = {parts[-1] for parts in query.files}
@@ -102,7 +106,10 @@ def mentioned(paths: Sequence[str], query: Query) -> list[float]:
 def _credit(
     values: list[float], named: Sequence[tuple[int, list[str]]], parts: tuple[str, ...], least: int
 ) -> bool:
-    """Count a mention for those files whose last parts agree the most with `parts`, at least `least` of them."""
+    """Credit a mention to the files whose last parts agree most with `parts`.
+
+    At least `least` parts must agree. Return whether any file does.
+    """
     shared = [(_common_end(path, parts), index) for index, path in named]
     most = max(shared, default=(0, 0))[0]
     if most < least:

@@ -1,7 +1,7 @@
-"""Chooses what is shown of a repository that does not fit the budget.
+"""Choose what to show of a repository that exceeds the budget.
 
-About half of the budget holds a core that does not depend on the issue, so that a server's cached prefix serves every
-issue at a commit; the rest holds outlines, which do not depend on it either, and the files the issue seems to be about.
+About half of the budget is for a core and outlines that do not depend on the issue, so that all issues at a
+commit share the server's prefix cache. The rest is for the files that the issue seems to be about.
 """
 
 import math
@@ -16,24 +16,28 @@ from m3agent.agent.context.selection.store import Progress, TermStore
 from m3agent.agent.context.selection.terms import codes, words
 
 K1, B = 1.5, 0.75
-"""BM25's usual constants."""
+"""The usual constants of BM25."""
 
 _MOST_MISSES = 50
-"""Outlines in a row that did not fit, after which no more are made."""
+"""Stop making outlines after this many in a row did not fit."""
 _MOST_TRIED = 20_000_000
-"""Tokens of files whose outlines are made in one go: about 15 s of parsing the first time."""
+"""Stop making outlines after files with this many tokens: about 15 s of parsing, the first time."""
 _WORTH = 2
-"""An outline that takes more than one part in this many of the file's tokens is not worth its place."""
+"""An outline is skipped if it takes more than one part in this many of the file's tokens."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A file that may be shown.
 
-    `tokens` is what it takes in the context; `key` (16 bytes) stands for its path and content; `order` is its place in
-    the order that stays the same between issues; `touched` is the natural logarithm of its decayed number of changes,
-    the sum of exp(-age/100) over the commits that touched it, ages in first-parent commits, None without history; `text`
-    reads it.
+    Attributes:
+        path: Its path.
+        tokens: Its tokens in the context.
+        key: 16 bytes that identify its path and content.
+        order: Its place in the order that does not depend on the issue.
+        touched: Natural logarithm of its decayed number of changes: the sum of exp(-age/100) over the commits
+            that touched it, with ages in first-parent commits. None without history.
+        text: Reads its text.
     """
 
     path: str
@@ -48,8 +52,11 @@ class Candidate:
 class Selection:
     """What is shown, as positions in the candidates.
 
-    `core` in the candidates' stable order, then `outlined` in that order, neither depending on the issue; then `tail`,
-    the best match last, next to the issue. A file may be both outlined and in the tail. `dropped` are all others.
+    Attributes:
+        core: Shown first, in the candidates' stable order; independent of the issue.
+        outlined: Outlines, in the same order; independent of the issue.
+        tail: Files for the issue; the best match is last, next to the issue. A file may also be outlined.
+        dropped: All other files.
     """
 
     core: list[int]
@@ -63,13 +70,20 @@ KINDS = {Kind.SOURCE: 1.0, Kind.TEST: 0.8, Kind.EXAMPLE: 0.8, Kind.DOC: 0.5, Kin
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each sign counts.
+    """The weight of each sign.
 
-    Each sign is divided by its greatest value over all files first, so that a weight is what the best file gets. `kinds`
-    is a factor, `size` the power of a file's tokens that its worth is divided by, `core` and `outlines` parts of the
-    budget. Set by hand and fitted to no repository: on seven, in six languages, leaving out `path`, `names`, `mentions`,
-    `recency` or `neighbours`, or doubling one of them, changes recall at a quarter of the tokens by less than 0.02 on
-    average (benchmarks/selection.py measures it).
+    Each sign is first divided by its largest value over all files, so a weight is what the best file gets.
+    The weights were set by hand and are fitted to no repository. On seven repositories in six languages,
+    leaving out or doubling `path`,
+    `names`, `mentions`, `recency` or `neighbours` changes the recall at a quarter of the tokens by less than
+    0.02 on average (measured with benchmarks/selection.py).
+
+    Attributes:
+        kinds: Factor for each kind of file.
+        size: A file's value is divided by its tokens to this power.
+        core: Share of the budget for the core, without outlines.
+        core_beside_outlines: Share of the budget for the core, with outlines.
+        outlines: Share of the budget for outlines.
     """
 
     words: float = 1.0
@@ -90,7 +104,7 @@ DEFAULT = Weights()
 
 @dataclass
 class Signs:
-    """What speaks for each file: one number a file in each list; greater is better, nothing scaled yet."""
+    """The unscaled evidence for each file: one number per file in each list; greater is better."""
 
     words: list[float]
     path: list[float]
@@ -114,8 +128,15 @@ def select(
 ) -> Selection:
     """Choose what to show of `candidates` in at most `budget` tokens.
 
-    `outline_tokens` gives the tokens of a candidate's outline, None when it has none; it is asked only for the files
-    that come into question.
+    Args:
+        candidates: The files.
+        issue: The text of the issue; may be empty.
+        budget: Largest number of tokens.
+        terms: The store of terms.
+        outline_tokens: Returns the tokens of a candidate's outline, or None if it has none. It is called only
+            for files whose outline may be shown.
+        progress: Receives the progress of reading.
+        weights: The weights.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
     by_prior = _ranked(candidates, static_values(candidates, signs, weights))
@@ -139,12 +160,15 @@ def select(
 
 
 def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:
-    """Best first; rounded, so that a last bit in which two machines' logarithms differ does not decide."""
+    """Return the positions, best first.
+
+    Values are rounded, because their last bits can differ between machines.
+    """
     return sorted(range(len(candidates)), key=lambda i: (-round(values[i], 9), candidates[i].path))
 
 
 def _fill(ranked: Iterable[int], cost: Callable[[int], int], room: int) -> tuple[list[int], int]:
-    """The best that fit into `room`, and what they take of it."""
+    """Return the best files that fit into `room` tokens, and their total tokens."""
     chosen: list[int] = []
     used = 0
     for index in ranked:
@@ -157,7 +181,10 @@ def _fill(ranked: Iterable[int], cost: Callable[[int], int], room: int) -> tuple
 def _outlines(
     candidates: Sequence[Candidate], ranked: Iterable[int], cost: Callable[[int], int | None], room: int
 ) -> tuple[list[int], int]:
-    """The same of outlines. Making one takes time, so the search ends when next to no room is left."""
+    """Return the outlines that fit into `room` tokens, and their total tokens.
+
+    Making an outline takes time, so the search stops when almost no room is left.
+    """
     chosen: list[int] = []
     used = misses = tried = 0
     for index in ranked:
@@ -179,7 +206,7 @@ def _outlines(
 def read_signs(
     candidates: Sequence[Candidate], query: Query, terms: TermStore, progress: Progress | None = None
 ) -> Signs:
-    """Compare every candidate with the query."""
+    """Compare all candidates with the query."""
     number = len(candidates)
     imports = ImportMap([candidate.path for candidate in candidates])
     wanted = frozenset(query.terms)
@@ -240,7 +267,7 @@ def _idf(found: Sequence[Iterable[int]]) -> dict[int, float]:
 
 
 def _rarity(found: Sequence[Collection[int]], weights: dict[int, float] | None = None) -> list[float]:
-    """The sum of what is found in each file, what is rare counting more."""
+    """Return for each file the sum over its terms; rare terms count more."""
     rarity = _idf(found)
     if weights is None:
         return [sum(rarity[term] for term in each) for each in found]
@@ -258,7 +285,7 @@ def _terms_of_path(path: str) -> frozenset[int]:
 
 
 def static_values(candidates: Sequence[Candidate], signs: Signs, weights: Weights = DEFAULT) -> list[float]:
-    """What each file is worth by itself: how many import it, how much it changes, what it is for, how short it is."""
+    """Return the issue-independent value of each file, from its importers, changes, kind and size."""
     degree, recency = _scaled(signs.degree), _scaled(signs.recency)
     return [
         (1 + degree[index] + recency[index])
@@ -269,7 +296,7 @@ def static_values(candidates: Sequence[Candidate], signs: Signs, weights: Weight
 
 
 def issue_values(candidates: Sequence[Candidate], signs: Signs, weights: Weights = DEFAULT) -> list[float]:
-    """What each file is worth for the issue."""
+    """Return the value of each file for the issue."""
     own = [0.0] * len(candidates)
     for weight, sign in (
         (weights.words, signs.words),

@@ -1,4 +1,4 @@
-"""What is known of each file's content, kept between runs: its terms and its outline, by a key of the content."""
+"""Store each file's terms and outline between runs, by a key of the content."""
 
 import contextlib
 import sqlite3
@@ -14,10 +14,10 @@ from m3agent.agent.context.selection.terms import TERMS_VERSION, Terms, analyse
 FILE_NAME = "content.sqlite"
 
 LIMIT_BYTES = 512 * 1024 * 1024
-"""About the terms of 250,000 files; sympy's 2,000 files take 4 MB, with outlines 9."""
+"""Enough for the terms of about 250,000 files; sympy's 2,000 files take 4 MB, or 9 MB with outlines."""
 
 Progress = Callable[[int, int], None]
-"""Called with how many files are done and how many there are."""
+"""Callback with the number of finished files and the total number."""
 
 _BATCH = 256
 _DAY_SECONDS = 86400
@@ -32,31 +32,36 @@ CREATE TABLE IF NOT EXISTS content
 
 
 class Content(Protocol):
-    """One file's content: where it is, a key that no other content has, and how to read it."""
+    """A file's content: its path, a unique key and a function to read it."""
 
     @property
     def path(self) -> str:
-        """Relative to the repository."""
+        """Path relative to the repository."""
         ...
 
     @property
     def key(self) -> bytes:
-        """The same for the same path and content, for no other."""
+        """Key that is equal exactly for equal path and content."""
         ...
 
     @property
     def text(self) -> Callable[[], str]:
-        """Reads it."""
+        """Function that reads the content."""
         ...
 
 
 class TermStore:
-    """Terms and outlines by content, in one SQLite file in a folder for caches.
+    """Terms and outlines by content, in one SQLite file in a cache folder.
 
-    It never fails and nothing in it is ever missed: a damaged file is made anew, where none can be written a temporary
-    one serves, and other processes may use the same file at the same time. What was not used for longest goes when the
-    file would grow over `limit` bytes. `variant` names what a content's text depends on besides its key: what other
-    stores found under another variant is not seen. It belongs to the thread that made it.
+    Storage errors never raise. A damaged file is created again. If no file can be written, a temporary one is
+    used. Several processes may use the file at the same time. When the file would exceed `limit` bytes, the
+    entries that were unused for longest are deleted. An instance belongs to the thread that created it.
+
+    Args:
+        folder: The cache folder.
+        limit: Largest size of the file, in bytes.
+        variant: Name of everything besides the key that the text depends on. Entries of other variants are
+            not visible.
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT_BYTES, *, variant: str = "") -> None:
@@ -79,7 +84,7 @@ class TermStore:
         self.close()
 
     def close(self) -> None:
-        """Write what is new and let go of the file."""
+        """Write new entries and close the file."""
         self._flush()
         if self._written:
             self._shrink()
@@ -88,7 +93,10 @@ class TermStore:
     def terms(
         self, contents: Sequence[Content], progress: Progress | None = None
     ) -> Iterator[tuple[int, Terms]]:
-        """Each content's position and terms, in order; what was not known is read and analysed, a few at a time."""
+        """Yield each content's position and terms, in order.
+
+        Unknown contents are read and analysed in small batches.
+        """
         for start in range(0, len(contents), _BATCH):
             batch = contents[start : start + _BATCH]
             known = self._get(self._terms, [content.key for content in batch])
@@ -103,12 +111,12 @@ class TermStore:
         self._flush()
 
     def outline(self, content: Content) -> str | None:
-        """The content's outline (see `outline.outline`), or None when there is none."""
+        """Return the content's outline (see `outline.outline`); None if there is none."""
         known = self._get(self._outline, [content.key]).get(content.key)
         if known is not None:
             with contextlib.suppress(UnicodeDecodeError):
                 return known.decode() or None
-        if not available():  # and nothing is kept that would be wrong once it is installed
+        if not available():  # and store nothing: it would be wrong after an installation
             return None
         made = outline(content.path, content.text())
         self._put(self._outline, content.key, (made or "").encode("utf-8", "replace"))
@@ -124,7 +132,7 @@ class TermStore:
             return {}
         found: dict[bytes, bytes] = {}
         for key, value, day in rows:
-            if isinstance(value, bytes) and isinstance(day, int):  # else damaged where SQLite does not see it
+            if isinstance(value, bytes) and isinstance(day, int):  # else damaged, unnoticed by SQLite
                 found[key] = value
                 if day < self._today - _DAYS_UNMARKED:
                     self._put(kind, key, value)
@@ -157,7 +165,10 @@ class TermStore:
             self._recover(error)
 
     def _delete_oldest(self) -> None:
-        """Delete what was not used for longest until a quarter of the limit is free; the file keeps its size."""
+        """Delete the entries that were unused for longest until a quarter of the limit is free.
+
+        The file keeps its size.
+        """
         used, free, size = (
             int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
             for name in ("page_count", "freelist_count", "page_size")
@@ -168,7 +179,7 @@ class TermStore:
         excess += self._limit // 4
         gone: list[tuple[int]] = []
         for row, length in self._database.execute(
-            "SELECT rowid, length(value) + 100 FROM content ORDER BY day, rowid"  # 100: about what a row takes besides
+            "SELECT rowid, length(value) + 100 FROM content ORDER BY day, rowid"  # 100: overhead of a row
         ):
             gone.append((row,))
             excess -= length
@@ -178,7 +189,11 @@ class TermStore:
             self._database.executemany("DELETE FROM content WHERE rowid = ?", gone)
 
     def _recover(self, error: sqlite3.Error) -> None:
-        """Begin a new file instead of a damaged one, go on reading what cannot be written, else use a temporary one."""
+        """Handle an error.
+
+        A damaged file is replaced. An unwritable file is only read from then on. Otherwise a temporary file
+        is used.
+        """
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _UNWRITABLE:
             self._writable = False
@@ -198,13 +213,13 @@ class TermStore:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                     break
                 _remove(self._file)
-        return _connect("")  # a temporary file of SQLite's own, gone when closed
+        return _connect("")  # SQLite's own temporary file, deleted on close
 
 
 def _connect(name: str) -> sqlite3.Connection:
     database = sqlite3.connect(name, timeout=_BUSY_SECONDS)
     try:
-        # A cache may lose its last writes in a power cut; whatever is damaged then is noticed.
+        # A cache may lose its last writes in a power failure; damage from it is detected.
         database.execute("PRAGMA synchronous = OFF")
         database.execute(_SCHEMA)
         database.commit()

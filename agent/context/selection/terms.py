@@ -1,4 +1,4 @@
-"""What a text is about: its terms, the names it defines and what it imports, in any language, by patterns alone."""
+"""Extract a text's terms, the names that it defines and its imports, in any language, with patterns only."""
 
 import re
 import struct
@@ -10,7 +10,7 @@ from typing import Self
 from zlib import crc32
 
 TERMS_VERSION = 2
-"""Goes up when the same text gives other terms, so that what is stored is made anew."""
+"""Increase it when the same text gives different terms, so that stored terms are made again."""
 
 _LONG_WORD = 64
 _MAX_DEFINED = 2000
@@ -19,17 +19,18 @@ _REMEMBERED = 100_000
 _MOST = 255
 
 _WORD = re.compile(r"[^\W\d]\w+")
-# Every ASCII character that is in no word becomes a space; the bytes of other characters stay.
+# Every ASCII character that is not part of a word becomes a space; the bytes of other characters remain.
 _APART = bytes(c if c > 127 or c == 95 or chr(c).isalnum() else 32 for c in range(256))
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Thai and Lao, kana, Han, Hangul: scripts written without spaces, or with words that take many endings
+# Thai and Lao, kana, Han, Hangul: scripts without spaces, or with words that have many endings
 _SPACELESS = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
 
 
 def parts(word: str) -> list[str]:
-    """The terms of one word: itself in lower case, then the stems of what case and underscores divide it into.
+    """Return the terms of a word.
 
-    Of scripts that are written without spaces, each two neighbouring characters.
+    They are the word in lower case, and the stems of its parts by case and underscores. For scripts without
+    spaces, the terms are all pairs of neighbouring characters.
     """
     if not word.isascii() and _SPACELESS.search(word):
         return [run[i : i + 2] for run in _SPACELESS.findall(word) for i in range(max(1, len(run) - 1))]
@@ -43,7 +44,10 @@ def parts(word: str) -> list[str]:
 
 
 def stem(term: str) -> str:
-    """An English word without its plural, past or -ing ending, roughly: only that both forms give the same matters."""
+    """Return an English word without its plural, past or -ing ending.
+
+    The stem is approximate: it only matters that all forms of a word give the same result.
+    """
     if len(term) > 4 and term.isascii():
         for ending in ("ing", "ed", "es", "s"):
             if term.endswith(ending) and len(term) - len(ending) > 2 and not term.endswith("ss"):
@@ -56,15 +60,15 @@ def stem(term: str) -> str:
 
 
 def code(term: str) -> int:
-    """The number that stands for a term where terms are stored: 32 bits, the same on every machine."""
+    """Return the 32-bit code of a term for storage; it is the same on every machine."""
     return crc32(term.encode("utf-8", "surrogatepass"))
 
 
-# Both patterns begin with a newline, which is found fast: they are run on "\n" and the text.
+# Both patterns begin with a newline, which is fast to find; they are applied to "\n" followed by the text.
 _NAME = r"[A-Za-z_$][\w$]*"
 _DEFINED = re.compile(
     r"\n[ \t]*(?:"
-    # a word that announces a name, in the languages that have one, after words that only qualify it
+    # a keyword that introduces a name, after words that only qualify it
     r"(?:(?:export|default|pub(?:\([\w:]+\))?|public|private|protected|internal|static|final|abstract|async|open"
     r"|override|sealed|data|inline|unsafe|extern|virtual|partial|suspend|declare|local|constexpr|case)[ \t]+){0,6}"
     r"(?:def[a-z]*|class|function\*?|func|fun|fn|struct|enum(?:[ \t]+class)?|trait|interface|type|module|mod|namespace"
@@ -73,7 +77,7 @@ _DEFINED = re.compile(
     rf"(?:\([^()\n]{{0,80}}\)[ \t]*)?(?:self\.)?({_NAME})"
     # a constant
     r"|([A-Z][A-Z0-9_]+)[ \t]*(?::[^=\n]{1,60})?="
-    # a function of C and its kin: what it returns, its name, parameters, the opening brace
+    # a function in C and similar languages: return type, name, parameters, opening brace
     r"|(?!(?:return|else|case|throw|new)\b)(?:[\w<>\[\],.*&:~@]+[ \t]+){1,6}[*&]{0,3}(?:\w+::)?"
     rf"(?!(?:if|for|while|switch|catch)\b)({_NAME})[ \t]*\([^;{{}}()]{{0,300}}\)[^;{{}}()=]{{0,80}}\{{)"
 )
@@ -85,7 +89,7 @@ _IMPORT = re.compile(
     r"from[ \t]+(?P<source>[.\w]+)[ \t]+import[ \t]+(?:\((?P<names>[^()]{0,4000})\)|(?P<line>[^\n(]{0,400}))"
     # C, Objective-C
     r"|\#[ \t]*(?:include|import)[ \t]*[<\"](?P<header>[^>\"\n]{1,200})"
-    # JavaScript, Ruby, Lua, Go, PHP, Sass: a quoted name behind a word that loads something
+    # JavaScript, Ruby, Lua, Go, PHP, Sass: a quoted name after a keyword that loads something
     r"|@?(?:(?:\}|\w+[ \t]*=|(?:import|export|const|let|var|local|return|await)\b)[^\n'\"]{0,200}?)??"
     r"\b(?P<loads>" + _LOADS + r")[ \t]*(?:\([ \t]*|:\w+,[ \t]*)?"
     r"['\"](?P<quoted>[^'\"\n]{1,200})['\"]"
@@ -101,11 +105,15 @@ _LISTED = re.compile(r"[\w:]+")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one text is about.
+    """The terms, definitions and imports of a text.
 
-    `length` counts all occurrences of terms; `terms` are their codes, each once, and `counts` how often each occurs (at
-    most 255); `defined` are the codes of names defined, in lower case; `imports` says what is imported: parts divided by
-    `/`, from the text's own folder where it begins with `./` or `../`, perhaps from there where it begins with `~`.
+    Attributes:
+        length: Number of all occurrences of terms.
+        terms: Code of each different term.
+        counts: Number of occurrences of each, at most 255.
+        defined: Codes of the names that the text defines, in lower case.
+        imports: Imported modules, with parts separated by `/`. A module that begins with `./` or `../` is
+            relative to the text's own folder; one that begins with `~` may be.
     """
 
     length: int
@@ -115,14 +123,18 @@ class Terms:
     imports: tuple[str, ...]
 
     def pack(self) -> bytes:
-        """These terms as bytes; `unpack` undoes it."""
+        """Return these terms as bytes for `unpack`."""
         head = struct.pack("<III", self.length, len(self.terms), len(self.defined))
         imports = "\n".join(self.imports).encode("utf-8", "surrogatepass")
         return b"".join((head, self.counts, _bytes(self.terms), _bytes(self.defined), imports))
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Raises `ValueError` for bytes that `pack` cannot have made."""
+        """Return the terms that `pack` stored.
+
+        Raises:
+            ValueError: The bytes are damaged.
+        """
         if len(data) < 12:
             raise ValueError("cut short")
         length, terms, defined = struct.unpack_from("<III", data)
@@ -159,7 +171,7 @@ _codes: dict[str, tuple[int, ...]] = {}
 
 
 def codes(word: str) -> tuple[int, ...]:
-    """The codes of a word's terms."""
+    """Return the codes of a word's terms."""
     found = _codes.get(word)
     if found is None:
         found = tuple(code(part) for part in parts(word))
@@ -170,12 +182,15 @@ def codes(word: str) -> tuple[int, ...]:
 
 
 def words(text: str) -> Counter[str]:
-    """How often each word occurs: two characters or more, not beginning with a digit, none of absurd length."""
+    """Return the number of occurrences of each word.
+
+    Words have at least two characters, do not begin with a digit, and are not extremely long.
+    """
     found: Counter[str] = Counter()
     rough = Counter(text.encode("utf-8", "surrogatepass").translate(_APART).split())
     for data, number in rough.items():
         if data.isascii():
-            if 1 < len(data) <= _LONG_WORD and data[0] > 57:  # behind the digits
+            if 1 < len(data) <= _LONG_WORD and data[0] > 57:  # after the digits
                 found[data.decode()] += number
         else:
             for word in _WORD.findall(data.decode("utf-8", "replace")):
@@ -185,7 +200,7 @@ def words(text: str) -> Counter[str]:
 
 
 def analyse(text: str) -> Terms:
-    """What `text` is about. Linear in its length, whatever it holds."""
+    """Return the terms of a text. The time is linear in its length, whatever the content."""
     tally: dict[int, int] = {}
     length = 0
     for word, number in words(text).items():
@@ -202,7 +217,7 @@ def analyse(text: str) -> Terms:
 
 
 def defined(text: str) -> list[str]:
-    """Names of functions, classes, types and constants that a text seems to define, in its order, at most 2,000."""
+    """Return the names that a text seems to define: functions, classes, types and constants, up to 2,000."""
     found: list[str] = []
     for match in _DEFINED.finditer(f"\n{text}"):
         found.append(match[match.lastindex or 0])
@@ -212,7 +227,7 @@ def defined(text: str) -> list[str]:
 
 
 def imports(text: str) -> list[str]:
-    """What a text seems to import, at most 500, in the notation of `Terms.imports`."""
+    """Return what the text seems to import, at most 500 items, in the notation of `Terms.imports`."""
     found: dict[str, None] = {}
     for match in _IMPORT.finditer(f"\n{text}\n"):
         for spec in _specs(match):

@@ -1,8 +1,9 @@
-"""Finds out whether a tokenizer.json can be counted with, and converts it.
+"""Check whether a tokenizer.json is suitable for counting, and convert it.
 
-Run as a program of its own (JSON on standard input; on standard output what `Prepared.packed` makes, or exit code
-UNSUPPORTED and the reason on standard error): the library ends the whole process on some broken files, and reading JSON takes ten times
-the memory of counting.
+This runs as a separate program, because the library ends the whole process on some broken files, and because
+reading JSON takes ten times the memory of counting. Standard input is the JSON. Standard output is the result
+of
+`Prepared.packed`; on failure the exit status is UNSUPPORTED and the reason goes to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from m3agent.agent.context.tokenizer.files import UNSUPPORTED, Prepared
 if TYPE_CHECKING:
     from kitoken import Kitoken
 
-# Each end of a chunk that a tokenizer may treat in a way of its own meets each such start.
+# Ends and starts of chunks that a tokenizer may treat specially; every combination is tried.
 _ENDS = (
     "x\n",
     "x  \n",
@@ -38,25 +39,25 @@ _ENDS = (
 )
 _STARTS = ("<file", "</file", "<outline", "<1", "<'s", "< x", "<\n", "<\u0338", "<<", "<é", "<漢", "<\t")
 
-# The end of the expressions of GPT-4, GPT-4o, Llama 3, Qwen and others: ends of lines are taken with the white space
-# before them, then white space up to the last character before a word. Only its last but one part looks ahead, which
-# makes the library remember each character of such a run, a million of them at most.
+# The end of the expressions of GPT-4, GPT-4o, Llama 3, Qwen and others. It matches ends of lines with the
+# white space before them, then white space up to the last character before a word. Only its second last part
+# looks ahead. The library then remembers each character of such a run, a million characters at most.
 _SPACES_LAST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-# What may stand in an expression for the two libraries (Oniguruma for Hugging Face, fancy-regex here) to read it alike:
-# no anchors, look-behind, references, flags for the rest, set operations, repeated counts, or classes whose extent they
-# define differently.
+# Limits that make the two libraries (Oniguruma for Hugging Face, fancy-regex here) read an expression alike:
+# no anchors, look-behind, references, flags for the rest, set operations, repeated counts, or classes that
+# they define differently.
 _ESCAPES = frozenset("pPsSrnt|.*+?()[]{}^$/\\-'")
 _DIFFER = re.compile(r"\(\?<|\(\?[a-z]+\)|\[\[|&&|(?<!\\)\$|(?<![\[\\])\^|\{\d[\d,]*\}[+*{]")
 
 
 class UnsupportedTokenizer(Exception):
-    """A file that cannot be counted with; the message says why, as the end of a sentence."""
+    """The file is not suitable for counting; the message gives the reason as the end of a sentence."""
 
 
 def adds_up(count: Callable[[Sequence[str]], Sequence[int]], *, shifts: int = len(_STARTS)) -> bool:
-    """Whether counts of chunks that start with `<` and end with a newline add up, on texts made to break that.
+    """Return whether counts of chunks that start with `<` and end with a newline are additive.
 
-    `shifts` says with how many of the starts each end is tried.
+    The test texts are made to break additivity. Each end is tried with `shifts` of the starts.
     """
     for shift in range(shifts):
         starts = [_STARTS[(number + shift) % len(_STARTS)] for number in range(len(_ENDS))]
@@ -68,7 +69,11 @@ def adds_up(count: Callable[[Sequence[str]], Sequence[int]], *, shifts: int = le
 
 
 def examine(data: bytes) -> Prepared:
-    """Convert a tokenizer.json and judge it. Raises `UnsupportedTokenizer`; the library may end the process."""
+    """Convert a tokenizer.json and judge it. The library may end the process.
+
+    Raises:
+        UnsupportedTokenizer: The file is not suitable for counting.
+    """
     described = _parse(data)
     doubts = _doubts(described)
     from kitoken import Kitoken
@@ -77,7 +82,7 @@ def examine(data: bytes) -> Prepared:
         encoder = Kitoken.from_tokenizers(data)
     except ValueError as error:
         raise UnsupportedTokenizer(f"{error}") from None
-    if encoder.config()["processing"]:  # cutting off and filling up, which is for training
+    if encoder.config()["processing"]:  # truncation and padding, which are for training
         encoder.set_config({**encoder.config(), "processing": []})
     pattern = _pattern(described)
     spaces_last = pattern.endswith(_SPACES_LAST) and not re.search(
@@ -97,10 +102,10 @@ def _counting(encoder: Kitoken) -> Callable[[Sequence[str]], Sequence[int]]:
 
 
 def _joiner(described: dict[str, Any]) -> Kitoken:
-    """An encoder that splits text as the tokenizer does, and joins whatever white space and `<` it finds in one word.
+    """Return an encoder that splits text as the tokenizer does, but joins white space and `<` in every word.
 
-    So it shows each word that changes at the seam of two files; the tokenizer itself only those that are in its
-    vocabulary, for the texts that happen to be tried.
+    It therefore shows every word that changes where two files meet. The tokenizer itself shows only words
+    that are in its vocabulary and in the tested texts.
     """
     from kitoken import Kitoken
 
@@ -126,7 +131,7 @@ def _joiner(described: dict[str, Any]) -> Kitoken:
 
 
 def _parse(data: bytes) -> dict[str, Any]:
-    """The description, as far as it has the parts of a byte-level byte-pair encoding."""
+    """Return the parsed description, after checking that it is a byte-level byte-pair encoding."""
     if not data.strip():
         raise UnsupportedTokenizer("it is empty")
     try:
@@ -161,7 +166,7 @@ def _parse(data: bytes) -> dict[str, Any]:
 
 
 def _steps(described: Any) -> list[dict[str, Any]]:
-    """The steps of a pre-tokenizer or normalizer, one after the other."""
+    """Return the steps of a pre-tokenizer or normalizer as a flat list."""
     if not isinstance(described, dict):
         return []
     inner = described.get("pretokenizers") or described.get("normalizers")
@@ -171,7 +176,10 @@ def _steps(described: Any) -> list[dict[str, Any]]:
 
 
 def _pattern(described: dict[str, Any]) -> str:
-    """The one expression that text is split by; empty where it is done in another way."""
+    """Return the expression that splits the text.
+
+    It is empty if the text is not split by exactly one expression.
+    """
     splits = [step for step in _steps(described["pre_tokenizer"]) if step.get("type") == "Split"]
     pattern = splits[0].get("pattern") if len(splits) == 1 else None
     expression = pattern.get("Regex") if isinstance(pattern, dict) else None
@@ -179,7 +187,7 @@ def _pattern(described: dict[str, Any]) -> str:
 
 
 def _doubts(described: dict[str, Any]) -> list[str]:
-    """Parts of the description that the library is not known to read as Hugging Face does."""
+    """Return the parts of the description that the library may read differently from Hugging Face."""
     doubts: list[str] = []
     model = described["model"]
     if any(
@@ -207,7 +215,10 @@ def _doubts(described: dict[str, Any]) -> list[str]:
 
 
 def _reserved(described: dict[str, Any]) -> str | None:
-    """A string that the tokenizer gives a meaning and that `harmless` leaves in files."""
+    """Return a string that the tokenizer reserves but that `harmless` leaves in files.
+
+    None if there is none.
+    """
     from m3agent.agent.context.text import harmless
 
     for token in described.get("added_tokens") or ():
@@ -218,12 +229,12 @@ def _reserved(described: dict[str, Any]) -> str | None:
 
 
 def _unmerged(described: dict[str, Any], encoder: Kitoken) -> str | None:
-    """An entry that merging by rank would make where merging by the list does not, or None.
+    """Return an entry for which merging by rank differs from merging by the list; None if there is none.
 
-    The library forgets which pair makes an entry and joins any two neighbours that spell one. That is the same exactly
-    when, for each entry, merges of lower rank turn its bytes into a pair on the list: those within an entry do not
-    depend on what is around it. Whether they do is seen by undoing the merges next to the pair's seam, latest first,
-    as long as no join across the seam would have come before.
+    The library forgets which pair makes an entry, and joins any two neighbours that spell one. Both methods
+    agree exactly if, for each entry, merges of lower rank turn its bytes into a pair on the list: merges
+    within an entry do not depend on the text around it. To check this, the merges next to the pair's seam are
+    undone, latest first, as long as no join across the seam would have come earlier.
     """
     vocabulary: dict[str, int] = described["model"]["vocab"]
     merges: list[list[str]] = described["model"]["merges"]
@@ -235,14 +246,14 @@ def _unmerged(described: dict[str, Any], encoder: Kitoken) -> str | None:
             rank.setdefault(whole, number) != number
             and merges[number - 1][0] + merges[number - 1][1] != whole
         ):
-            return whole  # pairs of one entry apart from each other: their order is lost
+            return whole  # separate pairs for one entry: their order is lost
         if whole not in halves and _meets(left, right, rank, halves):
             halves[whole] = left, right
     added = {token.get("content") for token in described.get("added_tokens") or () if isinstance(token, dict)}
     for entry in sorted(vocabulary.keys() - halves.keys() - _BYTES.keys() - added):
         if entry in rank:
             return entry
-        # Never merged, so it must not be found either: text is split within it.
+        # No merge makes this entry, so the encoder must not produce it: the text must be split within it.
         try:
             text = bytes(_BYTES[character] for character in entry).decode()
         except (KeyError, UnicodeDecodeError):
@@ -253,13 +264,13 @@ def _unmerged(described: dict[str, Any], encoder: Kitoken) -> str | None:
 
 
 def _meets(left: str, right: str, rank: dict[str, int], halves: dict[str, tuple[str, str]]) -> bool:
-    """Whether merging the bytes of both by rank comes to the two of them, before it joins them."""
+    """Return whether merging the bytes of both parts by rank gives these two parts before it joins them."""
     limit = rank[left + right]
     of_left, of_right = rank.get(left, -1), rank.get(right, -1)
     if of_left >= limit or of_right >= limit:
         return False
     while of_left >= 0 or of_right >= 0:
-        if of_right >= of_left:  # of equal merges, the one further left comes first
+        if of_right >= of_left:  # among equal merges, the leftmost comes first
             if right not in halves:
                 return False
             limit, right = of_right, halves[right][0]
@@ -277,7 +288,7 @@ def _meets(left: str, right: str, rank: dict[str, int], halves: dict[str, tuple[
 
 
 def _byte_characters() -> dict[str, int]:
-    """The printable characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
+    """Return the printable characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {

@@ -1,19 +1,23 @@
-r"""Counts tokens exactly as the model's own tokenizer does.
+r"""Count tokens exactly as the model's own tokenizer does.
 
-Counts of a pack's chunks add up to the count of the pack. Chunks start with `<` and end with a newline, and that is
-enough where all of this holds:
+The counts of a pack's chunks add up to the count of the pack. Chunks start with `<` and end with a newline.
+That is sufficient if all of these conditions hold:
 
-- Text is split into words by one regular expression, and each word is encoded by itself (byte-pair encoding, no dropout).
-- No match runs across a newline followed by `<`: ends of lines only ever end a match (`[\r\n]*`, `\s*[\r\n]+`), or stand
-  in one that takes nothing but white space.
-- What a match is does not depend on what comes after such a newline, or before `<`: white space before an end of line is
-  taken with it (`\s*[\r\n]+`) before any other part looks ahead (`\s+(?!\S)`), and nothing looks behind or is anchored.
-- No step before the split joins or strips characters there: no prefix for the first word, no trimming. Normal form C
-  is fine, since neither character combines with one before it.
-- Nothing is added around a text, and no string in it is reserved; `harmless` sees to the second.
+- One regular expression splits the text into words, and each word is encoded separately (byte-pair encoding,
+  no dropout).
+- No match extends across a newline that is followed by `<`. Ends of lines only end a match (`[\r\n]*`,
+  `\s*[\r\n]+`), or are inside a match of white space only.
+- A match does not depend on the text after such a newline or before `<`. White space before an end of line is
+  taken with it (`\s*[\r\n]+`) before any other part looks ahead (`\s+(?!\S)`). Nothing looks behind or is
+  anchored.
+- No step before the split joins or strips characters there: no prefix for the first word, no trimming. Normal
+  form C is allowed, because neither character combines with the one before it.
+- Nothing is added around a text, and the text contains no reserved string. `harmless` ensures the second
+  condition.
 
-The expressions of GPT-4, GPT-4o, Llama 3 and Qwen are of this kind; each tokenizer is put to the test when it is first
-used. Where one fails, or has parts that the library is not known to read as Hugging Face does, counts are not `exact`.
+The expressions of GPT-4, GPT-4o, Llama 3 and Qwen meet the conditions. Each tokenizer is tested when it is
+first used. If the test fails, or if the library may read parts of the file differently from Hugging Face,
+counts are not `exact`.
 """
 
 from __future__ import annotations
@@ -33,46 +37,57 @@ if TYPE_CHECKING:
     from kitoken import Kitoken
 
 _LONG = 500_000
-"""Characters up to which any text can be counted in one go. A run of white space may have twice as many before the
-library, which keeps a note of each of its characters, has no room for the next and ends the process."""
+"""Texts up to this number of characters can be counted at once.
+
+The library remembers each character of a run of white space. A run of twice this length exhausts its memory,
+and the library then ends the process.
+"""
 
 _ALLOCATOR = ("MIMALLOC_EAGER_COMMIT", "MIMALLOC_ARENA_EAGER_COMMIT")
-"""Options of the library's allocator: off, memory is taken when it is used, which is a third less at its height and no
-slower (measured on a pack of a million tokens)."""
+"""Options of the library's allocator, to be turned off.
 
-# White space as Unicode has it, without ends of lines. Not \s: to Python that includes four separators more.
+The allocator then takes memory only when it is used. The peak is a third lower, and counting is not slower
+(measured on a pack of a million tokens).
+"""
+
+# Unicode's white space without ends of lines. Python's \s would include four more separators.
 _SPACES = re.compile(r"[\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 _NO_SPECIAL: list[str] = []
-"""Kinds of reserved strings to tell from text. `False` would leave one kind in: added tokens that are not special."""
+"""Recognise no kind of reserved string. `False` would still recognise added tokens that are not special."""
 
 
 class Counter(Protocol):
-    """Counts the tokens of texts; may be used by several threads at once."""
+    """Counts the tokens of texts; several threads may use it at once."""
 
     @property
     def exact(self) -> bool:
-        """Whether counts are the tokenizer's own, and those of a pack's chunks add up."""
+        """Whether counts equal the tokenizer's own, and the counts of a pack's chunks are additive."""
         ...
 
     @property
     def note(self) -> str:
-        """Why counts are not exact; empty when they are."""
+        """Why counts are not exact; empty if they are."""
         ...
 
     def count(self, text: str) -> int:
-        """The tokens of a text; nothing is added to it, and nothing in it is read as a control token."""
+        """Return the number of tokens of a text.
+
+        Nothing is added to it, and nothing in it becomes a control token.
+        """
         ...
 
     def count_many(self, texts: Sequence[str], threads: int = 2) -> list[int]:
-        """The tokens of each text."""
+        """Return the number of tokens of each text."""
         ...
 
 
 def open_counter(source: TokenizerSource) -> Counter:
     """Load a tokenizer, or connect to its server.
 
-    Raises `UsageError` for a file that cannot be read or counted with, and for a server what `ServerCounter` raises.
+    Raises:
+        UsageError: The file cannot be read, or is not suitable for counting.
+        ModelServerError: The server does not answer or refuses (see `ServerCounter`).
     """
     if source.kind == "server":
         from m3agent.agent.context.tokenizer.server import ServerCounter
@@ -82,10 +97,12 @@ def open_counter(source: TokenizerSource) -> Counter:
 
 
 def oracle_count(source: TokenizerSource, text: str) -> int:
-    """The tokens of a whole text by the reference: Hugging Face's own library, or the server.
+    """Return the number of tokens of a complete text by the reference: Hugging Face's library, or the server.
 
     The library takes about 2 seconds and 0.5 GB for a million tokens.
-    Raises `UsageError` when the library is not installed or does not take the file.
+
+    Raises:
+        UsageError: The library is not installed, or does not accept the file.
     """
     if source.kind == "server":
         return open_counter(source).count(text)
@@ -108,22 +125,23 @@ def oracle_count(source: TokenizerSource, text: str) -> int:
     reference.no_padding()
     (encoded,) = reference.encode_batch_fast(
         [text], add_special_tokens=False
-    )  # fast: without each token's place
+    )  # fast: without token positions
     return len(encoded)
 
 
 @cache
 def _library() -> type[Kitoken]:
-    """The library's encoder, loaded by a thread that never ends.
+    """Return the library's encoder class, loaded by a thread that never ends.
 
-    Its memory allocator (mimalloc) takes the thread that loads it for the process's main one, and the next thread that
-    allocates after the end of that one ends the process.
+    The library's allocator (mimalloc) takes the thread that loads it for the main thread. After that thread
+    ends, the next thread that allocates memory would end the process.
     """
     loaded = threading.Event()
     found: list[type[Kitoken]] = []
 
     def load() -> None:
-        # Only the library reads these, as it loads; os.environ, which other threads may be reading, stays as it is.
+        # Only the library reads these variables, while it loads. os.environ is not changed: other threads may
+        # read it.
         options = [name for name in _ALLOCATOR if name not in os.environ]
         for name in options:
             os.putenv(name, "0")
@@ -145,7 +163,7 @@ def _library() -> type[Kitoken]:
 
 
 class _FileCounter:
-    """Counts with a tokenizer's file."""
+    """Count with a tokenizer's file."""
 
     def __init__(self, source: TokenizerSource) -> None:
         prepared = prepare(source)
@@ -167,7 +185,7 @@ class _FileCounter:
         from concurrent.futures import ThreadPoolExecutor
 
         counts = [0] * len(texts)
-        # The longest first, so that the threads end together. They take turns at one iterator.
+        # The longest texts first, so that the threads end together. They share one iterator.
         numbers = iter(sorted(range(len(texts)), key=lambda number: -len(texts[number])))
 
         def work() -> None:
@@ -179,15 +197,16 @@ class _FileCounter:
                 for done in [pool.submit(work) for _ in range(threads)]:
                     done.result()
             finally:
-                for _ in numbers:  # after a failure nobody needs the rest
+                for _ in numbers:  # after a failure the rest is not needed
                     pass
         return counts
 
     def _count_long(self, text: str) -> int:
-        """The tokens of a text that may have too long a run of white space, which is counted by itself.
+        r"""Return the number of tokens of a text that may contain a very long run of white space.
 
-        Such a run is one word up to its last character, which goes with what follows (`\\s+(?!\\S)`); at the end of a
-        text it is one word as a whole. Before an end of line it belongs to that, and no note is taken of it.
+        Such a run is one word up to its last character, which belongs to the following text (`\s+(?!\S)`). At
+        the end of a text the complete run is one word. It is counted separately. Before an end of line, the
+        run belongs to the line end, and the library does not remember its characters.
         """
         if not self._spaces_last:
             return sum(
@@ -207,7 +226,7 @@ class _FileCounter:
         return total + len(self._encoder.encode("".join(rest), _NO_SPECIAL))
 
     def _encoder_of_words(self) -> Kitoken:
-        """The encoder without its split: takes any text for one word."""
+        """Return the encoder without its split, which treats any text as one word."""
         with self._making:
             if self._unsplit is None:
                 unsplit = _library()(self._encoder.to_bytes())

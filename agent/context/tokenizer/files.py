@@ -1,4 +1,4 @@
-"""Keeps a tokenizer.json in the form that loads fastest, with what is known of how well it can be counted with."""
+"""Keep a tokenizer.json in the form that loads fastest, with the result of its check."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from m3agent.agent.errors import UsageError
 _MAGIC = b"m3agent tokenizer 2\n"
 _DIGEST_BYTES = 32
 UNSUPPORTED = 3
-"""Exit code of `check` for a file that cannot be counted with; why is on its standard error."""
+"""Exit status of `check` for an unsuitable file; the reason is on its standard error."""
 
-_MINUTES = 2  # for the largest file on a busy machine; a few seconds are usual
+_MINUTES = 2  # enough for the largest file on a busy machine; a few seconds are usual
 
 
 class Prepared:
-    """A tokenizer as kitoken stores it, whether its counts are exact and add up, and if not, why.
+    """A tokenizer in kitoken's format, with the result of its check.
 
-    `spaces_last` says whether its expression ends as most do, which tells what long runs of white space become.
+    Attributes:
+        form: The tokenizer as kitoken stores it.
+        note: Why counts are not exact; empty if they are.
+        exact: Whether counts are exact and additive.
+        spaces_last: Whether its expression ends as most do, which determines how long runs of white space are
+            counted.
     """
 
     __slots__ = ("exact", "form", "note", "spaces_last")
@@ -32,13 +37,13 @@ class Prepared:
         self.spaces_last = spaces_last
 
     def packed(self) -> bytes:
-        """All of it as one file."""
+        """Return everything as the content of one file."""
         body = b"%d%s\n%s" % (self.spaces_last, self.note.encode(), self.form)
         return _MAGIC + sha256(body).digest() + body
 
 
 def unpacked(packed: bytes | None) -> Prepared | None:
-    """What `Prepared.packed` made a file of, or None for anything else."""
+    """Return what `Prepared.packed` stored; None for any other content."""
     start = len(_MAGIC) + _DIGEST_BYTES
     if packed is None or packed[: len(_MAGIC)] != _MAGIC:
         return None
@@ -50,9 +55,12 @@ def unpacked(packed: bytes | None) -> Prepared | None:
 
 
 def prepare(source: TokenizerSource) -> Prepared:
-    """The prepared form of a tokenizer's file: kept from an earlier run, or made now and kept where that is possible.
+    """Return the prepared form of a tokenizer's file, from an earlier run or made now.
 
-    Raises `UsageError` when the file cannot be read or counted with.
+    A new form is stored if possible.
+
+    Raises:
+        UsageError: The file cannot be read, or is not suitable for counting.
     """
     kept = f"{source.cache}/tokenizers/{source.id}.kit"
     if (found := unpacked(read_file(kept))) is not None:
@@ -69,17 +77,17 @@ def prepare(source: TokenizerSource) -> Prepared:
     try:
         os.makedirs(f"{source.cache}/tokenizers", mode=0o700, exist_ok=True)  # noqa: PTH103
         write_file(kept, packed)
-    except OSError:  # then it is made again next time
+    except OSError:  # it will be made again next time
         pass
     return prepared
 
 
 def _convert(data: bytes, location: str) -> bytes:
-    """Have the form made by another process, which may die of it."""
+    """Convert the file in a separate process, because the library may end the process."""
     import subprocess
     import sys
 
-    # -P: the working directory is a repository that nobody vouches for, and no place to import from.
+    # -P: the working directory is an untrusted repository, so Python must not import from it.
     command = [sys.executable, "-P", "-m", "m3agent.agent.context.tokenizer.check"]
     try:
         done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=60 * _MINUTES)

@@ -1,4 +1,4 @@
-"""Counts tokens by asking the model server for them: POST /tokenize, as vLLM and SGLang have it."""
+"""Count tokens through the model server: POST /tokenize, as in vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelSe
 from m3agent.serving.http import host_of, is_local, redact, refusal, retry_after
 
 _CONNECTIONS = 8
-_LONGEST_WAIT = 10.0  # seconds, between attempts
-_READ_SECONDS = 300.0  # a million tokens take a slow tokenizer several seconds, and may have to queue
+_LONGEST_WAIT = 10.0  # seconds between attempts
+_READ_SECONDS = 300.0  # a million tokens take several seconds, and the request may have to queue
 
-# Words, scripts, numbers, white space and symbols enough for two tokenizers of the same model family to differ.
+# Enough words, scripts, numbers, white space and symbols to distinguish two tokenizers of the same model
+# family.
 _PROBE = (
     '<file path="a/b.py">\ndef naïve_Sum(values: list[int]) -> int:\n\t"""Adds 1234567 \u2013 “quoted”, it\'s."""\r\n'
     "    return   sum(x**2 for x in values)  # 漢字かな交じり, русский, العربية, हिन्दी, 한국어, ไทย 😀👩‍💻\n"
@@ -31,16 +32,19 @@ _PROBE = (
 
 
 def find_server(endpoint: str | None, *, model: str | None, api_key: str | None) -> tuple[str, str, str]:
-    """The identity of the tokenizer of the server at `endpoint`, the address that counts with it, and both for people.
+    """Return the identity of the server's tokenizer, the address that counts, and a label for people.
 
-    The ids it gives for a text tell it from others. Raises `UsageError` without an endpoint or where the server does
-    not tokenize, and ModelServerError for one that does not answer or refuses.
+    The identity is a hash of the token ids for a test text.
+
+    Raises:
+        UsageError: There is no endpoint, or the server does not tokenize.
+        ModelServerError: The server does not answer, or refuses.
     """
     if endpoint is None:
         raise UsageError("--tokenizer server asks the model server: say which with --endpoint.")
     host = host_of(endpoint)
     for url in _addresses(endpoint):
-        server = _Server(url, model, api_key, attempts=2)  # whoever mistyped the address should not wait
+        server = _Server(url, model, api_key, attempts=2)  # fail fast: the address may be mistyped
         with server.client:
             ids = server.ids(_PROBE)
         if ids is not None:
@@ -49,9 +53,9 @@ def find_server(endpoint: str | None, *, model: str | None, api_key: str | None)
 
 
 class ServerCounter:
-    """Counts by asking the server, one request a text and eight at a time.
+    """Count through the server, with one request per text and eight at a time.
 
-    Raises what `find_server` does.
+    Raises the errors of `find_server`.
     """
 
     def __init__(self, source: TokenizerSource) -> None:
@@ -60,7 +64,7 @@ class ServerCounter:
         self.note = "" if self.exact else "it joins the end of a file and the start of the next"
 
     def count(self, text: str) -> int:
-        """The tokens of a text."""
+        """Return the number of tokens of a text."""
         if not text:
             return 0
         ids = self._server.ids(text)
@@ -69,7 +73,10 @@ class ServerCounter:
         return len(ids)
 
     def count_many(self, texts: Sequence[str], threads: int = _CONNECTIONS) -> list[int]:
-        """The tokens of each text; `threads` is no limit here, since those that wait for a server cost nothing."""
+        """Return the number of tokens of each text.
+
+        `threads` is ignored, because waiting for a server costs nothing.
+        """
         pool = ThreadPoolExecutor(_CONNECTIONS)
         try:
             return list(pool.map(self.count, texts))
@@ -82,14 +89,14 @@ class ServerCounter:
         if known in (b"yes", b"no"):
             return known == b"yes"
         found = adds_up(self.count_many, shifts=1)
-        with suppress(OSError):  # else it is tried again next time
+        with suppress(OSError):  # otherwise it is tested again next time
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_file(kept, b"yes" if found else b"no")
         return found
 
 
 def _addresses(endpoint: str) -> list[str]:
-    """Where /tokenize may be: beside /v1, and below it."""
+    """Return the possible addresses of /tokenize: next to /v1, and below it."""
     base = endpoint.strip().rstrip("/").removesuffix("/chat/completions")
     base = base if "://" in base else f"http://{base}"
     root = base.removesuffix("/v1").rstrip("/")
@@ -97,7 +104,7 @@ def _addresses(endpoint: str) -> list[str]:
 
 
 class _Server:
-    """One address that turns texts into ids."""
+    """An address that converts texts to token ids."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None, *, attempts: int = 4) -> None:
         import httpx2
@@ -120,7 +127,7 @@ class _Server:
         )
 
     def ids(self, text: str) -> list[int] | None:
-        """The ids of a text that is not empty; None where there is no /tokenize. Asks again where that may help."""
+        """Return the token ids of a non-empty text, with retries; None if the server has no /tokenize."""
         body = {**self._model, "prompt": text, "add_special_tokens": False}
         content = json.dumps(body, ensure_ascii=False).encode()
         for attempt in range(1, self._attempts):
@@ -157,19 +164,19 @@ class _Server:
         if not isinstance(ids, list) or not all(isinstance(number, int) for number in ids):
             advice = "count with the model's tokenizer.json or its folder instead (--tokenizer)"
             raise EndpointRefused(200, "no tokens", host=self.host, advice=advice)
-        return ids or None  # a server that reads another field than `prompt` finds nothing there
+        return ids or None  # empty: the server reads another field than `prompt`
 
     def _no_address(self) -> EndpointUnreachable:
         return EndpointUnreachable(self.host, "an endpoint is an http:// or https:// address")
 
 
 def _names_a_fault(said: object) -> bool:
-    """Whether a server that knows the address says what else it does not know: the model, mostly."""
+    """Return whether a server that knows the address reports another fault, mostly an unknown model."""
     return isinstance(said, dict) and (isinstance(said.get("error"), dict) or said.get("object") == "error")
 
 
 def _words(said: object) -> str:
-    """The server's own words in an answer of JSON."""
+    """Return the server's message from a JSON response."""
     for key in ("error", "message", "detail"):
         if isinstance(said, dict) and said.get(key):
             said = said[key]

@@ -1,4 +1,4 @@
-"""Finds the tokenizer to count with, without loading it: a pack from cache needs no more than its identity."""
+"""Find the tokenizer for counting without loading it; a cached pack needs only its identity."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hashlib import sha256
 
 from m3agent.agent.context.cache import folder_of_all, read_file, write_file
 
-TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
+TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
     from typing import Literal
 
     from m3agent.agent.settings import Settings
 
 KITOKEN = "0.11.1"
-"""Release of the library that counts. Part of what counts are cached under, since another one may count differently."""
+"""Version of the counting library; part of cache keys, because another version may count differently."""
 
 _MODEL = "MiniMaxAI/MiniMax-M3"
 _FILE = "tokenizer.json"
@@ -26,11 +26,16 @@ _ADVICE = "give the model's tokenizer.json or its folder with --tokenizer"
 
 
 class TokenizerSource:
-    """A tokenizer and where it is.
+    """A tokenizer and its location.
 
-    `kind` is `file`, `hub` (Hugging Face's cache) or `server`; `location` a file's path, or the address that counts;
-    `id` is the same as long as the counts are; `label` is for people; `cache` the folder where what is made of it may be
-    kept. `model` and `api_key` go to a server only.
+    Attributes:
+        kind: `file`, `hub` (Hugging Face's cache) or `server`.
+        id: Identity; equal as long as the counts are.
+        label: Name for people.
+        location: Path of the file, or the address that counts.
+        cache: Folder for data derived from it.
+        model: Name of the model; only for a server.
+        api_key: Key; only for a server.
     """
 
     __slots__ = ("api_key", "cache", "id", "kind", "label", "location", "model")
@@ -61,7 +66,7 @@ class TokenizerSource:
 def chosen_tokenizer(
     settings: Settings, state: str, endpoint: str | None, model: str | None
 ) -> TokenizerSource | None:
-    """What `find_tokenizer` finds for the settings and the model at `endpoint`; `state` is the folder for state."""
+    """Return the tokenizer for the settings and the model at `endpoint`; `state` is the state folder."""
     return find_tokenizer(
         settings.tokenizer,
         env=os.environ,
@@ -81,12 +86,22 @@ def find_tokenizer(
     endpoint: str | None = None,
     api_key: str | None = None,
 ) -> TokenizerSource | None:
-    """The tokenizer to count with, or None when there is none and tokens are to be estimated.
+    """Return the tokenizer for counting; None if there is none and tokens are estimated.
 
-    `wanted` is a tokenizer.json, a folder with one, or `server` for the one of the model server at `endpoint`. When it
-    is None, the model's own is used if Hugging Face's cache has it. A file that does not change is read here once.
+    A file that does not change is read only once.
 
-    Raises `UsageError` when what is wanted is not there, and for a server what `find_server` raises.
+    Args:
+        wanted: A tokenizer.json, a folder that contains one, or `server` for the tokenizer of the server at
+            `endpoint`. None for the model's own tokenizer, if Hugging Face's cache has it.
+        env: Environment variables.
+        cache: Folder for derived data.
+        model: Name of the model.
+        endpoint: Address of the model server.
+        api_key: Key of the model server.
+
+    Raises:
+        UsageError: The wanted tokenizer does not exist.
+        ModelServerError: See `find_server`.
     """
     if wanted == "server":
         from m3agent.agent.context.tokenizer.server import find_server
@@ -104,9 +119,13 @@ def find_tokenizer(
 
 
 def read_tokenizer(path: str) -> bytes:
-    """All of a tokenizer's file. Raises `UsageError` when there is none that can be read."""
+    """Return the content of a tokenizer's file.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
     try:
-        # O_NONBLOCK: were it a pipe, opening must not wait for a writer.
+        # O_NONBLOCK: opening a pipe must not wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -119,17 +138,20 @@ def read_tokenizer(path: str) -> bytes:
 
 
 def identity(data: bytes) -> str:
-    """What a tokenizer's file is told from others by; half a digest is plenty, and it is part of file names."""
+    """Return the identity of a tokenizer's file.
+
+    Half a digest is sufficient, and it is part of file names.
+    """
     return f"{sha256(data).hexdigest()[:32]}-kitoken-{KITOKEN}"
 
 
 def _file_of(path: str) -> str:
-    """The tokenizer.json that a file's or a folder's path leads to."""
+    """Return the path of the tokenizer.json for a path of a file or a folder."""
     return f"{path}/{_FILE}" if os.path.isdir(path) else path
 
 
 def _identity(given: str, cache: str) -> str:
-    """The identity of a tokenizer's file, read only when it is not the very file that was read before."""
+    """Return the identity of a tokenizer's file; the file is read only if it is new or has changed."""
     path = _file_of(given)
     try:
         status = os.stat(path)
@@ -141,8 +163,8 @@ def _identity(given: str, cache: str) -> str:
         raise _fault(f"There is no tokenizer at {given}: {_ADVICE}.") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    # Renaming another file into place changes the inode; writing into this one changes its times, and no program can
-    # set the second of them back.
+    # Renaming another file into place changes the inode. Writing to this file changes its times, and no
+    # program can set the change time back.
     known_by = f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {KITOKEN}"
     memory = f"{cache}/tokenizers/known"
     lines = (read_file(memory) or b"").decode("utf-8", "replace").splitlines()
@@ -154,13 +176,13 @@ def _identity(given: str, cache: str) -> str:
     try:
         os.makedirs(f"{cache}/tokenizers", mode=0o700, exist_ok=True)
         write_file(memory, "\n".join([f"{found} {known_by}", *lines[: _REMEMBERED - 1]]).encode())
-    except OSError:  # then it is read again next time
+    except OSError:  # it will be read again next time
         pass
     return found
 
 
 def _names(model: str | None) -> list[str]:
-    """The repositories on the hub that may hold the model's tokenizer, the likeliest first."""
+    """Return the hub repositories that may contain the model's tokenizer, the likeliest first."""
     names = [model] if model is not None and model.count("/") == 1 else []
     if model is None or "minimax-m3" in model.lower():
         names.append(_MODEL)
@@ -168,7 +190,10 @@ def _names(model: str | None) -> list[str]:
 
 
 def _in_hub(name: str, env: Mapping[str, str]) -> str | None:
-    """The tokenizer.json of a repository in the hub's cache: of its main branch, else of the newest download."""
+    """Return the tokenizer.json of a repository in the hub's cache.
+
+    It is taken from the main branch, else from the newest download.
+    """
     home = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or env.get('HOME', '') + '/.cache'}/huggingface"
     hub = env.get("HF_HUB_CACHE") or env.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
     folder = f"{_expanded(hub, env)}/models--{name.replace('/', '--')}"
@@ -190,7 +215,7 @@ def _in_hub(name: str, env: Mapping[str, str]) -> str | None:
 
 
 def _expanded(path: str, env: Mapping[str, str]) -> str:
-    """The path with a leading `~` replaced, which no shell does inside of settings."""
+    """Return the path with a leading `~` replaced, because no shell does that in settings."""
     return env.get("HOME", "~") + path[1:] if path == "~" or path.startswith("~/") else path
 
 
