@@ -21,7 +21,7 @@ from m3agent.agent.repository import git
 def read_commit(git_dir: str, head: str) -> Iterator[tuple[str, bytes | Reason]]:
     """Yield each path of the commit with its bytes, or with the reason for leaving it out.
 
-    Paths with bytes come last.
+    The paths with bytes come last.
     """
     wanted: list[tuple[str, str]] = []
     for line in git(["ls-tree", "-r", "-l", "-z", "--full-tree", head], cwd=Path(git_dir)).split(b"\0"):

@@ -127,9 +127,10 @@ def _appended(packing: Packing, note: bytes, base: _Base, budget: int | None) ->
 
 
 def _changes(name: bytes, old: bytes, new: bytes) -> bytes | None:
-    """Return a chunk with the differences of two chunks of a file.
+    """Return a chunk with the differences between two chunks of a file.
 
-    None if the complete file should be shown.
+    Returns:
+        None if the complete file should be shown instead.
     """
     old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
     if old_lines[0] != new_lines[0]:  # the line ends or the encoding changed

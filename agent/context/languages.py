@@ -174,7 +174,8 @@ def suffix(name: str) -> str:
 def _language(table: dict[str, str], name: str) -> str | None:
     """Return the grammar for a file name.
 
-    Empty if its language has no grammar, None if the table lacks it.
+    Returns:
+        An empty string if the language has no grammar; None if the table lacks the name.
     """
     found = table.get(suffix(name))
     return table.get(name) if found is None and not name.startswith(".") else found

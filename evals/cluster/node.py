@@ -154,7 +154,7 @@ class Worker:
 def _folder(away: Path) -> Iterator[tuple[Path, int]]:
     """Yield a new folder for an attempt and the descriptor of its lock.
 
-    First remove folders of killed workers.
+    Folders of killed workers are removed first.
     """
     away.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in away.iterdir():

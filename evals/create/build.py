@@ -51,7 +51,7 @@ class Validator(Protocol):
 def instance_id(repo: str, base: str) -> str:
     """Return the instance's id.
 
-    It uses the base commit: the fix's own id would tell an agent where to find the fix.
+    It contains the base commit's id, because the fix's own id would tell an agent where to find the fix.
     """
     return f"{folder_name(repo)}-{base[:12]}"
 

@@ -39,7 +39,7 @@ def wilson_of(score: Score) -> str:
 def clustered_of(score: Score) -> str:
     """Format the interval by repository of a score.
 
-    It spans the worst and the best case if attempts are missing.
+    If attempts are missing, it spans the worst and the best case.
     """
     if score.worst is None or score.best is None:
         return UNKNOWN

@@ -1,6 +1,6 @@
 """Choose what to show of a repository that exceeds the budget.
 
-About half of the budget is for a core and outlines that do not depend on the issue, so that all issues at a
+About 40 % of the budget is for a core and outlines that do not depend on the issue, so that all issues at a
 commit share the server's prefix cache. The rest is for the files that the issue seems to be about.
 """
 

@@ -189,10 +189,10 @@ class TermStore:
             self._database.executemany("DELETE FROM content WHERE rowid = ?", gone)
 
     def _recover(self, error: sqlite3.Error) -> None:
-        """Handle an error.
+        """Handle a storage error.
 
-        A damaged file is replaced. An unwritable file is only read from then on. Otherwise a temporary file
-        is used.
+        A damaged file is replaced. An unwritable file is only read from then on. In other cases a temporary
+        file is used.
         """
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _UNWRITABLE:

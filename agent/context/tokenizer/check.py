@@ -217,7 +217,8 @@ def _doubts(described: dict[str, Any]) -> list[str]:
 def _reserved(described: dict[str, Any]) -> str | None:
     """Return a string that the tokenizer reserves but that `harmless` leaves in files.
 
-    None if there is none.
+    Returns:
+        None if there is no such string.
     """
     from m3agent.agent.context.text import harmless
 

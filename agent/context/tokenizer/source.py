@@ -88,7 +88,7 @@ def find_tokenizer(
 ) -> TokenizerSource | None:
     """Return the tokenizer for counting; None if there is none and tokens are estimated.
 
-    A file that does not change is read only once.
+    An unchanged file is read only once; later calls recognise it by its metadata.
 
     Args:
         wanted: A tokenizer.json, a folder that contains one, or `server` for the tokenizer of the server at
