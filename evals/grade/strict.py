@@ -1,7 +1,7 @@
 """Grade a patch under m3agent's own rules, in a fresh sandbox.
 
-The tests, and everything that decides how they run, have their original content. The patch cannot write the
-results.
+The instance determines the tests and everything that decides how they run. The patch cannot change them and
+cannot write the results.
 
 "Resolved" means: every test in the row's fail-to-pass and pass-to-pass lists passed, the run completed, and
 nothing in it was tampered with. The exit status alone does not count.

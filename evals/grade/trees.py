@@ -31,7 +31,7 @@ class Trees:
 
     Attributes:
         store: The store that contains them.
-        tree: The patched code with the original tests.
+        tree: The patched code with the instance's tests.
         changed: Paths that the patch changes.
         undone: Paths among them that were reset.
         tests: Paths of tests and of files that decide how tests run.
