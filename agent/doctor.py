@@ -14,6 +14,9 @@ from typing import Any
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings import Settings, state_dir
+from m3agent.sandbox.engine import DOCKER_SOCKET, Engine, find_engine, is_podman
+from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.open import Backend, allowed_backends
 from m3agent.serving.check.check import Check
 
 ENGINE_TIMEOUT = 10
@@ -43,13 +46,19 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[Check]:
-    """One working sandbox is enough, unless the settings name which: what is not needed is no fault."""
-    docker_works = all(check.ok for check in engine)
-    need_docker = settings.sandbox == "docker" or (settings.sandbox is None and not bubblewrap.ok)
-    need_docker = need_docker or (settings.sandbox is None and settings.image is not None)
-    need_bubblewrap = settings.sandbox == "bwrap" or (settings.sandbox is None and not docker_works)
-    checks = [check if check.ok or need_docker else replace(check, ok=None) for check in engine]
-    return [*checks, bubblewrap if bubblewrap.ok or need_bubblewrap else replace(bubblewrap, ok=None)]
+    """The checks of both backends; what is missing for one that a fix does not need is no fault.
+
+    engine: the engine itself and then what depends on it.
+    """
+    found: dict[Backend, list[Check]] = {"docker": engine, "bwrap": [bubblewrap]}
+    allowed = allowed_backends(settings.sandbox, settings.image)
+    used = next((backend for backend in allowed if found[backend][0].ok), None)
+    needed = allowed if used is None else (used,)
+    return [
+        check if check.ok or backend in needed else replace(check, ok=None)
+        for backend, checks in found.items()
+        for check in checks
+    ]
 
 
 def _python() -> Check:
@@ -78,32 +87,36 @@ def _repository(repo_dir: Path) -> Check:
 
 
 def _engine(settings: Settings) -> list[Check]:
-    """The container engine, and the image a sandbox would start from."""
-    import docker
+    """The container engine that a fix would use, and the image a sandbox would start from."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
-    host = os.environ.get("DOCKER_HOST", "")
+    denied = False
     try:
-        client = docker.DockerClient.from_env(timeout=ENGINE_TIMEOUT)
-        try:
-            version = str(client.version()["Version"])
-            return [
-                Check("Docker", True, f"{version} at {host or 'the local socket'}"),
-                _image(client, settings),
-            ]
-        finally:
-            client.close()
-    except (DockerException, RequestException) as error:
-        detail, fix = _engine_fault(str(error), host)
+        engine = find_engine(ENGINE_TIMEOUT)
+        with contextlib.closing(engine.client) as api:
+            return [Check("Docker", True, _described(engine)), _image(api, settings)]
+    except EngineUnavailable as error:
+        denied = error.permission_denied
+    except (DockerException, RequestException):
+        pass  # it went away after its first answer
+    detail, fix = _engine_fault(os.environ.get("DOCKER_HOST", ""), denied=denied)
     return [
         Check("Docker", False, detail, fix),
         Check("base image", False, "cannot be looked up without an engine"),
     ]
 
 
-def _engine_fault(said: str, host: str) -> tuple[str, str]:
-    if "PermissionError" in said or "Permission denied" in said:
+def _described(engine: Engine) -> str:
+    """Which engine it is, and where."""
+    version = engine.client.version()
+    name = f"Podman {version['Version']}" if is_podman(version) else str(version["Version"])
+    return f"{name} at {'the local socket' if engine.address == DOCKER_SOCKET else engine.address}"
+
+
+def _engine_fault(host: str, *, denied: bool) -> tuple[str, str]:
+    """What is wrong with the engine at `host`, which is empty where nothing names one, and what mends it."""
+    if denied:
         fix = "usermod -aG docker $USER as root, then log in again"
         return f"no permission to use the engine at {host or 'the local socket'}", fix
     if host:
@@ -113,17 +126,12 @@ def _engine_fault(said: str, host: str) -> tuple[str, str]:
     return "no engine is installed", "apt-get install docker.io iptables, as root"
 
 
-def _image(client: Any, settings: Settings) -> Check:
-    from docker.errors import ImageNotFound
-
-    from m3agent.sandbox.image import DEFAULT_IMAGE, SKELETON, host_python_usable
+def _image(api: Any, settings: Settings) -> Check:
+    from m3agent.sandbox.image import DEFAULT_IMAGE, SKELETON, host_python_usable, local_image
 
     for name in [settings.image] if settings.image else [DEFAULT_IMAGE, SKELETON]:
-        try:
-            client.images.get(name)
-        except ImageNotFound:
-            continue
-        return Check("base image", True, name)
+        if local_image(api, name) is not None:
+            return Check("base image", True, name)
     if settings.image:
         fix = f"docker pull {settings.image}, or build it"
         return Check("base image", False, f"{settings.image} is not on this machine", fix)
@@ -138,7 +146,6 @@ def _image(client: Any, settings: Settings) -> Check:
 def _bubblewrap() -> Check:
     from m3agent.sandbox.base import Limits
     from m3agent.sandbox.bwrap_machine import barred_by, command
-    from m3agent.sandbox.errors import EngineUnavailable
 
     name = "bubblewrap"
     if shutil.which("bwrap") is None:

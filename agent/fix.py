@@ -29,7 +29,7 @@ from m3agent.agent.together import all_of
 from m3agent.agent.variation import variations
 from m3agent.agent.verify import Verification
 from m3agent.agent.workspaces import TREES, workspace_of
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.git import copy_store
 from m3agent.sandbox.open import Backend, SandboxSpec

@@ -154,7 +154,7 @@ async def _prune(keep_gb: float) -> None:
 
     from m3agent.agent.settings import state_dir
     from m3agent.agent.workspaces import sweep_scratch
-    from m3agent.sandbox.docker_machine import connect
+    from m3agent.sandbox.engine import connect
     from m3agent.sandbox.prune import Pruned, prune
 
     state = state_dir(os.environ)

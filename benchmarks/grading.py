@@ -40,7 +40,7 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.results import Verdict
 from m3agent.evals.validate import HARMLESS
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 
 PINNED = "swebench==5.0.2"
 RUNTIME = re.compile(r"Test runtime: ([0-9_]+\.[0-9]+) seconds")

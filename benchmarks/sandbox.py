@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.image import find_image

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec
 from m3agent.sandbox.pool import Pool

@@ -19,6 +19,7 @@ from typing import Any
 
 from m3agent.sandbox.base import FEW_INODES, ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
+from m3agent.sandbox.engine import connect, is_podman, socket_of
 from m3agent.sandbox.engine_events import why_ended
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
 from m3agent.sandbox.image import find_image
@@ -45,61 +46,6 @@ PROCESS_LABEL = f"{LABEL}.process"
 _reaper_lock = threading.Lock()
 _reapers: dict[tuple[int, str], Any] = {}
 """By the pid of the process that started it, since a fork has none of its own, and the engine's socket."""
-
-
-def engine_addresses() -> list[str]:
-    """Where an engine may answer, best first: DOCKER_HOST alone if it is set; else Docker, then Podman if it is there."""
-    named = os.environ.get("DOCKER_HOST")
-    if named:
-        return [named]
-    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    podman = (f"{runtime}/podman/podman.sock", "/run/podman/podman.sock")
-    there = [path for path in podman if os.access(path, os.R_OK | os.W_OK)]
-    return ["unix:///var/run/docker.sock", *(f"unix://{path}" for path in there)]
-
-
-def connect() -> Any:
-    """A `docker.APIClient` to the first engine that answers (see `engine_addresses`).
-
-    Raises:
-        EngineUnavailable: none does; the sentence says why and what to do.
-    """
-    from docker.errors import DockerException
-
-    first: DockerException | None = None
-    for address in engine_addresses():
-        try:
-            return _client(address)
-        except DockerException as error:
-            first = first or error
-    host = os.environ.get("DOCKER_HOST", "the local socket")
-    if any(word in str(first) for word in ("Permission denied", "PermissionError")):
-        raise EngineUnavailable(
-            f"no permission for the Docker engine at {host}: add yourself to the group docker, or use --sandbox bwrap"
-        )
-    raise EngineUnavailable(
-        f"no Docker engine answers at {host}: start it (`make demo` installs one), or use --sandbox bwrap"
-    )
-
-
-def _client(address: str) -> Any:
-    import docker
-    from docker.tls import TLSConfig
-    from docker.utils import kwargs_from_env
-
-    tls = kwargs_from_env().get("tls")
-    assert tls is None or isinstance(tls, (bool, TLSConfig))
-    return docker.APIClient(base_url=address, tls=tls or False, version="auto", timeout=60)
-
-
-def socket_of(api: Any) -> str | None:
-    """The unix socket that a client speaks to; None where the engine is on another machine."""
-    return getattr(api._custom_adapter, "socket_path", None)  # docker keeps it nowhere else
-
-
-def is_podman(api: Any) -> bool:
-    """Whether the engine is Podman behind Docker's interface."""
-    return any(part.get("Name") == "Podman Engine" for part in api.version().get("Components", []))
 
 
 def _tmpfs(size: int, inodes: int, options: str, *, podman: bool) -> str:
@@ -173,7 +119,7 @@ class DockerMachine:
         self.environment = dict(image.env)
         ensure_reaper(socket_of(self._api))
         limits = self.limits
-        podman = is_podman(self._api)
+        podman = is_podman(self._api.version())
         host_config = self._api.create_host_config(
             auto_remove=True,
             network_mode="none",

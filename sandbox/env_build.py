@@ -24,7 +24,8 @@ from typing import Any
 
 from m3agent.sandbox import env_script
 from m3agent.sandbox.declared.found import Project
-from m3agent.sandbox.docker_machine import LABEL, USER, ensure_reaper, our_labels, socket_of
+from m3agent.sandbox.docker_machine import LABEL, USER, ensure_reaper, our_labels
+from m3agent.sandbox.engine import socket_of
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.image import SKELETON_LABEL, Image
 from m3agent.sandbox.indexes import Indexes

@@ -27,7 +27,7 @@ from m3agent.sandbox.container_build import build_container
 from m3agent.sandbox.declared.container import read_containers
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.found import Files, Found
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.env_build import EnvironmentFailed, Job, build_environment
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.image import Image, find_image, local_image

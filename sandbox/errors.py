@@ -9,7 +9,15 @@ class SandboxError(Exception):
 
 
 class EngineUnavailable(SandboxError):
-    """This machine has neither a working container engine nor a working bubblewrap."""
+    """This machine has neither a working container engine nor a working bubblewrap.
+
+    Attributes:
+        permission_denied: An engine is there, but this user may not use it.
+    """
+
+    def __init__(self, text: str, *, permission_denied: bool = False) -> None:
+        super().__init__(text)
+        self.permission_denied = permission_denied
 
 
 class ImageMissing(SandboxError):

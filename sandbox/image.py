@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.errors import ImageMissing
+from m3agent.sandbox.engine import connect
+from m3agent.sandbox.errors import EngineUnavailable, ImageMissing
 
 DEFAULT_IMAGE = "python:3.12-slim"
 SKELETON = "m3agent-skeleton:2"
@@ -25,7 +26,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp", "ws")
 HOST_FOLDERS = ("/usr", "/etc/alternatives")
 """Laid read-only over the skeleton."""
-PULL_TIMEOUT = 180.0  # seconds for a registry to deliver the default image before the skeleton is used
+PULL_TIMEOUT = 180  # seconds for a registry to deliver the default image before the skeleton is used
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nm3agent:x:1000:1000:m3agent:/tmp/home:/bin/sh\n",
     "group": "root:x:0:\nm3agent:x:1000:\n",
@@ -122,7 +123,6 @@ def local_image(api: Any, name: str) -> Image | None:
 
 def pull(name: str, say: Callable[[str], None]) -> bool:
     """Try to pull; False where no registry answers in time."""
-    import docker
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -130,11 +130,11 @@ def pull(name: str, say: Callable[[str], None]) -> bool:
 
     def fetch() -> None:
         try:
-            client = docker.APIClient(version="auto", timeout=int(PULL_TIMEOUT))
+            client = connect(PULL_TIMEOUT)
             for line in client.pull(name, stream=True, decode=True):
                 if "error" in line:
                     return
-        except (DockerException, RequestException):
+        except (EngineUnavailable, DockerException, RequestException):
             return
         done.append(True)
 

@@ -11,7 +11,8 @@ from typing import Literal
 from m3agent.sandbox.allow_list import parse_host
 from m3agent.sandbox.base import Limits, Machine, Sandbox
 from m3agent.sandbox.bwrap_machine import BwrapMachine, barred_by, command
-from m3agent.sandbox.docker_machine import DockerMachine, connect
+from m3agent.sandbox.docker_machine import DockerMachine
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.network import Network
 from m3agent.sandbox.proxy import NetworkRequest, Proxy
@@ -40,8 +41,20 @@ def parse_bytes(text: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
+def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backend, ...]:
+    """The backends that a sandbox may get, best first: the first of them that works here is used.
+
+    Args:
+        backend: The one that the user named, or None.
+        image: The image that the sandbox has to start from, or None. Bubblewrap has no images.
+    """
+    if backend is not None:
+        return (backend,)
+    return ("docker", "bwrap") if image is None else ("docker",)
+
+
 async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
-    """The backend to use; `say` is told when it is not the first choice.
+    """The backend to use; `say` is told when it is not the first choice. One that the user named is not tried.
 
     Raises:
         EngineUnavailable: none works here; the sentence names what to do.
@@ -52,7 +65,7 @@ async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backe
         api = await asyncio.to_thread(connect)
         api.close()
     except EngineUnavailable as docker_error:
-        if spec.image is not None:
+        if "bwrap" not in allowed_backends(spec.backend, spec.image):
             raise
         try:
             command(spec.limits)

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.docker_machine import LABEL, PROCESS_LABEL, describe_process, socket_of
+from m3agent.sandbox.docker_machine import LABEL, PROCESS_LABEL, describe_process
+from m3agent.sandbox.engine import socket_of
 from m3agent.sandbox.environment import REPOSITORY, folder
 
 

@@ -21,7 +21,7 @@ from pytest import ParameterSet
 
 from m3agent.sandbox.base import Limits, Sandbox
 from m3agent.sandbox.bwrap_machine import barred_by, command
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.environment import REPOSITORY
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.git import TreeStore

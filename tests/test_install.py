@@ -18,7 +18,7 @@ import pytest
 
 import m3agent
 from m3agent.evals.environments.base import base_image
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.indexes import find_indexes
 from tests.agent.scripted import BUGGY, ISSUE, MakeRepo
 from tests.evals.bases import needs_base

@@ -20,7 +20,7 @@ from benchmarks.chaos.model import FIRED, MANNERS, REQUESTS, TURNS, Cut, encoded
 from benchmarks.sandbox_cycles import children, containers_of
 
 from m3agent.agent.session_log import LOG
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.open import Backend
 from tests.conftest import bwrap_here, docker_here
 from tests.servers.dockerd import OwnEngine

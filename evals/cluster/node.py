@@ -24,7 +24,7 @@ from m3agent.evals.data.instance import Instance
 from m3agent.evals.results import Result
 from m3agent.evals.run.attempt import Attempt
 from m3agent.evals.run.parts import Listener, Parts
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import SandboxError
 
 AWAY, LOCK = Path("evals", "away"), "lock"

@@ -15,7 +15,8 @@ from m3agent.evals.data.instance import Task
 from m3agent.evals.environments.base import base_image
 from m3agent.evals.environments.layer import Layer, build_layer
 from m3agent.evals.environments.recipe import dependency_layer, era_of, instance_layer, prebuilt_layer
-from m3agent.sandbox.docker_machine import LABEL, connect
+from m3agent.sandbox.docker_machine import LABEL
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.environment import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.errors import ImageMissing
 from m3agent.sandbox.image import Image, find_image, local_image, pull

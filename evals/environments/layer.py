@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from m3agent.sandbox.base import ROOT
-from m3agent.sandbox.docker_machine import ensure_reaper, our_labels, socket_of
+from m3agent.sandbox.docker_machine import ensure_reaper, our_labels
+from m3agent.sandbox.engine import socket_of
 from m3agent.sandbox.env_build import (
     MEMORY,
     PIDS,

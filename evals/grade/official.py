@@ -18,7 +18,8 @@ from typing import Any
 
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.results import OfficialGrade
-from m3agent.sandbox.docker_machine import connect, ensure_reaper, our_labels, socket_of
+from m3agent.sandbox.docker_machine import ensure_reaper, our_labels
+from m3agent.sandbox.engine import connect, socket_of
 from m3agent.sandbox.env_build import engine_failures, files_as_tar, remove_container
 from m3agent.sandbox.in_thread import stoppable
 

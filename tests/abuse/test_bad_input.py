@@ -13,7 +13,8 @@ import pytest
 
 from m3agent.sandbox.base import Limits
 from m3agent.sandbox.channel import Channel
-from m3agent.sandbox.docker_machine import DockerMachine, connect
+from m3agent.sandbox.docker_machine import DockerMachine
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxDied, SandboxError
 from m3agent.sandbox.supervisor import VERSIONS
 from m3agent.tools.registry import Toolset

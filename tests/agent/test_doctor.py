@@ -99,12 +99,12 @@ def test_a_bare_machine(machine: Machine) -> None:
 
 
 def test_an_engine_that_was_never_installed(machine: Machine) -> None:
-    assert doctor._engine_fault("FileNotFoundError(2, 'No such file or directory')", "") == (
+    assert doctor._engine_fault("", denied=False) == (
         "no engine is installed",
         "apt-get install docker.io iptables, as root",
     )
     machine.add("dockerd", "exit 1")
-    assert "systemctl start docker" in doctor._engine_fault("refused", "")[1]
+    assert "systemctl start docker" in doctor._engine_fault("", denied=False)[1]
 
 
 def test_git_missing_or_too_old(machine: Machine) -> None:
@@ -216,6 +216,13 @@ def test_one_working_sandbox_is_enough_unless_one_is_named(
     engine, bubblewrap = GOOD if docker_works else BAD, GOOD if bubblewrap_works else BAD
     checks = doctor._either(settings, [engine, engine], bubblewrap)
     assert [check.ok for check in checks] == [ok[0], ok[0], ok[1]]
+
+
+def test_an_image_that_is_missing_is_a_fault_where_an_engine_is_used() -> None:
+    checks = doctor._either(Settings(), [GOOD, BAD], GOOD)
+    assert [check.ok for check in checks] == [True, False, True], "fix takes the engine, and finds no image"
+    checks = doctor._either(Settings(sandbox="bwrap"), [GOOD, BAD], GOOD)
+    assert [check.ok for check in checks] == [True, None, True]
 
 
 def test_gpus_are_counted(machine: Machine) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.sandbox_cycles import children, containers_of, describe, leftovers
 
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.open import Backend
 

@@ -25,7 +25,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import IO, Self
 
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.image import find_image
 from m3agent.serving.launch.record import ServerRecord, live_servers, new_folder, write_record
 from tests.agent.small_tokenizer import write_tokenizer

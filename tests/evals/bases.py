@@ -9,7 +9,7 @@ import pytest
 
 from m3agent.evals.data.instance import Task
 from m3agent.evals.environments.environments import Environments
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.image import find_image
 from tests.conftest import docker_here
 

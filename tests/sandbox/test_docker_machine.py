@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.base import FEW_INODES, INODE_COST, Limits, Sandbox
-from m3agent.sandbox.docker_machine import DockerMachine, connect, engine_addresses
+from m3agent.sandbox.docker_machine import DockerMachine
+from m3agent.sandbox.engine import connect, engine_addresses
 from m3agent.sandbox.engine_events import explain
 from m3agent.sandbox.errors import EngineUnavailable, OutOfMemory, SandboxDied, SandboxError
 from m3agent.sandbox.open import SandboxSpec, new_sandbox

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from docker.errors import NotFound
 
-from m3agent.sandbox.docker_machine import connect
+from m3agent.sandbox.engine import connect
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.reaper import start_reaper, sweep
 

@@ -1,0 +1,65 @@
+"""A container engine's API on a unix socket, as far as it takes to be found and to have images. It runs no containers."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qs, urlsplit
+
+from tests.servers.loopback import QuietHandler
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+class ContainerEngine:
+    """Answers while it is entered, as Docker of this version does, or as Podman."""
+
+    def __init__(self, socket: Path, version: str, *, podman: bool = False) -> None:
+        self.address = f"unix://{socket}"
+        self.version = version
+        self.images = {"python:3.12-slim"}
+        self.pulled: list[str] = []
+        name = "Podman Engine" if podman else "Engine"
+        engine = self
+
+        class Handler(QuietHandler):
+            disable_nagle_algorithm = False  # which only TCP has
+
+            def do_GET(self) -> None:
+                path = urlsplit(self.path).path
+                if path.endswith("/version"):
+                    components = [{"Name": name, "Version": version}]
+                    self._answer(200, {"Version": version, "ApiVersion": "1.41", "Components": components})
+                elif (image := path.rpartition("/images/")[2].removesuffix("/json")) in engine.images:
+                    self._answer(200, {"Id": "sha256:0", "Config": {}})
+                else:
+                    self._answer(404, {"message": f"No such image: {image}"})
+
+            def do_POST(self) -> None:
+                wanted = parse_qs(urlsplit(self.path).query)
+                engine.pulled.append(f"{wanted['fromImage'][0]}:{wanted['tag'][0]}")
+                self._answer(200, {"status": "Download complete"})
+
+            def _answer(self, status: int, body: object) -> None:
+                content = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        self._server = _Server(str(socket), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
