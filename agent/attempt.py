@@ -63,6 +63,8 @@ class Attempt:
     outcome: Outcome | None = None
     patch: Patch | None = None
     evidence: Verification | None = None
+    server_key: str | None = field(default=None, repr=False)
+    """The model server's key, which nothing that is published may hold."""
     failure: Exception | None = None
     """What ended it early and is not the model's doing."""
     overtaken_by: int | None = None
@@ -97,11 +99,12 @@ class Attempt:
             SandboxError, ModelServerError, M3AgentError: what ends it early.
         """
         assert self.sandbox is not None
+        self.server_key = ground.key
         try:
             client = await self.stack.enter_async_context(
                 Client(
                     ground.endpoint,
-                    api_key=self.request.settings.key,
+                    api_key=ground.key,
                     on_retry=lambda note: self.session.write(session_events.retry(note)),
                 )
             )

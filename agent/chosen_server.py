@@ -1,16 +1,18 @@
-"""Which server a command looks at: the one named, the one that was started here last, or the one in the settings."""
+"""The server that a command of `m3agent serve` looks at: chosen as for a fix, and asked what it is."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from m3agent.agent.errors import ServerFault, UsageError
+from m3agent.agent.endpoint_choice import choose_model_server
+from m3agent.agent.errors import UsageError
 from m3agent.agent.settings import Settings, state_dir
 from m3agent.agent.settings_loader import load_settings
 from m3agent.serving.endpoint import Endpoint, probe
-from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
+from m3agent.serving.launch.record import ServerRecord
 
 
 @dataclass(frozen=True)
@@ -18,42 +20,35 @@ class ChosenServer:
     """A server that answered, the key that it is asked with, and its record if it is one of ours."""
 
     endpoint: Endpoint
-    key: str | None
+    key: str | None = field(repr=False)
     record: ServerRecord | None
     settings: Settings
 
 
 async def chosen_server(url: str | None, model: str | None, *, embedded: str) -> ChosenServer:
-    """Find it and ask what it is.
+    """Choose the server and ask what it is.
 
-    embedded: why the embedded engine is no use here. Raises UsageError where there is none, or only that one; ServerFault
-    where it is not ready; the errors of `serving.errors` where it does not answer.
+    Args:
+        url: The address that the user gave with the command, or None.
+        model: The model that the user gave with the command, or None.
+        embedded: Why the embedded engine is no use here, as a clause for an error.
+
+    Raises:
+        UsageError: There is no server, or only the embedded engine.
+        ServerFault: A server runs here, and none is ready.
+        ModelServerError: The server does not answer, or refuses.
     """
     settings = load_settings(Path(), {"endpoint": url, "model": model}, os.environ).settings
-    key, record = settings.key, None
-    if url is None:
-        ours = live_servers(state_dir(os.environ))
-        for folder, found in sorted(ours, key=lambda one: one[1].engine == "embedded"):
-            if found.phase is not Phase.READY:
-                raise not_ready(found)
-            url, key, record = found.url, key_of(folder) or key, found
-            break
-    url = url or settings.endpoint
-    if url is None:
+    server = await asyncio.to_thread(choose_model_server, settings, state_dir(os.environ))
+    if server is None and settings.engine is not None:
+        raise UsageError(f"the settings name the embedded engine, {embedded}: name a server with --endpoint")
+    if server is None:
         raise UsageError(
             "no server is running here: start one with `m3agent serve`, or name one with --endpoint"
         )
-    endpoint = await probe(url, api_key=key, model=settings.model)
+    endpoint = await probe(server.url, api_key=server.key, model=settings.model)
     if endpoint.flavour == "embedded":
         raise UsageError(
             f"{endpoint.url} is the embedded engine, {embedded}: name another server with --endpoint"
         )
-    return ChosenServer(endpoint, key, record, settings)
-
-
-def not_ready(record: ServerRecord) -> ServerFault:
-    """What to say of a server of ours that does not answer yet, or not now."""
-    return ServerFault(
-        f"the server of ours at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
-        "name another with --endpoint"
-    )
+    return ChosenServer(endpoint, server.key, server.record, settings)

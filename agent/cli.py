@@ -210,11 +210,17 @@ def context(
             verify=verify,
         )
         state = state_dir(os.environ)
-        if settings.tokenizer == "server" and settings.endpoint and not settings.yes:
+        url: str | None = None
+        key: str | None = None
+        if settings.tokenizer == "server":
+            from m3agent.agent.endpoint_choice import choose_model_server
             from m3agent.agent.hosts import announce
 
-            announce(settings.endpoint, state, say, "the repository's files go")
-        counted_by = chosen_tokenizer(settings, str(state), settings.endpoint, settings.model)
+            if (server := choose_model_server(settings, state)) is not None:
+                url, key = server.url, server.key
+                if not settings.yes:
+                    announce(url, state, say, "the repository's files go")
+        counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
         raise typer.Exit(command.run(request, repository.checkout, counted_by))
 
 

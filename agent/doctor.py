@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from m3agent.agent.endpoint_choice import EmbeddedEngine, EndpointChoice, choose_endpoint
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings import Settings, state_dir
@@ -29,11 +30,12 @@ MIN_FREE_BYTES = 1024**3
 async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
     """Look at everything at once; takes at most about `ENGINE_TIMEOUT` seconds, and changes nothing but that the
     folder for sessions is made."""
+    choice = await asyncio.to_thread(_choice, settings)
     engine, bubblewrap, gpu, endpoint, ours = await asyncio.gather(
         asyncio.to_thread(_engine, settings),
         asyncio.to_thread(_bubblewrap),
-        asyncio.to_thread(_gpu),
-        _endpoint(settings),
+        asyncio.to_thread(_gpu, embedded=isinstance(choice, EmbeddedEngine)),
+        _endpoint(settings, choice),
         asyncio.to_thread(lambda: [_python(), _git(), _repository(repo_dir)]),
     )
     state, disk = _state(), _disk()
@@ -180,36 +182,52 @@ def _run(argv: Sequence[str]) -> str | None:
     return lines[-1] if done.returncode else None
 
 
-def _gpu() -> Check:
+def _gpu(*, embedded: bool) -> Check:
+    """The GPUs of this machine. embedded: a fix would use the embedded engine."""
     from m3agent.serving.plan.detect import DetectionError, detect
 
     try:
         found = detect(os.environ, ENGINE_TIMEOUT)
     except DetectionError as error:
-        return Check("GPU", None, "no GPU: the embedded engine is used" if error.none else str(error))
+        none = "no GPU: the embedded engine is used" if embedded else "no GPU"
+        return Check("GPU", None, none if error.none else str(error))
     return Check("GPU", True, "; ".join([str(found.fleet), *found.notes]))
 
 
-async def _endpoint(settings: Settings) -> Check:
-    if settings.endpoint is None:
-        from m3agent.serving.launch.record import live_servers
+def _choice(settings: Settings) -> EndpointChoice | Check:
+    """What a fix would talk to, or a check that says why it could not choose."""
+    try:
+        return choose_endpoint(settings, state_dir(os.environ))
+    except EnvironmentFault:  # which `_state` tells of
+        return Check("endpoint", None, "unknown without a folder for sessions")
+    except M3AgentError as error:
+        return Check("endpoint", False, str(error))
 
-        with contextlib.suppress(EnvironmentFault):  # which `_state` tells of
-            for _, record in live_servers(state_dir(os.environ)):
-                return Check(
-                    "endpoint", None, f"none set: the server of ours at {record.url} ({record.phase.value})"
-                )
-        return Check("endpoint", None, "none set: the embedded engine is used")
+
+async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check:
+    """The server that a fix would talk to, asked what it is."""
+    if isinstance(choice, Check):
+        return choice
+    if isinstance(choice, EmbeddedEngine):
+        why = "none set" if settings.engine is None else "engine is set"
+        return Check("endpoint", None, f"{why}: the embedded engine is used")
     from m3agent.serving.endpoint import probe
     from m3agent.serving.errors import ModelServerError
 
-    key = settings.key
     try:
-        found = await probe(settings.endpoint, api_key=key, model=settings.model, timeout=ENGINE_TIMEOUT)
+        found = await probe(choice.url, api_key=choice.key, model=settings.model, timeout=ENGINE_TIMEOUT)
     except ModelServerError as error:
-        return Check("endpoint", False, str(error), "start the server, or correct the endpoint or the key")
-    length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
-    return Check("endpoint", True, f"{found.model} at {found.url} ({found.flavour}{length})")
+        mend = "start the server, or correct the endpoint or the key"
+        if choice.source == "running":
+            mend = "see `m3agent serve logs`, or name another server with --endpoint"
+        return Check("endpoint", False, str(error), mend)
+    told = (
+        found.flavour if found.max_model_len is None else f"{found.flavour}, {found.max_model_len:,} tokens"
+    )
+    if choice.record is None:
+        return Check("endpoint", True, f"{found.model} at {found.url} ({told})")
+    where = f"the server of ours at {choice.url} ({choice.record.phase.value})"
+    return Check("endpoint", True, f"none set: {where}, {found.model} ({told})")
 
 
 def _state() -> Check:

@@ -148,7 +148,9 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
     assert workspace is not None
     assert loop is not None
     model = loop.model.client.endpoint.model
-    work = Work(request.issue, patch.paths, evidence, redact(words, request.settings.key), model)
+    for key in (request.settings.key, attempt.server_key):
+        words = redact(words, key)
+    work = Work(request.issue, patch.paths, evidence, words, model)
     return await offer(
         request.repository,
         workspace,

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, faults, print_bytes, run
+from m3agent.agent.console import AsJson, faults, print_bytes
 from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.setting_options import Flags, takes_settings
 
 if TYPE_CHECKING:
+    from m3agent.agent.endpoint_choice import EndpointChoice
     from m3agent.agent.settings import Settings
     from m3agent.evals.run.parts import Agent
     from m3agent.evals.run_folder import RunFolder
@@ -150,16 +151,18 @@ def _agent(
     from m3agent import __version__
     from m3agent.agent.errors import UsageError
     from m3agent.agent.settings import SETTINGS
+    from m3agent.agent.settings_loader import load_settings
     from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
-    from m3agent.evals.run.own_agent import OwnAgent, settings_told
+    from m3agent.evals.run.own_agent import OwnAgent
 
     if command is None:
         for option, value in (("--agent-name", name), ("--agent-env", variables)):
             if value is not None:
                 raise UsageError(f"{option} is for another agent: give its command with --agent-command.")
-        settings = run(_settings(told))
+        settings = load_settings(Path("/"), told, os.environ).settings  # those of no repository
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
-        return f"m3agent {__version__}", (), settings_told(settings), OwnAgent(settings, seconds), seconds
+        agent = OwnAgent(settings, _endpoint(settings), seconds)
+        return f"m3agent {__version__}", (), agent.told, agent, seconds
     if given := [SETTINGS[one].option for one, value in told.items() if value is not None]:
         raise UsageError(
             f"{given[0]} is for our own agent: put what the other one is to be told into its command."
@@ -169,29 +172,18 @@ def _agent(
     return name or Path(argv[0]).name, argv, {}, OtherAgent(argv, passed, seconds), seconds
 
 
-async def _settings(told: Flags) -> Settings:
-    """Those in force, and with a server named: attempts look for none."""
-    import contextlib
-    import dataclasses
-
-    from pydantic import SecretStr
-
-    from m3agent.agent.ground import EMBEDDED, find_endpoint
+def _endpoint(settings: Settings) -> EndpointChoice:
+    """The server that all attempts talk to: said, and announced before anything goes there."""
+    from m3agent.agent.endpoint_choice import ModelServer, choose_endpoint
     from m3agent.agent.hosts import announce
     from m3agent.agent.settings import state_dir
-    from m3agent.agent.settings_loader import load_settings
 
     say, state = partial(typer.echo, err=True), state_dir(os.environ)
-    settings = load_settings(Path("/"), told, os.environ).settings  # those of no repository
-    async with contextlib.AsyncExitStack() as stack:
-        found = await find_endpoint(settings, state, stack)
-    say(f"m3agent: engine {found.described}")
-    if found.described == EMBEDDED:
-        return dataclasses.replace(settings, engine="embedded")
-    if not settings.yes:
-        announce(found.url, state, say, "repositories and issues go")
-    key = settings.api_key if found.key is None else SecretStr(found.key)
-    return dataclasses.replace(settings, endpoint=found.url, api_key=key)
+    choice = choose_endpoint(settings, state)
+    say(f"m3agent: engine {choice.description}")
+    if isinstance(choice, ModelServer) and not settings.yes:
+        announce(choice.url, state, say, "repositories and issues go")
+    return choice
 
 
 def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:

@@ -25,9 +25,9 @@ class Event:
 @dataclass(frozen=True)
 class SessionStarted(Event):
     """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
-    issue: title, source, digest, text, images. endpoint: url and how it was chosen. tree: git tree id the work starts from.
-    attempt: number, of (how many side by side), hint, temperature, seed, group (the first one's session); None where there
-    is only one."""
+    issue: title, source, digest, text, images. endpoint: url, source (named, running or embedded), description. tree: git
+    tree id the work starts from. attempt: number, of (how many side by side), hint, temperature, seed, group (the first
+    one's session); None where there is only one."""
 
     type = "session.started"
     m3agent: str

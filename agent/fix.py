@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from pydantic import SecretStr
 
 from m3agent.agent import events, session_events
 from m3agent.agent.accounting import Totals
 from m3agent.agent.attempt import Attempt
 from m3agent.agent.choice import Rank, ranked, result_of
 from m3agent.agent.ending import FixResult, end, end_early
+from m3agent.agent.endpoint_choice import choose_endpoint, opened
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
-from m3agent.agent.ground import Ground, find_endpoint, prepare
+from m3agent.agent.ground import Ground, prepare
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.limits import Limits
 from m3agent.agent.offer import destination
@@ -111,13 +109,8 @@ async def _make(
     spec, backend = await chosen_sandbox(settings, say)
     if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
         (await asyncio.to_thread(connect)).close()
-    found = await find_endpoint(settings, state, stack)
-    url, described = found.url, found.described
-    if found.key is not None:
-        settings = dataclasses.replace(settings, api_key=SecretStr(found.key))
-        request = dataclasses.replace(request, settings=settings)
-        for attempt in attempts:
-            attempt.request = request
+    choice = await asyncio.to_thread(choose_endpoint, settings, state)
+    server = await stack.enter_async_context(opened(choice))
     dirty = 0
     if request.resume is not None:
         attempts[0].go_on(request.resume)
@@ -130,8 +123,7 @@ async def _make(
                 session_events.session_started(
                     request,
                     backend,
-                    url,
-                    described,
+                    server,
                     attempt.workspace.base,
                     dirty,
                     attempt.variation,
@@ -166,7 +158,9 @@ async def _make(
         await all_of(*(attempt.start_sandbox(ready, backend) for attempt in attempts))
         return ready
 
-    ground, spec, _ = await all_of(prepare(request, url, state, log, say), start_sandboxes(), offer_tools())
+    ground, spec, _ = await all_of(
+        prepare(request, server, state, log, say), start_sandboxes(), offer_tools()
+    )
     await _work(attempts, ground, dirty, backend, spec)
     if lost := await asyncio.to_thread(trim, state):
         say(f"{len(lost)} old sessions lost their trees and messages, for sessions took too much of the disk")

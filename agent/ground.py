@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from m3agent.agent import session_events
 from m3agent.agent.accounting import prices_of
-from m3agent.agent.chosen_server import not_ready
 from m3agent.agent.context.cache import folder_of
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packed import Context
 from m3agent.agent.context.packing import PackOptions
 from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+from m3agent.agent.endpoint_choice import ModelServer
 from m3agent.agent.errors import UsageError
 from m3agent.agent.events import Event
 from m3agent.agent.hosts import announce
@@ -26,77 +25,25 @@ from m3agent.agent.together import all_of
 from m3agent.agent.window import conversation_room
 from m3agent.serving.endpoint import Endpoint, probe
 from m3agent.serving.examine import examine
-from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
 from m3agent.serving.prices import Prices
-
-EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
 
 
 @dataclass(frozen=True)
 class Ground:
-    """The server, what it costs, and the repository as text; context: None where the conversation has it already."""
+    """The server, its key, what it costs, and the repository as text.
+
+    context: None where the conversation has it already.
+    """
 
     endpoint: Endpoint
+    key: str | None = field(repr=False)
     prices: Prices | None
     context: Context | None
 
 
-@dataclass(frozen=True)
-class Found:
-    """An address to talk to, how it was chosen, and the key of a server that we started ourselves; None: none."""
-
-    url: str
-    described: str
-    key: str | None = None
-
-
-async def find_endpoint(settings: Settings, state: Path, stack: contextlib.AsyncExitStack) -> Found:
-    """The server to talk to: named, a running server of ours, else the embedded engine, which runs until the stack is
-    closed.
-
-    Raises:
-        UsageError: a setting is given that only an embedded engine of this fix's own can heed.
-        ServerFault: our own server is not ready.
-    """
-    if settings.endpoint is not None:
-        _refuse_search_settings(settings, settings.endpoint)
-        return Found(settings.endpoint, f"{settings.endpoint} (named)")
-    if settings.engine is None:
-        servers = await asyncio.to_thread(live_servers, state)
-        ready = [server for server in servers if server[1].phase is Phase.READY]
-        for folder, record in ready:
-            _refuse_search_settings(settings, f"{record.url}, which is running")
-            return Found(record.url, f"{record.url} (running here: {_described(record)})", key_of(folder))
-        for _, record in servers:
-            raise not_ready(record)
-    from m3agent.serving.embedded.repair import Budget
-    from m3agent.serving.embedded.server import EmbeddedServer
-
-    budget = Budget.chosen(settings.candidates, settings.seed or 0)
-    server = await stack.enter_async_context(EmbeddedServer(budget=budget))
-    return Found(server.url, EMBEDDED)
-
-
-def _described(record: ServerRecord) -> str:
-    """Its engine, and what there is against it."""
-    if record.wire_ok is False:
-        return f"{record.engine}, which failed its wire check"
-    if record.random_weights:
-        return f"{record.engine} with random weights"
-    return f"{record.engine}, which failed its model check" if record.model_ok is False else record.engine
-
-
-def _refuse_search_settings(settings: Settings, where: str) -> None:
-    given = [name for name in ("seed", "candidates") if getattr(settings, name) is not None]
-    if given:
-        raise UsageError(
-            f"--{given[0]} steers the embedded engine, not the server at {where}: add --engine embedded, or leave it out"
-        )
-
-
 async def prepare(
     request: FixRequest,
-    url: str,
+    server: ModelServer,
     state: Path,
     log: Callable[[Event], None],
     say: Callable[[str], None],
@@ -107,19 +54,19 @@ async def prepare(
         UsageError, ModelServerError: what is wrong with either.
     """
     settings, started = request.settings, time.monotonic()
-    endpoint = await probe(url, api_key=settings.key, model=settings.model)
+    endpoint = await probe(server.url, api_key=server.key, model=settings.model)
     prices = _check_host(endpoint, settings, state, say)
     context, findings = await all_of(
-        _pack(request, endpoint, state, log), examine(endpoint, api_key=settings.key)
+        _pack(request, endpoint, server.key, state, log), examine(endpoint, api_key=server.key)
     )
     log(session_events.endpoint_probed(endpoint, findings, time.monotonic() - started))
     for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
         say(advice)
-    return Ground(endpoint, prices, context)
+    return Ground(endpoint, server.key, prices, context)
 
 
 async def _pack(
-    request: FixRequest, endpoint: Endpoint, state: Path, log: Callable[[Event], None]
+    request: FixRequest, endpoint: Endpoint, key: str | None, state: Path, log: Callable[[Event], None]
 ) -> Context | None:
     """The repository as text, in what the model's window leaves for it; None where the conversation has it already."""
     if request.resume is not None:
@@ -130,7 +77,9 @@ async def _pack(
     def work() -> Context:
         options = PackOptions(
             budget=_budget(settings, endpoint),
-            tokenizer=chosen_tokenizer(settings, str(state), endpoint.url, settings.model or endpoint.model),
+            tokenizer=chosen_tokenizer(
+                settings, str(state), settings.model or endpoint.model, endpoint=endpoint.url, api_key=key
+            ),
             cache=folder_of(str(state), checkout.git_dir),
             issue=request.issue.text,
             frozen=settings.prefix == "frozen",

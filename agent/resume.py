@@ -25,6 +25,10 @@ INTERRUPTED = "interrupted: it was begun and did not come to its end, and is not
 WORK_TREE_CHANGED = "[the work tree is no longer as you left it, but as it is on the user's disk now: read files again before you edit them]"
 
 
+_EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
+"""`endpoint.description` of a session with the embedded engine, in logs from before `endpoint.source` was added."""
+
+
 @dataclass
 class ResumePoint:
     """started: the first line. tree: the work tree's last state. turn, calls: the last numbers given out.
@@ -144,6 +148,14 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             case "session.forked":
                 point.used = Totals()
     return point
+
+
+def used_embedded_engine(started: Line) -> bool:
+    """Whether a session talked to an embedded engine of its own, by its first line."""
+    endpoint = started["endpoint"]
+    if "source" in endpoint:
+        return bool(endpoint["source"] == "embedded")
+    return bool(endpoint["description"] == _EMBEDDED)
 
 
 def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:

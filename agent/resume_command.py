@@ -143,17 +143,16 @@ def _request(
 
 def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
     """Those of the session, at the same server, with the limits given now; the key is never in a log."""
-    from m3agent.agent.ground import EMBEDDED
+    from m3agent.agent.resume import used_embedded_engine
     from m3agent.agent.settings import SETTINGS
     from m3agent.agent.settings_loader import load_settings, settings_of
 
     values = {name: value for name, value in point.started["settings"].items() if name in SETTINGS}
     if values.get("endpoint") is None:  # one that was found is not exchanged for another
-        endpoint = point.started["endpoint"]
-        if endpoint["description"] == EMBEDDED:
+        if used_embedded_engine(point.started):
             values["engine"] = "embedded"
         else:
-            values |= {"endpoint": endpoint["url"], "engine": None}
+            values |= {"endpoint": point.started["endpoint"]["url"], "engine": None}
     flags = {name: value for name, value in limits.items() if value is not None}
     now = load_settings(folder, flags, os.environ).settings
     values |= {name: getattr(now, name) for name in flags}

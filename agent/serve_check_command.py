@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 ServerUrl = Annotated[
     str | None,
-    typer.Option("--endpoint", help="The server; the one started last here if left out.", metavar="URL"),
+    typer.Option(
+        "--endpoint",
+        help="The server; if left out the configured one, else one that runs here.",
+        metavar="URL",
+    ),
 ]
 ServedModel = Annotated[
     str | None, typer.Option("--model", help="The model, of a server that has several.", metavar="NAME")
@@ -150,7 +154,7 @@ def _tokenizer(server: ChosenServer) -> Path | None:
         return beside
     if settings.tokenizer == "server":  # to compare it with itself tells nothing
         return None
-    source = chosen_tokenizer(settings, str(state_dir(os.environ)), None, endpoint.model)
+    source = chosen_tokenizer(settings, str(state_dir(os.environ)), endpoint.model)
     return None if source is None else Path(source.location)
 
 

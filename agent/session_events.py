@@ -13,6 +13,7 @@ from m3agent.agent import events
 from m3agent.agent.choice import Rank
 from m3agent.agent.context.packed import Context
 from m3agent.agent.conversation import Conversation
+from m3agent.agent.endpoint_choice import ModelServer
 from m3agent.agent.errors import M3AgentError
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import Outstanding, ResumePoint
@@ -30,8 +31,7 @@ from m3agent.tools.test_runner import TestReport
 def session_started(
     request: FixRequest,
     backend: Backend,
-    url: str,
-    described: str,
+    server: ModelServer,
     tree: str,
     dirty: int,
     variation: Variation,
@@ -60,7 +60,7 @@ def session_started(
                 for i in issue.images
             ],
         },
-        endpoint={"url": url, "description": described},
+        endpoint={"url": server.url, "source": server.source, "description": server.description},
         sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
         settings=request.settings.public(),
         tree=tree,

@@ -225,7 +225,7 @@ class Settings:
         "SecretStr | None",
         Setting(
             "Key for the endpoint.",
-            more="Also taken from `OPENAI_API_KEY`.",
+            more="Also taken from `OPENAI_API_KEY`. A server that `m3agent serve` runs here is asked with its own key.",
             flag=False,
             check=_to_secret,
             secret=True,

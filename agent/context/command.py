@@ -178,6 +178,8 @@ def _plain(arguments: list[str]) -> tuple[Request, str, str | None] | None:
         if found is None:
             return None
         values.setdefault("--output" if name == "-o" else name, []).append(found)
+    if "server" in values.get("--tokenizer", ()):
+        return None  # choosing the server takes longer than packing from cache does
     budget, prefix = values.get("--budget", [""])[-1], values.get("--prefix", ["plain"])[-1]
     if prefix not in ("plain", "frozen") or (
         budget and not (budget.isascii() and budget.isdigit() and int(budget))

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from m3agent.agent.endpoint_choice import EmbeddedEngine, EndpointChoice, ModelServer
 from m3agent.agent.errors import MODEL_SERVER_EXIT, EnvironmentFault, Status, UsageError
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.session import PATCH
@@ -51,19 +52,31 @@ def settings_told(settings: Settings) -> dict[str, str]:
 
 
 class OwnAgent:
-    """Run m3agent with these settings.
+    """Run m3agent.
 
-    `seconds` is the time limit of an attempt, including its verification.
+    Args:
+        settings: The settings in force.
+        endpoint: The server, chosen once, so that all attempts talk to the same one.
+        seconds: The time limit of an attempt, including its verification.
     """
 
-    def __init__(self, settings: Settings, seconds: float) -> None:
+    def __init__(self, settings: Settings, endpoint: EndpointChoice, seconds: float) -> None:
         self._settings = settings
+        self._endpoint = endpoint
         self._seconds = seconds
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The settings that each attempt is given, with the server that was chosen; no key is among them."""
+        told = settings_told(self._settings)
+        if isinstance(self._endpoint, ModelServer):
+            return told | {"endpoint": self._endpoint.url}
+        return told | {"engine": "embedded"}
 
     @property
     def shares_prefix(self) -> bool:
         """True for a server at an endpoint: it is not restarted for each attempt and keeps its cache."""
-        return self._settings.endpoint is not None
+        return isinstance(self._endpoint, ModelServer)
 
     async def work(self, given: Assignment) -> Delivery:
         """Run the agent until it ends and read its session.
@@ -97,11 +110,13 @@ class OwnAgent:
             for name, value in os.environ.items()
             if not name.startswith("M3AGENT_") and name not in TOKENS
         }
-        told = settings_told(self._settings)
-        if self._settings.endpoint is None:  # without a different seed, all attempts would be equal
-            told["seed"] = str((self._settings.seed or 0) + given.number - 1)
-        if self._settings.key is not None:
-            told["api_key"] = self._settings.key
+        told = self.told
+        if isinstance(
+            self._endpoint, EmbeddedEngine
+        ):  # without a different seed, all attempts would be equal
+            told["seed"] = str(self._endpoint.seed + given.number - 1)
+        elif self._endpoint.key is not None:
+            told["api_key"] = self._endpoint.key
         told |= {"yes": "true", "environment": "off", "mcp": "false"}
         return {
             **inherited,

@@ -39,7 +39,7 @@ from tests.fakes.trees import memory_workspace
 
 ISSUE = Issue("Wrong sums", "add() gives wrong sums.", "text", "digest")
 PACKED = Context([b"<file>calc.py</file>\n"], (), (), 10, exact=True)
-GROUND = Ground(ENDPOINT, Prices(prompt=1.0, completion=10.0), PACKED)
+GROUND = Ground(ENDPOINT, "sesame", Prices(prompt=1.0, completion=10.0), PACKED)
 
 
 @dataclass

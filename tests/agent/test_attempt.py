@@ -89,7 +89,7 @@ async def test_what_programs_ask_of_the_network_is_logged_with_its_place(world: 
 
 
 async def test_an_attempt_leaves_an_outcome_and_a_patch(world: World) -> None:
-    attempt = world.attempt(FIX, TEST, DONE, api_key="sesame", thinking="disabled")
+    attempt = world.attempt(FIX, TEST, DONE, api_key="of another server", thinking="disabled")
     sandbox = await work(attempt, dirty=2)
     assert attempt.outcome is not None
     assert (attempt.outcome.kind, attempt.outcome.text) == ("done", "It adds now.")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from tokenizers import Tokenizer
@@ -15,8 +17,13 @@ from m3agent.agent.context.tokenizer.counter import open_counter, oracle_count
 from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.errors import UsageError
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.agent.small_tokenizer import GPT_4, description
+from tests.command_line import run
 from tests.servers.tokenize import TokenizeServer
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import NewRepo
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +74,33 @@ def test_counts_are_the_servers(
     assert counter.count("") == 0
     assert len(server.bodies) == asked
     assert all(body["add_special_tokens"] is False and "model" not in body for body in server.bodies)
+
+
+def test_the_server_is_chosen_as_for_a_fix(
+    vllm: TokenizeServer, encode: Callable[[str], list[int]], tmp_path: Path, new_repo: NewRepo
+) -> None:
+    state, repo = tmp_path / "state", new_repo()
+
+    def packed(**env: str) -> subprocess.CompletedProcess[str]:
+        words = ("context", "--repo", str(repo), "--tokenizer", "server", "-o", os.devnull)
+        return run(*words, env={"M3AGENT_STATE": str(state), **env})
+
+    refused = packed()
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "say which with --endpoint" in refused.stderr
+    folder = new_folder(state)
+    write_record(folder, ServerRecord(url=vllm.url, engine="vllm", pid=os.getpid()))
+    (folder / KEY).write_text("sesame")
+    assert packed().returncode == 0
+    assert {headers["authorization"] for headers in vllm.headers} == {"Bearer sesame"}
+    asked = len(vllm.bodies)
+    with TokenizeServer(encode) as configured:
+        assert packed(M3AGENT_ENDPOINT=configured.url, M3AGENT_API_KEY="mine").returncode == 0
+        assert {headers["authorization"] for headers in configured.headers} == {"Bearer mine"}
+    refused = packed(M3AGENT_ENGINE="embedded")
+    assert refused.returncode == 2
+    assert "say which with --endpoint" in refused.stderr
+    assert len(vllm.bodies) == asked
 
 
 def test_connections_are_few_and_kept(encode: Callable[[str], list[int]], tmp_path: Path) -> None:

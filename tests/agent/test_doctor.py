@@ -21,6 +21,7 @@ from m3agent.agent.doctor import diagnose, exit_code
 from m3agent.agent.settings import Settings
 from m3agent.agent.settings_loader import settings_of
 from m3agent.serving.check.check import Check
+from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo
@@ -252,6 +253,37 @@ def test_an_endpoint_that_refuses(machine: Machine) -> None:
         check = machine.look(endpoint=f"http://127.0.0.1:{port}/v1", api_key="hush")["endpoint"]
     assert check.ok is False and f"127.0.0.1:{port}" in check.detail and check.fix
     assert "hush" not in check.detail
+
+
+def test_a_running_server_is_asked(machine: Machine, server: str) -> None:
+    folder = new_folder(Path(os.environ["M3AGENT_STATE"]))
+    record = ServerRecord(url=server, engine="vllm", pid=os.getpid())
+    write_record(folder, record)
+    found = machine.look()
+    assert found["endpoint"] == Check(
+        "endpoint", True, f"none set: the server of ours at {server} (ready), m3 (vllm, 262,144 tokens)"
+    )
+    assert found["GPU"].detail == "no GPU"
+    assert machine.look(engine="embedded")["endpoint"] == Check(
+        "endpoint", None, "engine is set: the embedded engine is used"
+    )
+    write_record(folder, record.model_copy(update={"phase": Phase.LOADING}))
+    check = machine.look()["endpoint"]
+    assert (check.ok, check.detail.startswith(f"the server of ours at {server} is loading")) == (False, True)
+
+
+def test_a_running_server_that_does_not_answer(machine: Machine) -> None:
+    record = ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid())
+    write_record(new_folder(Path(os.environ["M3AGENT_STATE"])), record)
+    check = machine.look()["endpoint"]
+    assert check.ok is False
+    assert "m3agent serve logs" in check.fix
+
+
+def test_settings_that_a_fix_refuses(machine: Machine, server: str) -> None:
+    check = machine.look(endpoint=server, seed=7)["endpoint"]
+    assert check.ok is False
+    assert check.detail.startswith("--seed steers the embedded engine")
 
 
 def test_nowhere_to_keep_sessions(machine: Machine, tmp_path: Path) -> None:

@@ -176,6 +176,14 @@ def test_a_running_server_of_ours_is_found_and_held_against_its_plan(
     hold_against_plan(done.stdout, plan)
 
 
+def test_a_configured_server_comes_before_a_running_one(server: PacedServer) -> None:
+    folder = new_folder(state_dir(os.environ))
+    write_record(folder, ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()))
+    done = run(*QUICK, M3AGENT_ENDPOINT=server.url)
+    assert done.returncode == 0, done.stderr
+    assert f"at {server.url}" in done.stderr
+
+
 def test_the_key_is_sent(server: PacedServer) -> None:
     done = run("--endpoint", server.url, *QUICK, M3AGENT_API_KEY="sesame")
     assert done.returncode == 0

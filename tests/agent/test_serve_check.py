@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.serving.launch.record import ServerRecord, new_folder, write_record
+from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
 from tests import command_line
 from tests.servers.forced import ForcedServer
 
@@ -66,6 +66,38 @@ def test_no_server(arguments: list[str], code: int, said: str, tmp_path: Path) -
     done = run(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(f"m3agent: {said}") and done.stderr.count("\n") == 1
+
+
+def test_a_configured_server_comes_before_a_running_one(tmp_path: Path) -> None:
+    def scraped(**env: str) -> str:
+        done = run(tmp_path, "scrape", **env)
+        assert done.returncode == 0, done.stderr
+        (job,) = yaml.safe_load(done.stdout)["scrape_configs"]
+        (host,) = job["static_configs"][0]["targets"]
+        return str(host)
+
+    with ForcedServer() as running, ForcedServer() as configured, ForcedServer() as named:
+        record = ServerRecord(url=f"http://{running.host}", engine="vllm", pid=os.getpid())
+        write_record(new_folder(tmp_path), record)
+        assert scraped() == running.host
+        assert scraped(M3AGENT_ENDPOINT=configured.url) == configured.host
+        given = run(tmp_path, "scrape", "--endpoint", named.url, M3AGENT_ENDPOINT=configured.url)
+        assert named.host in given.stdout
+        refused = run(tmp_path, "scrape", M3AGENT_ENGINE="embedded")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "m3agent: the settings name the embedded engine, which has no parsers, cache or metrics to look at: "
+        "name a server with --endpoint\n"
+    )
+
+
+@pytest.mark.parametrize("phase", ["loading", "restarting"])
+def test_a_running_server_that_is_not_ready(tmp_path: Path, phase: str) -> None:
+    record = ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid(), phase=Phase(phase))
+    write_record(new_folder(tmp_path), record)
+    done = run(tmp_path, "check")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert f"the server of ours at http://127.0.0.1:9/v1 is {phase}: wait until" in done.stderr
 
 
 def test_work_that_no_server_holds(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +17,15 @@ import typer
 from pydantic import BaseModel
 
 from m3agent.agent.console import faults
+from m3agent.agent.endpoint_choice import choose_endpoint
 from m3agent.agent.eval_run_command import conclude
+from m3agent.agent.settings import state_dir
 from m3agent.agent.settings_loader import load_settings
 from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
 from m3agent.evals.results import Grade, OfficialGrade, TestCount, Verdict
 from m3agent.evals.run.evaluate import Experiment, evaluate
 from m3agent.evals.run.other_agent import OtherAgent, parse_command
-from m3agent.evals.run.own_agent import OwnAgent, settings_told
+from m3agent.evals.run.own_agent import OwnAgent
 from m3agent.evals.run.parts import Agent, Parts
 from m3agent.sandbox.env_build import EnvironmentFailed
 from m3agent.sandbox.errors import EngineUnavailable
@@ -130,8 +133,8 @@ def main(programs: str, output: str, options: str) -> None:
         agent = OtherAgent(command, {}, seconds)
     else:
         loaded = load_settings(Path("/"), wanted["settings"], {}).settings
-        settings = settings_told(loaded)
-        agent = OwnAgent(loaded, seconds)
+        own = OwnAgent(loaded, choose_endpoint(loaded, state_dir(os.environ)), seconds)
+        agent, settings = own, own.told
     instances = [instance(Path(programs), name, wanted.get("python")) for name in wanted["instances"]]
     experiment = Experiment(
         instances,

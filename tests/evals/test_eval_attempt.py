@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from m3agent.agent import events
+from m3agent.agent import eval_run_command, events
+from m3agent.agent.endpoint_choice import choose_endpoint
 from m3agent.agent.errors import Status
 from m3agent.agent.session import PATCH, Session
-from m3agent.agent.settings import Settings
+from m3agent.agent.settings import Settings, state_dir
 from m3agent.evals.data.instance import DataError, Task
 from m3agent.evals.results import Result, Verdict
 from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, Attempt
 from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
-from m3agent.evals.run.parts import Listener, Parts
+from m3agent.evals.run.parts import Assignment, Listener, Parts
+from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
 
 pytestmark = pytest.mark.integration
@@ -210,10 +213,51 @@ def test_an_end_before_the_session_began(tmp_path: Path, code: int, fault: Verdi
     assert delivery_of(tmp_path, code, timed_out=False).fault is fault
 
 
+def given(attempt: Attempt) -> Assignment:
+    """What the agent of an attempt is given."""
+    return Assignment(attempt.instance.task, 1, attempt.folder, "an-image", attempt.folder)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_our_own_agent_is_told_the_server_that_was_chosen(
+    make: Make, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_folder(state_dir(os.environ))
+    write_record(folder, ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()))
+    (folder / KEY).write_text("of the running one")
+    monkeypatch.setenv("OPENAI_API_KEY", "configured")
+    url = "http://127.0.0.1:8/v1" if named else "http://127.0.0.1:9/v1"
+    told: dict[str, object] = {"endpoint": url if named else None}
+    _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)
+    assert isinstance(agent, OwnAgent)
+    assert agent.shares_prefix
+    assert (settings["endpoint"], "engine" in settings, "api_key" in settings) == (url, False, False)
+    env = agent._environment(given(make("true")))
+    key = "configured" if named else "of the running one"
+    assert (env["M3AGENT_ENDPOINT"], env["M3AGENT_API_KEY"]) == (url, key)
+    assert "M3AGENT_ENGINE" not in env
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_our_own_agent_is_told_to_start_the_embedded_engine(make: Make, seed: int | None) -> None:
+    write_record(
+        new_folder(state_dir(os.environ)),
+        ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()),
+    )
+    told: dict[str, object] = {"engine": "embedded", "seed": seed}
+    _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)
+    assert isinstance(agent, OwnAgent)
+    assert not agent.shares_prefix
+    assert (settings["engine"], "endpoint" in settings) == ("embedded", False)
+    env = agent._environment(given(make("true")))
+    assert (env["M3AGENT_ENGINE"], env["M3AGENT_SEED"]) == ("embedded", str(seed or 0))
+    assert not {"M3AGENT_ENDPOINT", "M3AGENT_API_KEY"} & env.keys()
+
+
 async def test_our_own_agent_without_its_server_is_infra(make: Make, tmp_path: Path) -> None:
     attempt = make("true")
     settings = Settings(endpoint="http://127.0.0.1:9/v1", max_minutes=1)
-    attempt.parts = parts_with(OwnAgent(settings, 120))
+    attempt.parts = parts_with(OwnAgent(settings, choose_endpoint(settings, tmp_path), 120))
     result = await result_of(attempt)
     assert (result.verdict, result.status) == (Verdict.INFRA, "error"), result
     assert "127.0.0.1:9" in result.reason

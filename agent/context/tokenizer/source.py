@@ -64,16 +64,24 @@ class TokenizerSource:
 
 
 def chosen_tokenizer(
-    settings: Settings, state: str, endpoint: str | None, model: str | None
+    settings: Settings,
+    state: str,
+    model: str | None,
+    *,
+    endpoint: str | None = None,
+    api_key: str | None = None,
 ) -> TokenizerSource | None:
-    """Return the tokenizer for the settings and the model at `endpoint`; `state` is the state folder."""
+    """Return the tokenizer for the settings; `state` is the state folder.
+
+    `endpoint` is the address of the model server and `api_key` its key, for the setting `tokenizer = "server"`.
+    """
     return find_tokenizer(
         settings.tokenizer,
         env=os.environ,
         cache=folder_of_all(state),
         model=model,
         endpoint=endpoint,
-        api_key=settings.key,
+        api_key=api_key,
     )
 
 
