@@ -26,7 +26,6 @@ from m3agent.agent.variation import Variation
 from m3agent.agent.verify import Verification, verify
 from m3agent.agent.window import Window
 from m3agent.agent.workspaces import TREES
-from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
@@ -167,7 +166,7 @@ class Attempt:
             dirty,
             images=endpoint.images,
             instructions=settings.instructions,
-            hosts=parse_hosts(settings.allow_net or ""),
+            hosts=settings.allow_net.hosts if settings.allow_net else (),
             hint=self.variation.hint,
         )
 

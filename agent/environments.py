@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from m3agent.agent.settings import Settings
-from m3agent.sandbox.allow_list import describe, parse_hosts, split_list
+from m3agent.sandbox.allow_list import describe
 from m3agent.sandbox.base import Limits
 from m3agent.sandbox.declared.declared import read_declared
 from m3agent.sandbox.env_build import EnvironmentFailed
@@ -24,10 +24,10 @@ async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tupl
         EngineUnavailable: there is no backend here.
     """
     limits = Limits(parse_bytes(settings.memory), settings.cpus)
-    allowed = settings.allow_net or ""
-    spec = SandboxSpec(settings.sandbox, settings.image, limits, split_list(allowed))
-    if spec.allow_net:
-        say(describe(parse_hosts(allowed)))
+    hosts = settings.allow_net.hosts if settings.allow_net else ()
+    if hosts:
+        say(describe(hosts))
+    spec = SandboxSpec(settings.sandbox, settings.image, limits, hosts)
     return spec, await choose_backend(spec, say)
 
 

@@ -21,6 +21,8 @@ from m3agent.agent.folders import config_path, state_path
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+    from m3agent.sandbox.allow_list import AllowList
+
 RERUNS = 3
 """How often the tests that a verdict rests on run again; `m3agent.agent.flaky` says what each rerun is good for."""
 
@@ -150,11 +152,10 @@ def _to_secret(text: str) -> "SecretStr":
     return SecretStr(text)
 
 
-def _check_hosts(hosts: str) -> str:
-    from m3agent.sandbox.allow_list import parse_hosts
+def _to_allow_list(hosts: str) -> "AllowList":
+    from m3agent.sandbox.allow_list import AllowList
 
-    parse_hosts(hosts)
-    return hosts
+    return AllowList(hosts)
 
 
 def _check_server_price(price: str) -> str:
@@ -253,14 +254,14 @@ class Settings:
         ),
     ] = None
     allow_net: Annotated[
-        str | None,
+        "AllowList | None",
         Setting(
             "Hosts that commands may reach, through a proxy.",
             more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
             "An empty value closes what a weaker layer opens.",
             metavar="HOST,...",
             if_unset="none",
-            check=_check_hosts,
+            check=_to_allow_list,
         ),
     ] = None
     context_budget: Annotated[

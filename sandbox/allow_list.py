@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 DEFAULT_PORTS = frozenset({443, 80})
 LONGEST_NAME = 253  # characters of a host name (RFC 1035)
@@ -86,26 +87,32 @@ class AllowedHost:
         return f"{'*.' if self.below else ''}{name}:{','.join(str(port) for port in sorted(self.ports))}"
 
 
+class AllowList(str):
+    """The text of a list, as the user wrote it, with its entries parsed in `hosts`.
+
+    It is a string, so that settings and logs show it as the user wrote it.
+    """
+
+    __slots__ = ("hosts",)
+    hosts: tuple[AllowedHost, ...]
+
+    def __new__(cls, text: str) -> Self:
+        """Parse the list; raises ValueError as `parse_hosts` does."""
+        self = super().__new__(cls, text)
+        self.hosts = parse_hosts(text)
+        return self
+
+
 def parse_hosts(text: str) -> tuple[AllowedHost, ...]:
     """Parse a list separated by commas; an empty list allows nothing.
 
     Raises:
         ValueError: An entry is not a host, or is one that is never allowed; the text says which and why.
     """
-    return tuple(parse_host(entry) for entry in split_list(text))
+    return tuple(_parse_host(entry.strip()) for entry in text.split(",") if entry.strip())
 
 
-def split_list(text: str) -> tuple[str, ...]:
-    """Split a list at its commas; return the entries as written."""
-    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-
-
-def parse_host(entry: str) -> AllowedHost:
-    """Parse one entry.
-
-    Raises:
-        ValueError: It is not a host, or is one that is never allowed; the text is a sentence.
-    """
+def _parse_host(entry: str) -> AllowedHost:
     if entry.startswith("*") and not entry.startswith("*."):
         raise ValueError(f"{entry!r} would open too much: name the hosts, or write *.example.org")
     below = entry.startswith("*.")

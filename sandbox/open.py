@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from m3agent.sandbox.allow_list import parse_host
+from m3agent.sandbox.allow_list import AllowedHost
 from m3agent.sandbox.base import Limits, Machine, Sandbox
 from m3agent.sandbox.bwrap_machine import BwrapMachine, barred_by, command
 from m3agent.sandbox.docker_machine import DockerMachine
@@ -29,8 +29,8 @@ class SandboxSpec:
     backend: Backend | None = None
     image: str | None = None
     limits: Limits = field(default_factory=Limits)
-    allow_net: tuple[str, ...] = ()
-    """Hosts that commands may reach (see `m3agent.sandbox.allow_list`); empty: no network at all."""
+    allow_net: tuple[AllowedHost, ...] = ()
+    """Hosts that commands may reach; empty: no network at all."""
 
 
 def parse_bytes(text: str) -> int:
@@ -90,12 +90,8 @@ def new_sandbox(
     """A sandbox over a workspace, not started yet: enter it to start it; with none, it is given one before that.
 
     `on_request` is told of everything that programs in it asked the network for, allowed or not.
-
-    Raises:
-        ValueError: an entry of `allow_net` is no host, or one that is never opened.
     """
-    hosts = [parse_host(entry) for entry in spec.allow_net]
-    network = Network(Proxy(hosts, log=on_request)) if hosts else None
+    network = Network(Proxy(spec.allow_net, log=on_request)) if spec.allow_net else None
     machine: Machine
     machine = (
         DockerMachine(spec.image, spec.limits, say) if backend == "docker" else BwrapMachine(spec.limits)

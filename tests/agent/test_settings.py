@@ -374,3 +374,16 @@ def test_the_address_of_github(layers: Layers) -> None:
         assert layers.load(M3AGENT_GITHUB_API=url).settings.github_api == taken
     for wrong in ("http://ghe.example.com/api/v3", "ghe.example.com", "https://ghe.example.com/?x=1"):
         assert "--github-api cannot be" in layers.refused({"github_api": wrong})
+
+
+def test_hosts_are_parsed_once_and_shown_as_they_were_written(layers: Layers) -> None:
+    text = "Example.ORG, *.example.net:8443"
+    loaded = layers.load({"allow_net": text})
+    allowed = loaded.settings.allow_net
+    assert allowed is not None
+    assert [str(host) for host in allowed.hosts] == ["example.org:80,443", "*.example.net:8443"]
+    assert json.loads(loaded.json())["allow_net"] == {"value": text, "origin": "--allow-net"}
+    assert f" {text} " in loaded.table()
+    assert json.loads(json.dumps(loaded.settings.public()))["allow_net"] == text
+    layers.user.write_text("allow_net = 5\n")
+    assert "cannot be 5: input should be a valid string" in layers.refused()
