@@ -24,6 +24,7 @@ from m3agent.serving.errors import (
 )
 from m3agent.serving.http import open_client, post_chat, translate
 from m3agent.serving.parameters import Sampling, request_parameters
+from m3agent.serving.retry import answer_policy
 from m3agent.serving.sse import EventReader
 from m3agent.serving.watch import Watch
 from m3agent.serving.wire import ThinkingMode
@@ -31,13 +32,11 @@ from m3agent.serving.wire import ThinkingMode
 if TYPE_CHECKING:
     import httpx2
     import openai
-    from tenacity import AsyncRetrying, RetryCallState
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 _T = TypeVar("_T")
 
 _CONNECT_SECONDS = 10.0
-_LONGEST_BACKOFF_SECONDS = 30.0
 # After the finish reason only the usage is missing, which is not worth a long wait.
 _USAGE_SECONDS = 30.0
 # A stream normally ends right after its last event. If not, a new connection is cheaper than waiting.
@@ -162,9 +161,17 @@ class Client:
         body = self._body.encode(messages, parameters)
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
         accumulate = partial(Accumulator, tools, turn, calls_allowed=tool_choice != "none")
+        retrying = answer_policy(
+            attempts=self._attempts,
+            backoff=self._backoff,
+            retry_seconds=self._retry_seconds,
+            deadline=deadline,
+            may_be_back=self._may_be_back,
+            on_retry=self._note_retry,
+        )
         spoke = False
         try:
-            async for attempt in self._retrying(deadline):
+            async for attempt in retrying:
                 with attempt:
                     if spoke:
                         yield Delta("reset", "")
@@ -181,44 +188,9 @@ class Client:
                 raise ServerDied(self.endpoint.host, reason) from error
             raise
 
-    def _retrying(self, deadline: float | None) -> "AsyncRetrying":
-        from tenacity import AsyncRetrying, retry_if_exception, wait_exponential_jitter
-
-        backoff = wait_exponential_jitter(
-            multiplier=self._backoff, max=_LONGEST_BACKOFF_SECONDS, jitter=self._backoff
-        )
-        failed_first: float | None = None
-
-        def wait(state: "RetryCallState") -> float:
-            asked = _failure(state).retry_after
-            if asked is None or state.attempt_number >= self._attempts:
-                return max(backoff(state), asked or 0.0)
-            return asked
-
-        def stop(state: "RetryCallState") -> bool:
-            nonlocal failed_first
-            now = time.monotonic()
-            failed_first = failed_first or now
-            resumes = now + state.upcoming_sleep
-            # A restarted server needs minutes to load M3, so only the time limit counts then.
-            tired = state.attempt_number >= self._attempts and not self._may_be_back(_failure(state))
-            return (
-                tired
-                or resumes - failed_first > self._retry_seconds
-                or (deadline is not None and resumes > deadline)
-            )
-
-        def note(state: "RetryCallState") -> None:
-            if self._on_retry is not None:
-                self._on_retry(RetryNote(state.attempt_number, state.upcoming_sleep, str(_failure(state))))
-
-        return AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, ModelServerError) and error.retriable),
-            wait=wait,
-            stop=stop,
-            before_sleep=note,
-            reraise=True,
-        )
+    def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
+        if self._on_retry is not None:
+            self._on_retry(RetryNote(attempt, wait_seconds, str(error)))
 
     def _is_death(self, error: Exception) -> bool:
         """Return whether the server vanished after it had answered, or reports that its engine is dead."""
@@ -229,7 +201,7 @@ class Client:
         words = error.text.lower()
         return "engine" in words and "dead" in words
 
-    def _may_be_back(self, error: Exception) -> bool:
+    def _may_be_back(self, error: ModelServerError) -> bool:
         """Return whether a server that answered earlier is gone, or is back but still loading."""
         loading = isinstance(error, EndpointRefused) and error.status == 503 and self._answered
         return loading or self._is_death(error)
@@ -374,11 +346,3 @@ async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> Non
     with suppress(TimeoutError, httpx2.HTTPError):
         while await watch.wait(anext(pieces, None), _END_SECONDS) is not None:
             pass
-
-
-def _failure(state: "RetryCallState") -> ModelServerError:
-    """Return the error that made the attempt fail; only our own errors are retried."""
-    error = state.outcome.exception() if state.outcome is not None else None
-    if not isinstance(error, ModelServerError):
-        raise TypeError(f"not an error to retry: {error!r}")
-    return error

@@ -145,15 +145,20 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
     if isinstance(error, openai.APIConnectionError):
         return EndpointUnreachable(host, _connection_reason(error))
     if isinstance(error, openai.APIStatusError):
-        if target := error.response.headers.get("location") if 300 <= error.status_code < 400 else None:
-            elsewhere = f"if you trust {host_of(target)}, give an address there as the endpoint"
-            return EndpointRefused(
-                error.status_code, f"a redirection to {redact(target, api_key)}", host=host, advice=elsewhere
-            )
-        text = redact(_server_words(error), api_key)
-        wait = retry_after(error.response.headers.get("retry-after"))
-        return refusal(error.status_code, text, host, wait)
+        return response_error(error.response, host, api_key)
     return EndpointUnreachable(host, redact(error.message, api_key))
+
+
+def response_error(response: "httpx2.Response", host: str, api_key: str | None) -> ModelServerError:
+    """Our error for an answer whose status is no success, with the key removed from the server's words."""
+    status = response.status_code
+    if target := response.headers.get("location") if 300 <= status < 400 else None:
+        elsewhere = f"if you trust {host_of(target)}, give an address there as the endpoint"
+        return EndpointRefused(
+            status, f"a redirection to {redact(target, api_key)}", host=host, advice=elsewhere
+        )
+    text = redact(_server_words(response), api_key)
+    return refusal(status, text, host, retry_after(response.headers.get("retry-after")))
 
 
 def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
@@ -222,12 +227,15 @@ def _first_number(text: str, *patterns: re.Pattern[str]) -> int | None:
     return None
 
 
-def _server_words(error: "openai.APIStatusError") -> str:
-    body = error.body
+def _server_words(response: "httpx2.Response") -> str:
+    try:
+        said = response.json()
+    except (ValueError, RecursionError):
+        return response.text
     for key in ("error", "message", "detail"):
-        if isinstance(body, dict) and body.get(key):
-            body = body[key]
-    return str(body) if body is not None else error.response.text
+        if isinstance(said, dict) and said.get(key):
+            said = said[key]
+    return response.text if said is None else str(said)
 
 
 def _connection_reason(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefus
 from m3agent.agent.issue import MAX_BYTES, shown, too_large
 from m3agent.agent.issue_tracker.names import Project
 from m3agent.serving.http import is_local, redact
+from m3agent.serving.retry import api_policy
 
 if TYPE_CHECKING:
     import httpx2
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 MAX_RESPONSE = 4 * MAX_BYTES
 """Most bytes read of one answer: an issue of `MAX_BYTES` as JSON, with what stands around it."""
 
-ATTEMPTS = 3
 _REDIRECTS = (301, 302, 307, 308)
 _NAMES = {"github": "GitHub", "gitlab": "GitLab"}
 
@@ -176,26 +176,10 @@ class Api:
         return url
 
     def _fetch(self, url: str) -> tuple[httpx2.Response, bytes]:
-        from tenacity import (
-            RetryCallState,
-            Retrying,
-            retry_if_exception_type,
-            stop_after_attempt,
-            wait_exponential,
-        )
-
-        def tell(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome is not None else None
+        def tell(error: BaseException) -> None:
             self._say(f"{str(error).rstrip('.')}; trying again")
 
-        retrying = Retrying(
-            stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_exponential(multiplier=0.5, max=4),
-            retry=retry_if_exception_type(_Transient),
-            before_sleep=tell,
-            reraise=True,
-        )
-        return retrying(self._fetch_once, url)
+        return api_policy(_Transient, tell)(self._fetch_once, url)
 
     def _fetch_once(self, url: str, sent: bytes | None = None) -> tuple[httpx2.Response, bytes]:
         import httpx2

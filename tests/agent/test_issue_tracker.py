@@ -15,7 +15,8 @@ import pytest
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.issue import Issue, load_issue
-from m3agent.agent.issue_tracker.http import ATTEMPTS, MAX_RESPONSE
+from m3agent.agent.issue_tracker.http import MAX_RESPONSE
+from m3agent.serving.retry import API_ATTEMPTS
 from tests.servers.tracker import PNG, Page, TrackerServer
 
 pytestmark = pytest.mark.integration
@@ -306,12 +307,12 @@ class TestConnection:
     def test_a_fault_that_stays(self, tracker: TrackerServer) -> None:
         tracker.pages[self.PATH] = Page(b"<html>", 503)
         assert "has a fault of its own (503)" in refused(tracker, EnvironmentFault)
-        assert len(tracker.visits) == ATTEMPTS
+        assert len(tracker.visits) == API_ATTEMPTS
 
     def test_a_cut_connection(self, tracker: TrackerServer) -> None:
         tracker.pages[self.PATH] = tracker.cut
         assert f"The connection to {tracker.host} failed" in refused(tracker, EnvironmentFault)
-        assert len(tracker.visits) == ATTEMPTS
+        assert len(tracker.visits) == API_ATTEMPTS
 
     def test_nobody_there(self) -> None:
         with TrackerServer() as tracker:

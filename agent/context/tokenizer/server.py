@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from m3agent.agent.context.cache import read_file, write_file
 from m3agent.agent.context.tokenizer.check import adds_up
 from m3agent.agent.context.tokenizer.source import TokenizerSource
 from m3agent.agent.errors import UsageError
-from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
-from m3agent.serving.http import host_of, is_local, redact, refusal, retry_after
-
-_CONNECTIONS = 8
-_LONGEST_WAIT = 10.0  # seconds between attempts
-_READ_SECONDS = 300.0  # a million tokens take several seconds, and the request may have to queue
+from m3agent.serving.errors import EndpointRefused
+from m3agent.serving.http import host_of
+from m3agent.serving.tokenize import CONNECTIONS, TokenizeClient, page_urls
 
 # Enough words, scripts, numbers, white space and symbols to distinguish two tokenizers of the same model
 # family.
@@ -43,10 +38,10 @@ def find_server(endpoint: str | None, *, model: str | None, api_key: str | None)
     if endpoint is None:
         raise UsageError("--tokenizer server asks the model server: say which with --endpoint.")
     host = host_of(endpoint)
-    for url in _addresses(endpoint):
-        server = _Server(url, model, api_key, attempts=2)  # fail fast: the address may be mistyped
-        with server.client:
-            ids = server.ids(_PROBE)
+    for url in page_urls(endpoint):
+        # fail fast: the address may be mistyped
+        with TokenizeClient(url, model=model, api_key=api_key, attempts=2) as client:
+            ids = _ids(client, _PROBE)
         if ids is not None:
             return sha256(json.dumps([model, ids]).encode()).hexdigest()[:32], url, f"the server at {host}"
     raise _cannot_tokenize(host)
@@ -59,7 +54,7 @@ class ServerCounter:
     """
 
     def __init__(self, source: TokenizerSource) -> None:
-        self._server = _Server(source.location, source.model, source.api_key)
+        self._client = TokenizeClient(source.location, model=source.model, api_key=source.api_key)
         self.exact = self._adds_up(f"{source.cache}/tokenizers", source.id)
         self.note = "" if self.exact else "it joins the end of a file and the start of the next"
 
@@ -67,17 +62,17 @@ class ServerCounter:
         """Return the number of tokens of a text."""
         if not text:
             return 0
-        ids = self._server.ids(text)
+        ids = _ids(self._client, text)
         if ids is None:
-            raise _cannot_tokenize(self._server.host)
+            raise _cannot_tokenize(self._client.host)
         return len(ids)
 
-    def count_many(self, texts: Sequence[str], threads: int = _CONNECTIONS) -> list[int]:
+    def count_many(self, texts: Sequence[str], threads: int = CONNECTIONS) -> list[int]:
         """Return the number of tokens of each text.
 
         `threads` is ignored, because waiting for a server costs nothing.
         """
-        pool = ThreadPoolExecutor(_CONNECTIONS)
+        pool = ThreadPoolExecutor(CONNECTIONS)
         try:
             return list(pool.map(self.count, texts))
         finally:
@@ -95,92 +90,15 @@ class ServerCounter:
         return found
 
 
-def _addresses(endpoint: str) -> list[str]:
-    """Return the possible addresses of /tokenize: next to /v1, and below it."""
-    base = endpoint.strip().rstrip("/").removesuffix("/chat/completions")
-    base = base if "://" in base else f"http://{base}"
-    root = base.removesuffix("/v1").rstrip("/")
-    return [f"{root}/tokenize", f"{root}/v1/tokenize"]
-
-
-class _Server:
-    """An address that converts texts to token ids."""
-
-    def __init__(self, url: str, model: str | None, api_key: str | None, *, attempts: int = 4) -> None:
-        import httpx2
-
-        self.host = host_of(url)
-        self._url = url
-        self._model = {} if model is None else {"model": model}
-        self._api_key = api_key
-        self._attempts = attempts
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise self._no_address()
-        headers = {"Content-Type": "application/json"}
-        if api_key:
-            headers["Authorization"] = f"Bearer {api_key}"
-        self.client = httpx2.Client(
-            headers=headers,
-            timeout=httpx2.Timeout(_READ_SECONDS, connect=10.0, write=60.0, pool=None),
-            limits=httpx2.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
-            trust_env=not is_local(url),
-        )
-
-    def ids(self, text: str) -> list[int] | None:
-        """Return the token ids of a non-empty text, with retries; None if the server has no /tokenize."""
-        body = {**self._model, "prompt": text, "add_special_tokens": False}
-        content = json.dumps(body, ensure_ascii=False).encode()
-        for attempt in range(1, self._attempts):
-            try:
-                return self._post(content)
-            except ModelServerError as error:
-                if not error.retriable:
-                    raise
-                wait = 0.25 * 2**attempt if error.retry_after is None else error.retry_after
-                time.sleep(min(wait, _LONGEST_WAIT))
-        return self._post(content)
-
-    def _post(self, content: bytes) -> list[int] | None:
-        import httpx2
-
-        try:
-            answer = self.client.post(self._url, content=content)
-        except httpx2.TimeoutException:
-            raise EndpointUnreachable(self.host, "it did not answer in time") from None
-        except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise EndpointUnreachable(self.host, str(error) or type(error).__name__) from None
-        except httpx2.InvalidURL:
-            raise self._no_address() from None
-        try:
-            said = answer.json()
-        except ValueError:
-            said = None
-        if answer.status_code != 200:
-            if answer.status_code in (404, 405, 501) and not _names_a_fault(said):
-                return None
-            text = redact(_words(said) or answer.text, self._api_key)
-            raise refusal(answer.status_code, text, self.host, retry_after(answer.headers.get("retry-after")))
-        ids = said.get("tokens") if isinstance(said, dict) else None
-        if not isinstance(ids, list) or not all(isinstance(number, int) for number in ids):
-            advice = "count with the model's tokenizer.json or its folder instead (--tokenizer)"
-            raise EndpointRefused(200, "no tokens", host=self.host, advice=advice)
-        return ids or None  # empty: the server reads another field than `prompt`
-
-    def _no_address(self) -> EndpointUnreachable:
-        return EndpointUnreachable(self.host, "an endpoint is an http:// or https:// address")
-
-
-def _names_a_fault(said: object) -> bool:
-    """Return whether a server that knows the address reports another fault, mostly an unknown model."""
-    return isinstance(said, dict) and (isinstance(said.get("error"), dict) or said.get("object") == "error")
-
-
-def _words(said: object) -> str:
-    """Return the server's message from a JSON response."""
-    for key in ("error", "message", "detail"):
-        if isinstance(said, dict) and said.get(key):
-            said = said[key]
-    return said if isinstance(said, str) else ""
+def _ids(client: TokenizeClient, text: str) -> list[int] | None:
+    """Return the token ids of a non-empty text; None if the server does not tokenize."""
+    tokens = client.tokenize(text)
+    if tokens is None:
+        return None
+    if tokens.ids is None:
+        advice = "count with the model's tokenizer.json or its folder instead (--tokenizer)"
+        raise EndpointRefused(200, "no tokens", host=client.host, advice=advice)
+    return tokens.ids or None  # empty: the server reads another field than `prompt`
 
 
 def _cannot_tokenize(host: str) -> UsageError:
