@@ -16,7 +16,8 @@ import tempfile
 from m3agent.agent.context.cache import write_file
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.folders import state_path
-from m3agent.agent.host_git import FOLDER, LINKED, SAFE, environment, first_line, read_regular
+from m3agent.agent.host_git import FOLDER, LINKED, first_line, read_regular
+from m3agent.sandbox.git_command import for_no_repository, for_owner_question
 
 _ALLOWED = (
     "core.autocrlf",
@@ -134,15 +135,8 @@ def _read(path: str, git_dir: str) -> _Keys:
     if content is None or len(content) > _MOST_BYTES:
         raise damaged(path)
     try:
-        done = subprocess.run(
-            ["git", *SAFE, "config", "--file", "-", "--no-includes", "--null", "--list"],
-            cwd="/",
-            env=environment(None),
-            input=content,
-            capture_output=True,
-            check=False,
-            timeout=_SECONDS,
-        )
+        args = ("config", "--file", "-", "--no-includes", "--null", "--list")
+        done = for_no_repository().run(*args, cwd="/", stdin=content, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         raise damaged(path) from None
     except OSError:
@@ -197,18 +191,8 @@ def ask_git_about_owner(where: str, git_dir: str) -> None:
     Raises:
         EnvironmentFault: git refuses it.
     """
-    env = environment(None)
-    del env["GIT_DIR"]
     try:
-        done = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "rev-parse", "--absolute-git-dir"],
-            cwd=where,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_SECONDS,
-        )
+        done = for_owner_question().run("rev-parse", "--absolute-git-dir", cwd=where, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         raise damaged(where) from None
     if done.returncode and b"dubious ownership" not in done.stderr:

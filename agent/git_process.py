@@ -1,28 +1,32 @@
-"""Starts git beside what we do ourselves, with nothing imported for it."""
+"""Runs git in the background, with nothing imported for it."""
 
 from __future__ import annotations
 
 import os
 
-from m3agent.agent.host_git import SAFE, environment, find
+from m3agent.agent.host_git import HostGit
 
 
 class GitProcess:
-    """One git command, in the repository that `where` lies in, that runs while we do something else.
+    """One git command in a repository, which runs while we do something else.
 
     What it writes to standard error is not kept: whoever needs the words runs the command again by `repository.git`.
-    Raises OSError when git cannot be started, and what `host_git.find` raises.
+
+    Raises:
+        OSError: git cannot be started.
+        EnvironmentFault: see `HostGit.command`.
     """
 
-    def __init__(self, where: str, *args: str) -> None:
-        env = environment(find(where))
+    def __init__(self, repository: HostGit, *args: str) -> None:
+        command = repository.command()
         # Into memory, not a pipe: git need not wait until we read.
         output = os.memfd_create("git", os.MFD_CLOEXEC)
         try:
+            argv = command.argv("-C", repository.folder, *args)
             self._pid = os.posix_spawnp(
-                "git",
-                ["git", *SAFE, "-C", where, *args],
-                env,
+                argv[0],
+                argv,
+                command.environment,
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),

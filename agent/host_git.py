@@ -1,10 +1,11 @@
-"""How git runs on the host: on a repository's data, with no key of its configuration that could start a program.
+"""Finds the user's repository for git, which then reads no key of its configuration that could start a program.
 
 Git takes orders from a repository's own `.git/config`: programs to filter files with, to check signatures, to reach
 remotes. So git is never let find a repository by itself. It is found here, and git is told three folders: the real git
 folder of the work tree (HEAD, index), the work tree, and as the common folder one of m3agent's own. That one holds links
 to the real objects, references and so on, and a configuration that `git_config` wrote: only keys that are plain data.
-The configuration of the user and of the system stays in force, for it is not the repository's.
+A repository is found once for all commands that run in it, and a change of its configuration counts from the next
+command on. `m3agent.sandbox.git_command` has the options and the environment that commands are started with.
 
 A pack from cache runs this, so nothing is imported here that takes time to import.
 """
@@ -16,16 +17,7 @@ import stat
 from hashlib import sha256
 
 from m3agent.agent.folders import state_folder
-
-SAFE = (
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "core.hooksPath=/dev/null"),
-    *("-c", "gc.auto=0"),
-    *("-c", "log.showSignature=false"),
-    *("-c", "maintenance.auto=false"),
-    *("-c", "safe.bareRepository=explicit"),
-)
-"""A hook, a monitor program or a check of signatures that the user has set up must not start because we look."""
+from m3agent.sandbox.git_command import GitCommand, for_repository
 
 FOLDER = "git"
 """In the state folder: a common folder for each repository."""
@@ -36,97 +28,80 @@ what a remote's name means."""
 _VERSION = b"1"  # of what is written there; another one is written anew
 _MOST_BYTES = 4096
 
-# GIT_DIR, GIT_INDEX_FILE and their kin (set inside hooks) would point git at another repository than the one
-# named; only the variables of these families say nothing about which repository is meant.
-_KEPT = (
-    "GIT_ASKPASS",
-    "GIT_AUTHOR_",
-    "GIT_COMMITTER_",
-    "GIT_CONFIG_",
-    "GIT_EXEC_PATH",
-    "GIT_HTTP_",
-    "GIT_PROXY_",
-    "GIT_SSH",
-    "GIT_SSL_",
-)
-_SECRETS = ("_API_KEY", "_PASSWD", "_SECRET", "_TOKEN")
-_PROTOCOLS = "file:git:http:https:ssh"  # those that git allows by itself
-
 
 class HostGit:
-    """A repository, and what git has to be told to run in it.
+    """A repository of the user: where it is, and git for it.
 
     `root` is the work tree's folder (None when bare), `git_dir` the git folder of this work tree, `common_dir` that of
-    all its work trees (the same but for linked ones), `config_dir` our stand-in for the latter. All are absolute and
-    without links.
+    all its work trees (the same but for linked ones), `top` the folder that was found to hold `.git`, which is `root`
+    unless the configuration says bare. All are absolute and without links.
     """
 
-    __slots__ = ("common_dir", "config_dir", "git_dir", "root")
+    __slots__ = ("common_dir", "git_dir", "root", "top")
 
-    def __init__(self, root: str | None, git_dir: str, common_dir: str, config_dir: str) -> None:
+    def __init__(self, root: str | None, git_dir: str, common_dir: str, top: str | None) -> None:
         self.root = root
         self.git_dir = git_dir
         self.common_dir = common_dir
-        self.config_dir = config_dir
+        self.top = top
+
+    @property
+    def folder(self) -> str:
+        """The folder to run git in."""
+        return self.root or self.git_dir
+
+    def command(self, *, remote: bool = False) -> GitCommand:
+        """git for this repository, with its configuration and the environment as they are now.
+
+        Args:
+            remote: Git is to talk to a remote, for which some more of the repository's configuration counts.
+
+        Raises:
+            EnvironmentFault: the configuration cannot be read, or places the work tree elsewhere.
+        """
+        config_dir, bare = _configuration(self.top, self.git_dir, self.common_dir, remote=remote)
+        return for_repository(self.git_dir, config_dir, None if bare else self.top, remote=remote)
 
 
-def find(folder: str, *, remote: bool = False) -> HostGit | None:
+def find(folder: str) -> HostGit | None:
     """The repository that `folder` lies in, ready for git to run in; None without one.
-
-    remote: git is to talk to a remote, for which some more of the repository's configuration counts.
 
     Raises:
         EnvironmentFault: it is damaged, belongs to somebody else, or places its work tree elsewhere.
         UsageError: a bare repository lies inside another one's work tree.
     """
     path = os.path.realpath(folder)
-    root, git_dir = _discover(path)
+    top, git_dir = _discover(path)
     if git_dir != path and _is_git_folder(path):
-        if root is not None:
+        if top is not None:
             from m3agent.agent import git_config
 
-            raise git_config.bare_inside(path, root)
+            raise git_config.bare_inside(path, top)
         git_dir = path
     if git_dir is None:
         return None
     common_dir = _common(git_dir)
-    _check_owner(root, git_dir)
+    _check_owner(top, git_dir)
+    _, bare = _configuration(top, git_dir, common_dir, remote=False)
+    return HostGit(None if bare else top, git_dir, common_dir, top)
+
+
+def _configuration(top: str | None, git_dir: str, common_dir: str, *, remote: bool) -> tuple[str, bool]:
+    """Our stand-in for the common folder, written anew where the repository's configuration changed; whether that says
+    that there is no work tree."""
     stamp = _stamp(common_dir, git_dir)
-    name = sha256(b"\0".join(map(os.fsencode, (root or "", git_dir, common_dir)))).hexdigest()[:24]
+    name = sha256(b"\0".join(map(os.fsencode, (top or "", git_dir, common_dir)))).hexdigest()[:24]
     name += "-remote" if remote else ""
     state = state_folder(os.environ)
     config_dir = None if state is None else f"{state}/{FOLDER}/{name}"
     head = None if config_dir is None else read_regular(f"{config_dir}/config")
     line = b"" if head is None else head.partition(b"\n")[0]
-    if config_dir is None or line not in (first_line(stamp, bare=False), first_line(stamp, bare=True)):
+    bare = first_line(stamp, bare=True)
+    if config_dir is None or line not in (first_line(stamp, bare=False), bare):
         from m3agent.agent import git_config
 
-        config_dir, line = git_config.make(root, git_dir, common_dir, stamp, state, name, remote=remote)
-    return HostGit(None if line == first_line(stamp, bare=True) else root, git_dir, common_dir, config_dir)
-
-
-def environment(git: HostGit | None, *, remote: bool = False) -> dict[str, str]:
-    """The environment for git in this repository, or in none: no prompt, no lock, and no network unless `remote`.
-
-    Without `remote` it holds no secrets either: a program that the user's own configuration names, such as a filter,
-    needs none to read files.
-    """
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if (not name.startswith("GIT_") or name.startswith(_KEPT)) and (remote or not _is_secret(name))
-    }
-    env |= {
-        "GIT_ALLOW_PROTOCOL": _PROTOCOLS if remote else "none",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }
-    if git is None:
-        return env | {"GIT_DIR": os.devnull}  # git must not look for one by itself
-    env |= {"GIT_DIR": git.git_dir, "GIT_COMMON_DIR": git.config_dir}
-    return env | ({"GIT_IMPLICIT_WORK_TREE": "0"} if git.root is None else {"GIT_WORK_TREE": git.root})
+        config_dir, line = git_config.make(top, git_dir, common_dir, stamp, state, name, remote=remote)
+    return config_dir, line == bare
 
 
 def read_regular(path: str, most: int = _MOST_BYTES) -> bytes | None:
@@ -226,11 +201,6 @@ def _stamp_of(path: str) -> str:
     except OSError:
         return "-"
     return f"{found.st_ino}.{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}"
-
-
-def _is_secret(name: str) -> bool:
-    upper = name.upper()
-    return upper.startswith("M3AGENT_") or upper.endswith(_SECRETS) or "PASSWORD" in upper
 
 
 def _damaged(path: str) -> Exception:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import IO
 
 from m3agent.agent.errors import EnvironmentFault, PermissionRefused
-from m3agent.agent.host_git import SAFE, environment, find
 from m3agent.agent.repository import GitCommandFailed, Repository
 from m3agent.sandbox.start_process import start_process
 
@@ -114,20 +113,18 @@ def _words(said: str, prefix: str = "") -> str:
 async def _git(repository: Repository, command: str, *args: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a git command that talks to a remote.
 
-    Raises `EnvironmentFault` where it cannot be started or does not end within `SECONDS`.
+    Raises:
+        EnvironmentFault: it cannot be started, or does not end within `SECONDS`.
     """
-    where = repository.root or repository.git_dir
-    env = environment(await asyncio.to_thread(find, str(where), remote=True), remote=True)
+    where = repository.host_git.folder
+    git = await asyncio.to_thread(lambda: repository.host_git.command(remote=True))
     # Files, not pipes: a helper that stays behind (a cache of credentials, ssh's master) may hold its end open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         try:
             process = await start_process(
-                "git",
-                *SAFE,
-                command,
-                *args,
+                *git.argv(command, *args),
                 cwd=where,
-                env=env,
+                env=git.environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=said,

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.git_config import no_git
-from m3agent.agent.host_git import SAFE, environment, find
+from m3agent.agent.host_git import HostGit, find
+from m3agent.sandbox.git_command import for_no_repository
 
 MIN_GIT = (2, 30)
 """The oldest git accepted, that of Debian 11."""
@@ -39,32 +40,27 @@ class GitCommandFailed(M3AgentError):
         super().__init__(f"git {command} failed: {self.said}.")
 
 
-def git(args: Sequence[str], *, cwd: Path, stdin: bytes | None = None, timeout: float | None = 300) -> bytes:
-    """Run `git *args` in the repository that `cwd` lies in and return its standard output. Nothing in the repository can
-    start programs or prompts by it; filters run only if the user's own configuration names them. Blocking; `timeout` in
+def git(
+    where: HostGit, args: Sequence[str], *, stdin: bytes | None = None, timeout: float | None = 300
+) -> bytes:
+    """Run `git *args` in the user's repository and return its standard output. Nothing in the repository can start
+    programs or prompts by it; filters run only if the user's own configuration names them. Blocking; `timeout` in
     seconds.
 
-    Raises `GitCommandFailed` on a non-zero exit, `EnvironmentFault` when git is missing or does not end in time, and
-    what `host_git.find` raises.
+    Raises:
+        GitCommandFailed: its exit status is not zero.
+        EnvironmentFault: git is missing, or does not end in time.
     """
-    env = environment(find(str(cwd)))
     try:
-        done = subprocess.run(
-            ["git", *SAFE, *args],
-            cwd=cwd,
-            env=env,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            check=False,
-            timeout=timeout,
-        )
+        done = where.command().run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
     except FileNotFoundError:
-        if not cwd.is_dir():
-            raise EnvironmentFault(f"The folder {cwd} is gone.") from None
+        if not os.path.isdir(where.folder):  # noqa: PTH112
+            raise EnvironmentFault(f"The folder {where.folder} is gone.") from None
         raise no_git() from None
     except subprocess.TimeoutExpired:
-        raise EnvironmentFault(f"git {args[0]} did not end within {timeout:g} seconds in {cwd}.") from None
+        raise EnvironmentFault(
+            f"git {args[0]} did not end within {timeout:g} seconds in {where.folder}."
+        ) from None
     if done.returncode:
         raise GitCommandFailed(args[0], done.stderr.decode(errors="replace"))
     return done.stdout
@@ -83,29 +79,44 @@ class TreeEntry(NamedTuple):
 class Repository:
     """A git repository as it was when opened.
 
-    `root` is the work tree's folder (None when bare), `git_dir` its git folder, `common_dir` the one that linked work
-    trees share (else the same), `head` the id of the commit checked out, `branch` its branch
-    (None when detached). Paths handed out are relative to the root, with `/`; bytes that are not UTF-8 appear as
-    surrogate escapes, as everywhere in Python's file functions.
+    `host_git` is where it is, and with which configuration git runs in it; `head` the id of the commit checked out,
+    `branch` its branch (None when detached). Paths handed out are relative to the root, with `/`; bytes that are not
+    UTF-8 appear as surrogate escapes, as everywhere in Python's file functions.
     """
 
-    root: Path | None
-    git_dir: Path
-    common_dir: Path
+    host_git: HostGit
     head: str
     branch: str | None
-    bare: bool
     shallow: bool
+
+    @property
+    def root(self) -> Path | None:
+        """The work tree's folder, None when bare."""
+        return None if self.host_git.root is None else Path(self.host_git.root)
+
+    @property
+    def git_dir(self) -> Path:
+        """The git folder of this work tree."""
+        return Path(self.host_git.git_dir)
+
+    @property
+    def common_dir(self) -> Path:
+        """The git folder that linked work trees share, else `git_dir`."""
+        return Path(self.host_git.common_dir)
+
+    @property
+    def bare(self) -> bool:
+        """Whether there is no work tree."""
+        return self.host_git.root is None
 
     @property
     def checkout(self) -> Checkout:
         """What packing needs to know of it."""
-        root = None if self.root is None else str(self.root)
-        return Checkout(root, str(self.git_dir), self.head, shallow=self.shallow)
+        return Checkout(self.host_git, self.head, shallow=self.shallow)
 
     def git(self, *args: str, stdin: bytes | None = None) -> bytes:
         """Run git in this repository; see `git`."""
-        return git(args, cwd=self.root or self.git_dir, stdin=stdin)
+        return git(self.host_git, args, stdin=stdin)
 
     def dirty_paths(self) -> set[str]:
         """Paths whose content differs from HEAD, untracked files included, ignored ones not; empty when bare."""
@@ -164,15 +175,12 @@ def open_repository(path: Path) -> Repository:
             f"{path.resolve()} is not in a git repository: give a repository's folder, "
             "or make it one ('git init', 'git add -A', 'git commit')."
         )
-    root, git_dir = None if found.root is None else Path(found.root), Path(found.git_dir)
-    where = root or git_dir
     try:
-        said = git(["rev-parse", "--is-shallow-repository"], cwd=where).decode().strip()
+        said = git(found, ["rev-parse", "--is-shallow-repository"]).decode().strip()
     except GitCommandFailed as error:
-        raise _damaged(error, where) from None
-    branch = _branch(where)
-    head = _head(where, branch)
-    return Repository(root, git_dir, Path(found.common_dir), head, branch, root is None, said == "true")
+        raise _damaged(error, found) from None
+    branch = _branch(found)
+    return Repository(found, _head(found, branch), branch, said == "true")
 
 
 def origin_url(repository: Repository) -> str | None:
@@ -187,14 +195,14 @@ def origin_url(repository: Repository) -> str | None:
 
 @cache
 def _git_version(program: str) -> tuple[int, ...]:
-    done = subprocess.run([program, "version"], capture_output=True, check=False, timeout=60)
-    out = done.stdout.decode(errors="replace")
+    """The version of the git on PATH, which is `program`: the answer is kept for that one."""
+    out = for_no_repository().run("version", timeout=60).stdout.decode(errors="replace")
     found = re.search(r"(\d+)\.(\d+)", out)
     return tuple(int(part) for part in found.groups()) if found else (0,)
 
 
 def git_version() -> tuple[int, ...] | None:
-    """Major and minor version of the git on PATH, or None when there is none."""
+    """Major and minor version of the git on PATH, asked once; None when there is none."""
     program = shutil.which("git")
     return _git_version(program) if program else None
 
@@ -208,36 +216,36 @@ def _check_git() -> None:
         raise EnvironmentFault(f"git {found} is too old: git {needed} or newer is needed.")
 
 
-def _branch(where: Path) -> str | None:
+def _branch(where: HostGit) -> str | None:
     try:
-        return os.fsdecode(git(["symbolic-ref", "--quiet", "HEAD"], cwd=where).strip()).removeprefix(
+        return os.fsdecode(git(where, ["symbolic-ref", "--quiet", "HEAD"]).strip()).removeprefix(
             "refs/heads/"
         )
     except GitCommandFailed:
         return None
 
 
-def _head(where: Path, branch: str | None) -> str:
+def _head(where: HostGit, branch: str | None) -> str:
     try:
-        return git(["rev-parse", "--verify", "HEAD^{commit}"], cwd=where).decode().strip()
+        return git(where, ["rev-parse", "--verify", "HEAD^{commit}"]).decode().strip()
     except GitCommandFailed as error:
         if branch is not None and not _ref_exists(where, f"refs/heads/{branch}"):
             raise UsageError(
-                f"The repository at {where} has no commit on its branch {branch}: "
+                f"The repository at {where.folder} has no commit on its branch {branch}: "
                 "commit the files first ('git add -A', 'git commit'), or check out a branch that has commits."
             ) from None
         raise _damaged(error, where) from None
 
 
-def _ref_exists(where: Path, ref: str) -> bool:
+def _ref_exists(where: HostGit, ref: str) -> bool:
     # Asked by pattern, which tells a reference that is absent from one that points at nothing.
-    listed = git(["for-each-ref", "--format=%(refname)", ref], cwd=where)
+    listed = git(where, ["for-each-ref", "--format=%(refname)", ref])
     return ref.encode() in listed.splitlines()
 
 
-def _damaged(error: GitCommandFailed, where: Path) -> EnvironmentFault:
+def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
     return EnvironmentFault(
-        f"The repository at {where} cannot be used (git says: {error.said}): "
+        f"The repository at {where.folder} cannot be used (git says: {error.said}): "
         "repair it with the help of 'git fsck', or clone it afresh."
     )
 

@@ -1,7 +1,7 @@
 """Git as a store of trees, never as an interpreter of what a repository says.
 
-Every call here runs with a configuration of our own: no system or user file, no hooks, no fsmonitor, no filters,
-no attributes from the tree (`facts`: plain `git status` ran three payloads of a hostile `.git`, `git diff` four).
+Every call here is started by `git_command.for_store`: no system or user file, no hooks, no fsmonitor, no filters, no
+attributes from the tree (plain `git status` ran three payloads of a hostile `.git`, `git diff` four).
 """
 
 from __future__ import annotations
@@ -18,18 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from m3agent.sandbox.errors import DiskFull, SandboxError
-
-HARMLESS = (
-    *("-c", "core.hooksPath=/dev/null"),
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "core.attributesFile=/dev/null"),
-    *("-c", "core.quotePath=false"),
-    *("-c", "core.autocrlf=false"),
-    *("-c", "protocol.allow=never"),
-    *("-c", "submodule.recurse=false"),
-    *("-c", "gc.auto=0"),
-)
-"""Configuration that keeps a repository's own from running anything."""
+from m3agent.sandbox.git_command import for_store
 
 RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
 """Overrides every attribute of the tree: bytes go in and come out as they are."""
@@ -84,18 +73,8 @@ class GitFailed(SandboxError):
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment for git that names no configuration but ours."""
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": "/nonexistent",
-        "LC_ALL": "C",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "GIT_ATTR_NOSYSTEM": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        **(extra or {}),
-    }
+    """The environment that git runs in here: it names no configuration but ours."""
+    return for_store(extra).environment
 
 
 def run_git(
@@ -112,14 +91,7 @@ def run_git(
         GitFailed: its exit status is not one of `ok`, or git is not installed.
     """
     try:
-        done = subprocess.run(
-            ["git", *HARMLESS, *args],
-            cwd=cwd,
-            input=stdin,
-            env=environment(env),
-            capture_output=True,
-            check=False,
-        )
+        done = for_store(env).run(*args, cwd=cwd, stdin=stdin)
     except FileNotFoundError:
         raise GitFailed("git is not installed: install it and try again") from None
     if done.returncode not in ok:
@@ -234,9 +206,10 @@ class TreeStore:
         with open(os.memfd_create("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
             names.write("".join(f"{sha}\n" for sha in shas).encode())
             names.seek(0)
+            command = for_store({"GIT_DIR": str(self.git_dir)})
             with subprocess.Popen(
-                ["git", *HARMLESS, "cat-file", "--batch", "--buffer"],
-                env=environment({"GIT_DIR": str(self.git_dir)}),
+                command.argv("cat-file", "--batch", "--buffer"),
+                env=command.environment,
                 stdin=names,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -6,40 +6,32 @@ import os
 
 from m3agent.agent.context.files import LIST, Listing, git_output, parse_listing
 from m3agent.agent.git_process import GitProcess
-from m3agent.agent.host_git import find
+from m3agent.agent.host_git import HostGit, find
 
 
 class Checkout:
     """A commit and the work tree in which it is checked out.
 
     Attributes:
-        root: The work tree; None for a bare repository.
-        git_dir: The git directory.
+        repository: The repository in which git runs; its `root` is None if it is bare.
         head: Id of the commit.
         shallow: Whether the history is cut off.
     """
 
-    __slots__ = ("_listing", "git_dir", "head", "root", "shallow")
+    __slots__ = ("_listing", "head", "repository", "shallow")
 
     def __init__(
-        self,
-        root: str | None,
-        git_dir: str,
-        head: str,
-        *,
-        shallow: bool,
-        listing: GitProcess | None = None,
+        self, repository: HostGit, head: str, *, shallow: bool, listing: GitProcess | None = None
     ) -> None:
-        self.root = root
-        self.git_dir = git_dir
+        self.repository = repository
         self.head = head
         self.shallow = shallow
         self._listing = listing
 
     @property
-    def where(self) -> str:
-        """The folder in which git commands run."""
-        return self.root or self.git_dir
+    def git_dir(self) -> str:
+        """The git directory, by which caches are found."""
+        return self.repository.git_dir
 
     def take_listing(self) -> Listing:
         """List the work tree's files.
@@ -51,7 +43,7 @@ class Checkout:
         """
         process, self._listing = self._listing, None
         output = None if process is None else process.output()
-        return parse_listing(git_output(self.where, *LIST) if output is None else output)
+        return parse_listing(git_output(self.repository, *LIST) if output is None else output)
 
 
 def quick_checkout(folder: str) -> Checkout | None:
@@ -66,13 +58,13 @@ def quick_checkout(folder: str) -> Checkout | None:
     if git is None or git.root is None:
         return None
     try:
-        listing = GitProcess(git.root, *LIST)  # runs in parallel with the next command
+        listing = GitProcess(git, *LIST)  # runs in parallel with the next command
     except OSError:
         return None
-    out = GitProcess(git.root, "rev-parse", "--is-shallow-repository", "HEAD^{commit}").output()
+    out = GitProcess(git, "rev-parse", "--is-shallow-repository", "HEAD^{commit}").output()
     lines = os.fsdecode(out or b"").split("\n")
     if len(lines) == 3:
         shallow, head, _ = lines
-        return Checkout(git.root, git.git_dir, head, shallow=shallow == "true", listing=listing)
+        return Checkout(git, head, shallow=shallow == "true", listing=listing)
     listing.output()
     return None

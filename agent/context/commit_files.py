@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from m3agent.agent.context.rules import (
     LARGE,
@@ -15,16 +14,17 @@ from m3agent.agent.context.rules import (
     Reason,
     reason_by_name,
 )
+from m3agent.agent.host_git import HostGit
 from m3agent.agent.repository import git
 
 
-def read_commit(git_dir: str, head: str) -> Iterator[tuple[str, bytes | Reason]]:
+def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason]]:
     """Yield each path of the commit with its bytes, or with the reason for leaving it out.
 
     The paths with bytes come last.
     """
     wanted: list[tuple[str, str]] = []
-    for line in git(["ls-tree", "-r", "-l", "-z", "--full-tree", head], cwd=Path(git_dir)).split(b"\0"):
+    for line in git(where, ["ls-tree", "-r", "-l", "-z", "--full-tree", head]).split(b"\0"):
         if not line:
             continue
         meta, name = line.split(b"\t", 1)
@@ -37,9 +37,7 @@ def read_commit(git_dir: str, head: str) -> Iterator[tuple[str, bytes | Reason]]
             yield path, reason
         else:
             wanted.append((path, oid))
-    out = git(
-        ["cat-file", "--batch"], cwd=Path(git_dir), stdin="".join(f"{oid}\n" for _, oid in wanted).encode()
-    )
+    out = git(where, ["cat-file", "--batch"], stdin="".join(f"{oid}\n" for _, oid in wanted).encode())
     position = 0
     for path, _ in wanted:
         # format: "<oid> blob <size>\n", the bytes, "\n"

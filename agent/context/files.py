@@ -14,6 +14,7 @@ from m3agent.agent.context.rules import (
     Reason,
 )
 from m3agent.agent.git_process import GitProcess
+from m3agent.agent.host_git import HostGit
 
 LIST = (
     "ls-files",
@@ -67,7 +68,7 @@ def parse_listing(output: bytes) -> Listing:
     return Listing(dict(decoded), [(os.fsdecode(path), reason) for path, reason in left_out.items()])
 
 
-def git_output(root: str, *args: str) -> bytes:
+def git_output(where: HostGit, *args: str) -> bytes:
     """Return the output of a git command.
 
     Raises:
@@ -75,31 +76,29 @@ def git_output(root: str, *args: str) -> bytes:
         EnvironmentFault: There is no git.
     """
     try:
-        output = GitProcess(root, *args).output()
+        output = GitProcess(where, *args).output()
     except OSError:
         output = None
     if output is None:
-        from pathlib import Path
-
         from m3agent.agent.repository import git
 
-        output = git(args, cwd=Path(root))
+        output = git(where, args)
     return output
 
 
-def list_matching(root: str, *patterns: str) -> set[str]:
+def list_matching(where: HostGit, *patterns: str) -> set[str]:
     """Return the repository's files that match; `patterns` are git options that name ignored files.
 
     The patterns have the syntax of .gitignore: `--exclude=PATTERN`, or `--exclude-per-directory=FILE`.
     """
-    out = git_output(root, "ls-files", "-z", "--cached", "--others", "--ignored", *patterns)
+    out = git_output(where, "ls-files", "-z", "--cached", "--others", "--ignored", *patterns)
     return {os.fsdecode(path) for path in out.split(b"\0") if path}
 
 
-def list_generated(root: str) -> set[str]:
+def list_generated(where: HostGit) -> set[str]:
     """Return the files that .gitattributes marks as generated or vendored, as GitHub's linguist reads it."""
     attributes = (f"linguist-{kind}{value}" for kind in ("generated", "vendored") for value in ("", "=true"))
-    out = git_output(root, "ls-files", "-z", *(f":(attr:{attribute})" for attribute in attributes))
+    out = git_output(where, "ls-files", "-z", *(f":(attr:{attribute})" for attribute in attributes))
     return {os.fsdecode(path) for path in out.split(b"\0") if path}
 
 

@@ -16,6 +16,7 @@ from math import exp, log, log1p
 
 from m3agent.agent.context.cache import read_file, write_file
 from m3agent.agent.git_process import GitProcess
+from m3agent.agent.host_git import HostGit
 
 TAU = 100.0
 """Number of commits after which the weight of a change falls to 1/e.
@@ -96,17 +97,17 @@ class HistoryReader:
     It continues from the state in `folder`, or reads the complete history.
     """
 
-    def __init__(self, root: str, head: str, folder: str | None) -> None:
-        self._root = root
+    def __init__(self, repository: HostGit, head: str, folder: str | None) -> None:
+        self._repository = repository
         self._head = head
         self._path = None if folder is None else f"{folder}/history"
         data = read_file(self._path) if self._path else None
         self._known = parse(data) if data else None
         self._git: GitProcess | None = None
         if self._known is None:
-            self._git = GitProcess(root, *_LOG, head, "--")
+            self._git = GitProcess(repository, *_LOG, head, "--")
         elif self._known.head != head:
-            self._git = GitProcess(root, *_LOG, f"{self._known.head}..{head}", "--")
+            self._git = GitProcess(repository, *_LOG, f"{self._known.head}..{head}", "--")
 
     def result(self) -> History:
         """Wait for git and return the history; empty if git failed."""
@@ -116,7 +117,7 @@ class HistoryReader:
         log = self._git.output()
         if self._known is not None and (log is None or not _continues(log, self._known.head)):
             # Another branch or a rewritten history: read everything again.
-            history, log = History(), GitProcess(self._root, *_LOG, self._head, "--").output()
+            history, log = History(), GitProcess(self._repository, *_LOG, self._head, "--").output()
         if log is None:
             return History()
         history.advance(log)

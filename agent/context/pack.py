@@ -18,17 +18,17 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
         UsageError: The tokenizer cannot be used; or patterns are given for a repository without a work tree.
         EnvironmentFault: git failed.
     """
-    history = None if checkout.shallow else HistoryReader(checkout.where, checkout.head, options.cache)
+    history = None if checkout.shallow else HistoryReader(checkout.repository, checkout.head, options.cache)
     packing = Packing(options)
-    if checkout.root is None:
+    if checkout.repository.root is None:
         if options.include or options.exclude:
             raise _needs_tree()
         from m3agent.agent.context.commit_files import read_commit
 
-        for path, found in read_commit(checkout.git_dir, checkout.head):
+        for path, found in read_commit(checkout.repository, checkout.head):
             packing.add(path, found)
     else:
-        packing.add_tree(checkout.root, checkout.take_listing())
+        packing.add_tree(checkout.repository, checkout.take_listing())
     if history is not None:
         packing.set_history(history.result())
     return _written(packing)

@@ -24,6 +24,7 @@ from m3agent.agent.context.forms import (
 )
 from m3agent.agent.context.history import History, sort_key
 from m3agent.agent.context.packed import Context, PackedFile
+from m3agent.agent.host_git import HostGit
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
@@ -143,13 +144,13 @@ class Packing:
         self._unsettled: set[str] = set()
         self.head = 0
 
-    def add_tree(self, root: str, listing: Listing) -> None:
-        """Add the files of a work tree."""
-        skipped = _skipped(root, listing, self.options)
+    def add_tree(self, repository: HostGit, listing: Listing) -> None:
+        """Add the files of a repository's work tree."""
+        skipped = _skipped(repository, listing, self.options)
         for path, reason in listing.left_out:
             self.add(path, reason)
         total = len(listing.settled)
-        with WorkTree(root) as tree:
+        with WorkTree(repository.folder) as tree:
             for number, (path, settled) in enumerate(listing.settled.items()):
                 if self.options.progress and number % _STEP == 0:
                     self.options.progress(number, total)
@@ -299,20 +300,20 @@ class Packing:
         return open_counter(self.options.tokenizer)
 
 
-def _skipped(root: str, listing: Listing, options: PackOptions) -> dict[str, rules.Reason]:
+def _skipped(repository: HostGit, listing: Listing, options: PackOptions) -> dict[str, rules.Reason]:
     """Return the files of a work tree that the repository or the user excludes, with the reason."""
     skipped: dict[str, rules.Reason] = {}
-    with WorkTree(root) as tree:
+    with WorkTree(repository.folder) as tree:
         attributes = [tree.read(path) for path in listing.settled if path.endswith(".gitattributes")]
     if any(isinstance(text, bytes) and b"linguist-" in text for text in attributes):
-        skipped.update(dict.fromkeys(list_generated(root), rules.GENERATED))
+        skipped.update(dict.fromkeys(list_generated(repository), rules.GENERATED))
     if any(path.endswith(_IGNORE_FILE) for path in listing.settled):
-        found = list_matching(root, f"--exclude-per-directory={_IGNORE_FILE}")
+        found = list_matching(repository, f"--exclude-per-directory={_IGNORE_FILE}")
         skipped.update(dict.fromkeys(found, rules.IGNORED))
     if options.include:
-        found = list_matching(root, *(f"--exclude={pattern}" for pattern in options.include))
+        found = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.include))
         skipped.update((path, rules.EXCLUDED) for path in listing.settled if path not in found)
     if options.exclude:
-        found = list_matching(root, *(f"--exclude={pattern}" for pattern in options.exclude))
+        found = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.exclude))
         skipped.update(dict.fromkeys(found, rules.EXCLUDED))
     return skipped

@@ -14,6 +14,7 @@ from m3agent.agent.attempt import Attempt
 from m3agent.agent.context.packed import Context
 from m3agent.agent.ground import Ground
 from m3agent.agent.handover import HandOver
+from m3agent.agent.host_git import HostGit
 from m3agent.agent.issue import Issue
 from m3agent.agent.limits import Limits
 from m3agent.agent.repository import Repository
@@ -96,8 +97,9 @@ class World:
         """An attempt at `BUGGY` that has its workspace and not yet a sandbox."""
         self.answers = list(answers)
         root = self.folder / "repository"
-        git_dir = root / ".git"
-        repository = Repository(root, git_dir, git_dir, "0" * 40, "main", bare=False, shallow=False)
+        git_dir = f"{root}/.git"
+        where = HostGit(str(root), git_dir, git_dir, str(root))
+        repository = Repository(where, "0" * 40, "main", shallow=False)
         wanted = settings_of({"reruns": 0} | settings)
         request = FixRequest(issue, repository, wanted, hand_over, resume)
         session = Session.create(self.folder, [self.lines.append], name)

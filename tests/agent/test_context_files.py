@@ -18,6 +18,7 @@ from m3agent.agent.context.files import (
     parse_listing,
 )
 from m3agent.agent.repository import GitCommandFailed
+from tests.agent.repositories import found, no_repository
 
 if TYPE_CHECKING:
     from m3agent.agent.context.files import Listing
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def listed(root: Path) -> Listing:
-    return parse_listing(git_output(str(root), *LIST))
+    return parse_listing(git_output(found(root), *LIST))
 
 
 def test_the_index_and_what_differs_from_it(new_repo: NewRepo) -> None:
@@ -97,21 +98,21 @@ def test_names_of_any_bytes(new_repo: NewRepo) -> None:
 def test_patterns_match_as_in_gitignore(new_repo: NewRepo) -> None:
     root = new_repo(files={"a.py": b"", "d/a.py": b"", "d/b.txt": b"", "d/keep.txt": b""})
     (root / "new.txt").write_bytes(b"")
-    assert list_matching(str(root), "--exclude=*.txt", "--exclude=!keep.txt") == {"d/b.txt", "new.txt"}
-    assert list_matching(str(root), "--exclude=/a.py") == {"a.py"}
+    assert list_matching(found(root), "--exclude=*.txt", "--exclude=!keep.txt") == {"d/b.txt", "new.txt"}
+    assert list_matching(found(root), "--exclude=/a.py") == {"a.py"}
     (root / "d" / ".m3agentignore").write_text("*.py\n")
-    assert list_matching(str(root), "--exclude-per-directory=.m3agentignore") == {"d/a.py"}
+    assert list_matching(found(root), "--exclude-per-directory=.m3agentignore") == {"d/a.py"}
 
 
 def test_generated_files_by_attribute(new_repo: NewRepo) -> None:
     attributes = b"a.c linguist-generated\nb.c linguist-generated=true\nlib/** linguist-vendored\nd.c linguist-generated=false\n"
     files = {".gitattributes": attributes, "a.c": b"", "b.c": b"", "lib/c.c": b"", "d.c": b""}
-    assert list_generated(str(new_repo(files=files))) == {"a.c", "b.c", "lib/c.c"}
+    assert list_generated(found(new_repo(files=files))) == {"a.c", "b.c", "lib/c.c"}
 
 
 def test_git_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(GitCommandFailed, match="not a git repository"):
-        git_output(str(tmp_path), "ls-files")
+        git_output(no_repository(tmp_path), "ls-files")
 
 
 def test_no_link_is_followed(tmp_path: Path, write_files: WriteFiles) -> None:
@@ -183,7 +184,7 @@ def test_the_files_of_a_commit(new_repo: NewRepo, run_git: RunGit, tmp_path: Pat
     run_git(root, "add", "link")
     run_git(root, "commit", "--quiet", "--message=link")
     run_git(tmp_path, "clone", "--quiet", "--bare", str(root), "bare.git")
-    assert sorted(read_commit(str(tmp_path / "bare.git"), "HEAD")) == [
+    assert sorted(read_commit(found(tmp_path / "bare.git"), "HEAD")) == [
         ("a.py", b"x = 1\n"),
         ("b.bin", b"\0"),
         ("c.png", rules.IMAGE),

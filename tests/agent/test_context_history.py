@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.context.history import TAU, History, HistoryReader, parse, sort_key
+from tests.agent.repositories import found, no_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def head(root: Path, run_git: RunGit) -> str:
 
 
 def read(root: Path, run_git: RunGit, folder: Path | None) -> History:
-    return HistoryReader(str(root), head(root, run_git), None if folder is None else str(folder)).result()
+    return HistoryReader(found(root), head(root, run_git), None if folder is None else str(folder)).result()
 
 
 def test_churn_is_the_sum_over_the_commits_that_touched_a_file(new_repo: NewRepo, run_git: RunGit) -> None:
@@ -99,7 +100,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(
 
 
 def test_no_history_at_all(tmp_path: Path) -> None:
-    assert HistoryReader(str(tmp_path), "0" * 40, None).result().churn == {}
+    assert HistoryReader(no_repository(tmp_path), "0" * 40, None).result().churn == {}
 
 
 churns = st.dictionaries(

@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.host_git import LINKED, HostGit, environment, find
-from m3agent.agent.repository import git, open_repository
+from m3agent.agent.host_git import LINKED, find
+from m3agent.agent.repository import open_repository
+from m3agent.sandbox.git_command import for_no_repository
+from tests.agent.repositories import found
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo, RunGit, WriteFiles
 
 
-def found(folder: Path, *, remote: bool = False) -> HostGit:
-    here = find(str(folder), remote=remote)
-    assert here is not None
-    return here
+def stand_in(folder: Path) -> Path:
+    """The folder that git is given in place of the repository's common one."""
+    return Path(found(folder).command().environment["GIT_COMMON_DIR"])
 
 
 def keys(folder: Path, *, remote: bool = False) -> dict[str, str]:
     """The keys that git sees beside the user's."""
     done = subprocess.run(
         ["git", "config", "--local", "--null", "--list"],
-        env=environment(found(folder, remote=remote)),
+        env=found(folder).command(remote=remote).environment,
         check=True,
         capture_output=True,
     )
@@ -71,34 +72,36 @@ def test_headers_are_for_remotes(new_repo: NewRepo, run_git: RunGit) -> None:
     run_git(root, "config", "http.https://host.invalid/.extraheader", "Authorization: basic x")
     assert "http.https://host.invalid/.extraheader" in keys(root, remote=True)
     assert "http.https://host.invalid/.extraheader" not in keys(root)
-    assert "ext" not in environment(found(root), remote=True)["GIT_ALLOW_PROTOCOL"].split(":")
-    assert environment(found(root))["GIT_ALLOW_PROTOCOL"] == "none"
+    assert "ext" not in found(root).command(remote=True).environment["GIT_ALLOW_PROTOCOL"].split(":")
+    assert found(root).command().environment["GIT_ALLOW_PROTOCOL"] == "none"
 
 
 def test_a_changed_configuration_counts_at_once(new_repo: NewRepo, run_git: RunGit) -> None:
     root = new_repo()
+    repository = open_repository(root)
     for value in ("true", "input", "false"):
         run_git(root, "config", "core.autocrlf", value)
+        assert repository.git("config", "core.autocrlf").decode().strip() == value
         assert keys(root)["core.autocrlf"] == value
     (root / ".git" / "config").unlink()
     assert keys(root) == {}
 
 
 def test_it_is_made_once_for_its_owner_only(new_repo: NewRepo, own_state: Path) -> None:
-    here = found(new_repo())
-    folder = Path(here.config_dir)
+    root = new_repo()
+    folder = stand_in(root)
     assert folder.parent == own_state / "state" / "git"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
     assert {path.name for path in folder.iterdir()} == {*LINKED, "config"}
     before = (folder / "config").stat().st_ino
-    assert found(Path(here.root or "")).config_dir == here.config_dir
+    assert stand_in(root) == folder
     assert (folder / "config").stat().st_ino == before
 
 
 def _open_often(folder: str) -> list[list[str]]:
     listed = []
     for _ in range(10):
-        Path(found(Path(folder)).config_dir, "config").unlink(missing_ok=True)  # it has to be made anew
+        (stand_in(Path(folder)) / "config").unlink(missing_ok=True)  # it has to be made anew
         listed.append(open_repository(Path(folder)).list_files())
     return listed
 
@@ -118,10 +121,10 @@ def test_a_state_folder_that_cannot_be_made(
     (tmp_path / "file").touch()
     monkeypatch.setenv("M3AGENT_STATE", str(tmp_path / "file" / "state"))
     root = new_repo()
-    here = found(root)
-    assert Path(here.config_dir).parent == Path(tempfile.gettempdir())
-    assert Path(here.config_dir).stat().st_mode & 0o777 == 0o700
-    assert found(root).config_dir == here.config_dir
+    folder = stand_in(root)
+    assert folder.parent == Path(tempfile.gettempdir())
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert stand_in(root) == folder
     assert open_repository(root).list_files() == ["a.py"]
 
 
@@ -196,8 +199,8 @@ def test_a_folder_that_only_looks_like_git_is_passed_over(new_repo: NewRepo) -> 
 
 def test_git_finds_no_repository_by_itself(tmp_path: Path) -> None:
     assert find(str(tmp_path)) is None
-    with pytest.raises(Exception, match="not a git repository: '/dev/null'"):
-        git(["status"], cwd=tmp_path)
+    done = for_no_repository().run("status", cwd=tmp_path)
+    assert done.returncode and b"not a git repository: '/dev/null'" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

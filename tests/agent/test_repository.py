@@ -8,6 +8,7 @@ import pytest
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.repository import GitCommandFailed, git, open_repository
+from tests.agent.repositories import found, no_repository
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo, RunGit, WriteFiles
@@ -247,7 +248,7 @@ def test_git_missing_or_too_old(new_repo: NewRepo, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(programs))
     assert "git is not installed" in refused(root, EnvironmentFault)
     with pytest.raises(EnvironmentFault, match="not installed"):
-        git(["version"], cwd=root)
+        git(found(root), ["version"])
     (programs / "git").write_text("#!/bin/sh\necho git version 1.8.3.1\n")
     (programs / "git").chmod(0o755)
     assert "git 1.8 is too old: git 2.30" in refused(root, EnvironmentFault)
@@ -256,14 +257,14 @@ def test_git_missing_or_too_old(new_repo: NewRepo, tmp_path: Path, monkeypatch: 
 def test_git_reports_what_went_wrong(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo()
     with pytest.raises(GitCommandFailed, match=r"^git cat-file failed: .*nonsense\.$"):
-        git(["cat-file", "-p", "nonsense"], cwd=root)
+        git(found(root), ["cat-file", "-p", "nonsense"])
     with pytest.raises(EnvironmentFault, match="is gone"):
-        git(["version"], cwd=tmp_path / "absent")
-    assert git(["hash-object", "--stdin"], cwd=root, stdin=b"x\n").strip().isalnum()
+        git(no_repository(tmp_path / "absent"), ["version"])
+    assert git(found(root), ["hash-object", "--stdin"], stdin=b"x\n").strip().isalnum()
 
 
 def test_git_that_hangs_is_ended(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo()
     os.mkfifo(tmp_path / "never")
     with pytest.raises(EnvironmentFault, match="did not end within"):
-        git(["hash-object", str(tmp_path / "never")], cwd=root, timeout=0.2)
+        git(found(root), ["hash-object", str(tmp_path / "never")], timeout=0.2)
