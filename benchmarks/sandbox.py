@@ -34,7 +34,6 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.image import find_image
 from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.pool import Pool
 from m3agent.sandbox.workspace import Workspace
 from m3agent.tools.base import CallContext
 from m3agent.tools.code_exec import CodeExecArguments
@@ -232,7 +231,7 @@ PEER_PACKAGES = (
 )
 
 
-def ours(backend: Backend, workspace: Workspace | None) -> Sandbox:
+def ours(backend: Backend, workspace: Workspace) -> Sandbox:
     return new_sandbox(backend, SandboxSpec(backend, limits=LIMITS), workspace, lambda _: None)
 
 
@@ -346,7 +345,7 @@ async def ready_row(
     plain: tuple[str, Sequence[str]],
     rounds: int,
 ) -> Row:
-    """From nothing (or the pool) to the end of a first command."""
+    """From nothing to the end of a first command."""
     calls: dict[str, Callable[[], Awaitable[float]]] = {}
 
     def cold(backend: Backend) -> Callable[[], Awaitable[float]]:
@@ -387,32 +386,14 @@ async def ready_row(
 
         return call
 
-    async with Pool() as pool:
-        spec = SandboxSpec("docker", limits=LIMITS)
-
-        async def pooled(laid: bool) -> float:
-            pool.want("docker", spec)
-            while not pool.ready("docker", spec):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(0.2)  # what its start still has to tidy up is not the claim's
-            started = time.perf_counter()
-            sandbox = await pool.sandbox(workspace, "docker", spec)
-            took = time.perf_counter() - started
-            async with sandbox:
-                await sandbox.exec(["true"])
-                return 1000 * (time.perf_counter() - started if laid else took)
-
-        for one in contestants:
-            if isinstance(one, Ours):
-                calls[one.name] = cold("docker" if one.name == OURS else "bwrap")
-            elif isinstance(one, Peer):
-                calls[one.name] = run_peer(one)
-            else:
-                calls[one.name] = run_sdk if one.name == SDK else run_cli
-        if OURS in calls:
-            calls["m3agent, pool: tree laid"] = lambda: pooled(True)
-            calls["m3agent, pool: claim"] = lambda: pooled(False)
-        return Row("sandbox ready", "ms", await interleaved(calls, rounds))
+    for one in contestants:
+        if isinstance(one, Ours):
+            calls[one.name] = cold("docker" if one.name == OURS else "bwrap")
+        elif isinstance(one, Peer):
+            calls[one.name] = run_peer(one)
+        else:
+            calls[one.name] = run_sdk if one.name == SDK else run_cli
+    return Row("sandbox ready", "ms", await interleaved(calls, rounds))
 
 
 @contextlib.asynccontextmanager

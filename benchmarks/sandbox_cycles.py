@@ -27,8 +27,7 @@ from typing import Any
 from m3agent.sandbox.base import Limits, Sandbox
 from m3agent.sandbox.engine import connect
 from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import Backend, SandboxSpec
-from m3agent.sandbox.pool import Pool
+from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.workspace import Workspace
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -77,18 +76,15 @@ async def host(backend: Backend, store: Path, base: str, seed: str) -> None:
     choice = random.Random(seed)
     workspace = Workspace(TreeStore(store), base)
     spec = SandboxSpec(backend, limits=Limits(memory=256 << 20))
-    async with Pool(size=2) as pool:
 
-        async def cycles() -> None:
-            while True:
-                print("begin", flush=True)
-                if choice.random() < 0.3:
-                    pool.want(backend, spec)
-                async with await pool.sandbox(workspace, backend, spec) as sandbox:
-                    await use(sandbox, choice)
-                print("end", flush=True)
+    async def cycles() -> None:
+        while True:
+            print("begin", flush=True)
+            async with new_sandbox(backend, spec, workspace, lambda _: None) as sandbox:
+                await use(sandbox, choice)
+            print("end", flush=True)
 
-        await asyncio.gather(*(cycles() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(cycles() for _ in range(AT_ONCE)))
 
 
 # -- the one that kills ------------------------------------------------------------------------------------------------

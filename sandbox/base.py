@@ -182,16 +182,13 @@ class _Output:
 class Sandbox:
     """An isolated machine with the work tree in it; use it as an asynchronous context manager."""
 
-    workspace: Workspace
-    tree: TreeId
-    """The last known state of the work tree."""
-
-    def __init__(self, machine: Machine, workspace: Workspace | None, network: Network | None = None) -> None:
+    def __init__(self, machine: Machine, workspace: Workspace, network: Network | None = None) -> None:
         self.machine = machine
+        self.workspace = workspace
+        self.tree = workspace.base
+        """The last known state of the work tree."""
         self.network = network
         """The network through which commands reach listed hosts; None if there is no network."""
-        if workspace is not None:
-            self.take(workspace)
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path to reason."""
         self._channel: Channel | None = None
@@ -210,16 +207,8 @@ class Sandbox:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def take(self, workspace: Workspace) -> None:
-        """Set the work tree that is written into the sandbox on entering."""
-        self.workspace = workspace
-        self.tree = workspace.base
-
     async def boot(self) -> None:
-        """Start the machine and everything that does not depend on the work tree.
-
-        Entering the context does this if it was not done before.
-        """
+        """Start the machine and everything that does not depend on the work tree."""
         self._channel = await self.machine.start()
         await self._channel.boot(START_TIMEOUT)
         own = self.machine.environment
@@ -245,8 +234,7 @@ class Sandbox:
         await self._equip()
 
     async def _start(self) -> None:
-        if self._channel is None:
-            await self.boot()
+        await self.boot()
         size = await self._lay(self.tree, set())
         python_path = [ROOT, self._env["PYTHONPATH"]]
         if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):

@@ -83,11 +83,11 @@ async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backe
 def new_sandbox(
     backend: Backend,
     spec: SandboxSpec,
-    workspace: Workspace | None,
+    workspace: Workspace,
     say: Callable[[str], None],
     on_request: Callable[[NetworkRequest], None] = lambda _: None,
 ) -> Sandbox:
-    """A sandbox over a workspace, not started yet: enter it to start it; with none, it is given one before that.
+    """A sandbox over a workspace, not started yet: enter it to start it.
 
     `on_request` is told of everything that programs in it asked the network for, allowed or not.
     """
