@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,25 @@ def test_dependencies_point_one_way(package: str) -> None:
         if re.match(r"m3agent\.(agent|evals)\b", name)
     ]
     assert wrong == []
+
+
+def normal(name: str) -> str:
+    """A distribution's name as packaging compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_import_is_declared() -> None:
+    """What the product imports stands in pyproject.toml: nothing is there only because something else needs it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for listed in lists for requirement in listed}
+    known = {*sys.stdlib_module_names, "m3agent", "_typeshed"}
+    provided = packages_distributions()
+    undeclared = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for name in {module.partition(".")[0] for module in imported(path)} - known
+        if declared.isdisjoint(map(normal, provided.get(name, [])))
+    ]
+    assert undeclared == []
