@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from m3agent.evals.data.recipe import official_recipe
 
 TABLES = Path("harness/constants/python.py")
 """Path of the tables in swebench 4.x. In 5.x the rows contain an image and a script instead."""
@@ -27,7 +26,19 @@ def official_environment(repo: str, version: str) -> dict[str, Any] | None:
     if tables is None:
         return None
     spec = tables.MAP_REPO_VERSION_TO_SPECS_PY.get(repo, {}).get(version)
-    return spec and official_recipe(spec, version, tables.MAP_REPO_TO_REQS_PATHS.get(repo, ()))
+    return spec and _recipe(spec, version, tables.MAP_REPO_TO_REQS_PATHS.get(repo, ()))
+
+
+def _recipe(spec: Mapping[str, Any], version: str, requirements_files: Iterable[str]) -> dict[str, Any]:
+    """Convert the package's specification of a version to a recipe, as `recipe.read_environment` reads it.
+
+    Added are two things that the official images contain: pytest, and a version for setuptools-scm, which
+    finds it in the git history there.
+    """
+    recipe = {**spec, "extra_pip": ["pytest"], "env": {"SETUPTOOLS_SCM_PRETEND_VERSION": f"{version}.0"}}
+    if spec.get("packages") == "requirements.txt":
+        recipe["requirements_files"] = list(requirements_files)
+    return recipe
 
 
 @functools.cache

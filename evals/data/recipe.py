@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from packaging.utils import canonicalize_name
 
@@ -60,20 +59,6 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
         variables={**exported, **fields.variables("env"), **fields.variables("variables")},
         exclude_newer=fields.date("exclude_newer"),
     )
-
-
-def official_recipe(
-    spec: Mapping[str, Any], version: str, requirements_files: Iterable[str]
-) -> dict[str, Any]:
-    """Convert the official package's specification of a version to a recipe.
-
-    Added are two things that the official images contain: pytest, and a version for setuptools-scm, which
-    finds it in the git history there.
-    """
-    recipe = {**spec, "extra_pip": ["pytest"], "env": {"SETUPTOOLS_SCM_PRETEND_VERSION": f"{version}.0"}}
-    if spec.get("packages") == "requirements.txt":
-        recipe["requirements_files"] = list(requirements_files)
-    return recipe
 
 
 def runner_of(command: str) -> Runner:
