@@ -14,10 +14,7 @@ from m3agent.agent.session import Session
 from m3agent.sandbox.base import Sandbox
 from m3agent.serving.chat import ToolCall
 from m3agent.tools.base import ToolResult, refusal
-from m3agent.tools.registry import Toolset
-
-READ_ONLY = frozenset({"file_read"})
-"""Tools that cannot change the work tree: no checkpoint is taken after them."""
+from m3agent.tools.registry import Toolset, traits_of
 
 
 @dataclass
@@ -31,7 +28,7 @@ class Calls:
     tested_tree: str | None = None
     """The state of the work tree that the last test run saw."""
     tests: Mapping[str, Any] | None = None
-    """What the last run of `test_runner` gave: the lists passed, failed, errored, skipped of ids."""
+    """The result of the last test run: the lists passed, failed, errored, skipped of ids."""
 
     async def run(self, call: ToolCall, turn: int) -> ToolResult:
         """One call: logged before and after its side effect, also when it is interrupted.
@@ -47,6 +44,7 @@ class Calls:
             )
         )
         started = time.monotonic()
+        traits = traits_of(call.name)
 
         def finish(result: ToolResult, status: turn_events.CallStatus, tree: str) -> None:
             seconds = time.monotonic() - started
@@ -57,8 +55,9 @@ class Calls:
                 result = refusal(problem)
             else:
                 result = await self.tools.call(call.name, call.arguments, number, call.error)
-            untouched = call.name in READ_ONLY or call.name in self.tools.other_names
-            after = before if untouched else await self.sandbox.checkpoint()
+            # tools of others work outside the sandbox
+            may_change = traits.may_change_tree and call.name not in self.tools.other_names
+            after = await self.sandbox.checkpoint() if may_change else before
         except asyncio.CancelledError:
             finish(ToolResult("interrupted", is_error=True), "interrupted", before)
             raise
@@ -70,7 +69,7 @@ class Calls:
         if "passed" in result.data:
             self.tested_tree, self.tests = after, result.data
             self.session.write(turn_events.tests_finished(number, result, after))
-        elif call.name == "code_exec" and not refused and "test" in str((call.arguments or {}).get("code")):
+        elif not refused and traits.mentions_tests(call.arguments):
             # a model may well run its tests by hand; what it runs sees the tree as it is now
             self.tested_tree = after
         return result

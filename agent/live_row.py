@@ -16,10 +16,11 @@ from rich.text import Text
 
 from m3agent.agent import turn_events
 from m3agent.agent.accounting import Totals
-from m3agent.agent.printable import shown, telling_line
+from m3agent.agent.printable import shown
 from m3agent.agent.report import text
 from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
+from m3agent.tools.registry import traits_of
 
 NEAR = 2 / 3  # of a limit: from there on it is shown beside what has been used
 SILENT = 5.0  # seconds without a word in the middle of an answer, from which on the silence is shown
@@ -84,7 +85,9 @@ class Row:
                 self._speed = line["tokens_per_second"]
                 self._do("carrying out its calls" if self._calls else "checking the result")
             case "call.started":
-                self.call = f"{line['name']} {shown(telling_line(line['arguments']), 60)}".rstrip()
+                name = line["name"]
+                title = traits_of(name).title(line["arguments"])
+                self.call = f"{shown(name, 64)} {shown(title, 60)}".rstrip()  # the model made both up
                 self._do(self.call)
             case "call.finished":
                 self._do(PREPARING)

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
 """Control characters, lone surrogates, what changes the direction of writing, and tags."""
-
-
-TELLING = ("path", "test_file", "code")
-"""Arguments of tools, of which the first that a call has tells most of it."""
-
-
-def telling_line(arguments: Mapping[str, Any] | None) -> str:
-    """The first line of the argument that tells most of a call; empty where there is none. As it came: not yet printable."""
-    for name in TELLING:
-        if arguments and isinstance(value := arguments.get(name), str):
-            return value.strip().partition("\n")[0]
-    return ""
 
 
 def safe(text: str) -> str:

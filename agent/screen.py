@@ -125,7 +125,7 @@ class Screen:
     def _on_call_finished(self, line: Line) -> None:
         first = shown(line["content"].splitlines()[0] if line["content"] else "", 100)
         style = "red" if line["status"] != "done" else ""
-        call = self._row.call or line["name"]
+        call = self._row.call or shown(line["name"], 64)
         self._print(f"turn {line['turn']}", f"{call}: {first}  ({line['seconds']:.1f} s)", style)
 
     def _on_file_changed(self, line: Line) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
@@ -73,11 +73,55 @@ class CallContext:
     log: Path
 
 
+ToolKind = Literal["read", "edit", "execute", "other"]
+"""What a call does to the work tree: `read` shows part of it, `edit` writes a file, `execute` runs a program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolTraits:
+    """What the rest of the program has to know about a tool.
+
+    Attributes:
+        kind: What a call does. The loop, the stall detector and editors treat each kind in its own way.
+        path_argument: The argument that names a file or folder.
+        title_argument: The argument that tells what a call is about. Without it the path does.
+        content_arguments: Arguments that hold text of a file.
+    """
+
+    kind: ToolKind = "other"
+    path_argument: str = "path"
+    title_argument: str = ""
+    content_arguments: tuple[str, ...] = ()
+
+    @property
+    def may_change_tree(self) -> bool:
+        """Whether a call may leave the work tree changed."""
+        return self.kind != "read"
+
+    def path(self, arguments: Mapping[str, Any] | None) -> str:
+        """Return the file or folder that a call names, as the model wrote it; empty if it names none."""
+        return _text(arguments, self.path_argument) or ""
+
+    def title(self, arguments: Mapping[str, Any] | None) -> str:
+        """Return the first line of what a call is about, as the model wrote it; empty if there is none."""
+        told = _text(arguments, self.title_argument)
+        return (self.path(arguments) if told is None else told).strip().partition("\n")[0]
+
+    def mentions_tests(self, arguments: Mapping[str, Any] | None) -> bool:
+        """Return whether a call runs a program that mentions tests, so that it may have run them."""
+        return self.kind == "execute" and "test" in (_text(arguments, self.title_argument) or "")
+
+
+def _text(arguments: Mapping[str, Any] | None, name: str) -> str | None:
+    value = (arguments or {}).get(name)
+    return value if isinstance(value, str) else None
+
+
 A = TypeVar("A", bound=Arguments)
 
 
 @dataclass(frozen=True)
-class Tool(Generic[A]):
+class Tool(ToolTraits, Generic[A]):
     """A name, a description for the model, the type of its arguments and what it does."""
 
     name: str

@@ -101,4 +101,6 @@ TOOL = Tool(
     "first message names. Returns exit code, stdout and stderr. Every process it starts is ended when it returns.",
     CodeExecArguments,
     run,
+    kind="execute",
+    title_argument="code",
 )

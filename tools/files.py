@@ -254,8 +254,26 @@ def _common(a: str, b: str) -> int:
     return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-READ = Tool("file_read", "Read lines of a file of the repository.", FileReadArguments, read)
-WRITE = Tool(
-    "file_write", "Write a file of the repository, whole; folders are made.", FileWriteArguments, write
+READ = Tool(
+    "file_read",
+    "Read lines of a file of the repository.",
+    FileReadArguments,
+    read,
+    kind="read",
 )
-EDIT = Tool("file_edit", "Replace one passage of a file of the repository.", FileEditArguments, edit)
+WRITE = Tool(
+    "file_write",
+    "Write a file of the repository, whole; folders are made.",
+    FileWriteArguments,
+    write,
+    kind="edit",
+    content_arguments=("content",),
+)
+EDIT = Tool(
+    "file_edit",
+    "Replace one passage of a file of the repository.",
+    FileEditArguments,
+    edit,
+    kind="edit",
+    content_arguments=("old", "new"),
+)

@@ -10,10 +10,18 @@ from pydantic import ValidationError
 from m3agent.sandbox.base import Sandbox
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 from m3agent.tools import code_exec, files, test_runner
-from m3agent.tools.base import CallContext, Tool, ToolResult, refusal
+from m3agent.tools.base import CallContext, Tool, ToolResult, ToolTraits, refusal
 
 TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.READ, test_runner.TOOL)
 """In the order in which every request names them."""
+
+FOREIGN = ToolTraits(title_argument="code")
+"""For names that are not in `TOOLS`: tools of MCP servers, of other versions, and tools that do not exist."""
+
+
+def traits_of(name: str) -> ToolTraits:
+    """Return what is known of the tool with this name, which may come from an old log."""
+    return next((tool for tool in TOOLS if tool.name == name), FOREIGN)
 
 
 def own_schemas() -> list[dict[str, Any]]:

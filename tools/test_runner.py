@@ -231,4 +231,6 @@ TOOL = Tool(
     "Run tests in the sandbox: which passed, failed, could not run, and the first error of each.",
     TestRunnerArguments,
     run,
+    kind="execute",
+    path_argument="test_file",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -28,24 +28,17 @@ from acp.schema import (
     UsageUpdate,
 )
 
-from m3agent.agent.printable import shown, telling_line
+from m3agent.agent.printable import shown
 from m3agent.agent.session_log import Line
 from m3agent.agent.workspaces import TREES
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.git import TreeStore
 from m3agent.serving.chat import Delta
+from m3agent.tools.registry import traits_of
 
 Update = Any
 """One of the SDK's models of updates."""
 ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
-Kind = Literal["read", "edit", "execute", "other"]
-KINDS: Mapping[str, Kind] = {
-    "code_exec": "execute",
-    "test_runner": "execute",
-    "file_write": "edit",
-    "file_edit": "edit",
-    "file_read": "read",
-}
 STEPS = ("Read the repository", "Find and make the change", "Verify it in fresh sandboxes", "Hand it over")
 MOST_FILES = 50
 MOST_DIFF = 1 << 20
@@ -133,19 +126,17 @@ class Updates:
 
     def _on_call_started(self, line: Line) -> None:
         self._trees[line["call"]] = line["tree"]
-        arguments = line["arguments"] or {}
-        path = arguments.get("path") or arguments.get("test_file")
-        places = None
-        if isinstance(path, str) and "\0" not in path:
-            places = [ToolCallLocation(path=str(self._root / path))]
+        traits, arguments = traits_of(line["name"]), line["arguments"]
+        path = traits.path(arguments)
+        places = [ToolCallLocation(path=str(self._root / path))] if path and "\0" not in path else None
         self._tell(
             start_tool_call(
                 self._call(line),
-                shown(f"{line['name']} {telling_line(arguments)}".strip(), 120),
-                kind=KINDS.get(line["name"], "other"),
+                shown(f"{line['name']} {traits.title(arguments)}".strip(), 120),
+                kind=traits.kind,
                 status="in_progress",
                 locations=places,
-                raw_input=line["arguments"],
+                raw_input=arguments,
             )
         )
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from m3agent.agent.context.secrets import redact
 from m3agent.agent.context.text import harmless
+from m3agent.tools.registry import traits_of
 
 _MARKER = re.compile(r"<REDACTED:[a-z0-9-]+>")
-_WRITERS = {"file_write": ("content",), "file_edit": ("old", "new")}
 
 
 def shown(text: str) -> str:
@@ -27,7 +27,7 @@ def writes_marker(tool: str, arguments: Mapping[str, Any] | None) -> str | None:
     Returns:
         None if the call may run.
     """
-    for name in _WRITERS.get(tool, ()):
+    for name in traits_of(tool).content_arguments:
         value = (arguments or {}).get(name)
         if isinstance(value, str) and (found := _MARKER.search(value)):
             return (

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from m3agent.agent.printable import telling_line
 from m3agent.agent.report import text as show
 from m3agent.agent.report.model import Call, Incident, Request, SessionReport, SuiteRun, Turn
 from m3agent.agent.report.patch import parse_patch
@@ -27,6 +26,7 @@ from m3agent.agent.session_log import (
     whole,
 )
 from m3agent.agent.sessions import NOT_FINISHED
+from m3agent.tools.registry import traits_of
 
 MOST_PATCH = 400_000
 """Characters of a patch shown; what is longer is cut, with a note where the whole is."""
@@ -234,7 +234,7 @@ class _Reader:
             name=text(line, "name"),
             arguments=arguments,
             line=position,
-            argument=show.one_line(telling_line(arguments), 120),
+            argument=show.one_line(traits_of(text(line, "name")).title(arguments), 120),
         )
         self._calls[call.number] = call
         self._turn(line, position).calls.append(call)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from m3agent.agent.stall.normal import OMITTED, call_key, error_class, hashed, normal, says_failed
 from m3agent.agent.stall.seen import Seen
 from m3agent.agent.stall.thresholds import Thresholds
-
-READS = frozenset({"file_read"})
-EDITS = frozenset({"file_edit", "file_write"})
+from m3agent.tools.registry import traits_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,8 @@ def failed(seen: Seen) -> bool:
     """
     if seen.is_error or seen.exit_code or seen.failing:
         return True
-    known = seen.exit_code is not None or seen.failing is not None or seen.name in READS | EDITS
+    is_file_call = traits_of(seen.name).kind in ("read", "edit")
+    known = seen.exit_code is not None or seen.failing is not None or is_file_call
     return not known and says_failed(seen.content)
 
 
@@ -81,6 +80,7 @@ class History:
         No step for what the same turn has had already: all calls of a turn are made without knowing what the first gives.
         """
         bad = failed(seen)
+        kind = traits_of(seen.name).kind
         call = call_key(seen.name, seen.arguments)
         text = normal(seen.content, fold_digits=bad and self._fold_digits)
         # the digest decides only where the middle of the text was left out
@@ -93,12 +93,12 @@ class History:
                 self._trees.add(seen.tree)
             return None, None
         self._number += 1
-        edited = seen.name in EDITS and not bad
+        edited = kind == "edit" and not bad
         changed = seen.tree != self.tree if seen.tree and self.tree else edited
         new_state = changed and (seen.tree not in self._trees if seen.tree else result not in self._results)
-        unread = self._unread(seen) if seen.name in READS and not bad else 0
+        unread = self._unread(seen) if kind == "read" and not bad else 0
         # what still holds of another work tree is a check, not a repetition, and what leads to a new one got somewhere
-        check = seen.failing is not None or not (bad or seen.name in EDITS)
+        check = seen.failing is not None or not (bad or kind == "edit")
         checked = before is not None and check and (new_state or self.changed_since(before.number))
         if before is None or replaced or checked or seen.running:
             times: tuple[int, ...] = (self._number,)
@@ -119,7 +119,7 @@ class History:
             tree=seen.tree,
             changed=changed,
             fresh=fresh,
-            read=seen.name in READS,
+            read=kind == "read",
             unread=unread,
             times=times,
         )
@@ -149,7 +149,7 @@ class History:
 
     def _unread(self, seen: Seen) -> int:
         """Lines of a file that had not been read: by path, number and text, so that a changed line counts."""
-        path = (seen.arguments or {}).get("path")
+        path = traits_of(seen.name).path(seen.arguments)
         new = 0
         for line in seen.content.split("\n"):
             # eight bytes each: a session reads some 100,000 lines

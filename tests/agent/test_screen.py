@@ -297,6 +297,17 @@ def test_nothing_drives_the_terminal(show: Show) -> None:
     assert output.count("[bold red]x[/] :smile:") >= 6
 
 
+def test_a_tools_name_does_not_drive_the_terminal(show: Show) -> None:
+    """A model may call what it likes by any name."""
+    named = dataclasses.replace(call_started({"code": "x"}), name=HOSTILE)
+    finished = dataclasses.replace(finished_call(), name=HOSTILE)
+    for written in ((named, finished), (finished,)):
+        output = show(*written)
+        assert "turn 2" in output
+        assert not any(ord(char) < 32 and char != "\n" for char in output)
+        assert not set(output) & {"\x9b", "\u202e", "\x7f", "\udcff"}
+
+
 def test_a_note_is_always_shown(capfd: pytest.CaptureFixture[str]) -> None:
     Screen(quiet=True).say(f"first {HOSTILE}")
     output = capfd.readouterr().err
