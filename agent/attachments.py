@@ -9,7 +9,7 @@ from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, MAX_TOTAL_BYTES, IssueImage, image_of
-from m3agent.agent.issue import shown
+from m3agent.agent.issue import quoted
 
 MAX_FRAMES = 8
 """Frames taken from a video."""
@@ -43,7 +43,7 @@ def load_attachments(
 
 
 def _images(path: Path, say: Callable[[str], None]) -> list[IssueImage]:
-    name = shown(str(path))
+    name = quoted(str(path))
     try:
         if not path.exists():
             raise UsageError(f"There is no file {name} to attach: check the path.")
@@ -88,7 +88,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _frames(path: Path, demuxer: str, say: Callable[[str], None]) -> list[IssueImage]:
-    name = shown(str(path))
+    name = quoted(str(path))
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg is None:
         raise EnvironmentFault(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line, printable_text
 from m3agent.serving.check.check import Check
 
 MOST = 500
@@ -17,9 +17,9 @@ def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = Fa
     for check in checks:
         mark, code = {True: ("ok", 32), False: (failed, 31), None: ("-", 33)}[check.ok]
         start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
-        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {shown(check.detail, MOST)}")
+        lines.append(f"{start}{mark:<7}{end}  {check.name:<{width}}  {printable_line(check.detail, MOST)}")
         if check.fix:
-            lines.append(f"{'':<{7 + 2 + width}}  to fix: {check.fix}")
+            lines.append(f"{'':<{7 + 2 + width}}  to fix: {printable_text(check.fix)}")
     return "\n".join(lines) + "\n"
 
 

@@ -73,9 +73,9 @@ class faults:
         elif isinstance(error, ModelServerError):
             error = ServerFault(str(error))
         if isinstance(error, M3AgentError):
-            from m3agent.agent.printable import safe
+            from m3agent.agent.printable import print_note
 
-            typer.echo(safe(f"m3agent: {error}"), err=True)  # it may have a server's or an engine's words
+            print_note(f"m3agent: {error}")  # it may have a server's or an engine's words
             raise typer.Exit(error.exit_code) from None
 
 

@@ -20,7 +20,7 @@ from m3agent.agent.verify import Verification
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.http import redact
+from m3agent.serving.http import mask_key
 
 SANDBOX_EXIT = 3
 
@@ -149,7 +149,7 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
     assert loop is not None
     model = loop.model.client.endpoint.model
     for key in (request.settings.key, attempt.server_key):
-        words = redact(words, key)
+        words = mask_key(words, key)
     work = Work(request.issue, patch.paths, evidence, words, model)
     return await offer(
         request.repository,

@@ -11,6 +11,7 @@ import typer
 
 from m3agent.agent.console import columns, faults, print_bytes, run
 from m3agent.agent.eval_app import eval_app
+from m3agent.agent.printable import print_note, printable_line
 
 if TYPE_CHECKING:
     from m3agent.evals.create.create import Seen, Wish
@@ -93,13 +94,12 @@ async def _create(repo: Path, output: Path | None, name: str | None, wish: Wish,
 
 
 async def _print_candidates(history: History, wish: Wish) -> int:
-    from m3agent.agent.printable import shown
     from m3agent.evals.create.create import Seen, candidates, title_of
 
     seen = Seen()
     found = [candidate async for candidate in candidates(history, wish, seen, _say)]
     rows = [
-        (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", f"{c.score:3}", shown(title_of(c), 80))
+        (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", f"{c.score:3}", printable_line(title_of(c), 80))
         for c in found
     ]
     print_bytes(columns([("COMMIT", "DATE", "FIX", "TITLE"), *rows]).encode())
@@ -133,9 +133,7 @@ def _conclude(seen: Seen) -> None:
 
 
 def _say(what: str) -> None:
-    from m3agent.agent.printable import safe
-
-    typer.echo(safe(f"m3agent: {what}"), err=True)
+    print_note(f"m3agent: {what}")
 
 
 def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None:

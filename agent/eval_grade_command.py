@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 
 from m3agent.agent.console import AsJson, columns, faults, print_bytes, run
 from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.printable import print_note, printable_text
 
 if TYPE_CHECKING:
     from m3agent.evals.data.instance import Instance
@@ -118,7 +118,7 @@ def eval_grade(
             raise UsageError(f"{predictions} has a patch for none of the instances.")
         for instance in instances:
             if instance.id not in patches:
-                typer.echo(f"m3agent: there is no patch for {instance.id}", err=True)
+                print_note(f"m3agent: there is no patch for {instance.id}")
         environments, grader = _parts(official=official)
         found = run(
             grade_all(
@@ -156,9 +156,8 @@ def _parts(*, official: bool) -> tuple[Any, Any]:
     from m3agent.evals.environments.environments import Environments
     from m3agent.evals.grade.grader import Grader
 
-    say = partial(typer.echo, err=True)
     state = state_dir(os.environ)
-    return Environments(state, say), Grader(state, say, official=official)
+    return Environments(state, print_note), Grader(state, print_note, official=official)
 
 
 def _workers(given: int | None) -> int:
@@ -184,15 +183,13 @@ def _write(path: Path, text: str) -> None:
 
 def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[[Any], None]:
     """Says on standard error what was found, one line for each instance, with how many there are."""
-    from m3agent.agent.printable import safe
-
     done = 0
 
     def tell(one: Any) -> None:
         nonlocal done
         done += 1
         ident, verdict, reason = row(one)
-        typer.echo(safe(f"[{done}/{total}] {ident}: {verdict}{f' ({reason})' if reason else ''}"), err=True)
+        print_note(f"[{done}/{total}] {ident}: {verdict}{f' ({reason})' if reason else ''}")
 
     return tell
 
@@ -263,7 +260,5 @@ def _grades_json(found: list[Graded]) -> bytes:
 
 
 def _short(text: str) -> str:
-    from m3agent.agent.printable import safe
-
-    line = safe(" ".join(text.split()))
+    line = printable_text(" ".join(text.split()))
     return line if len(line) <= REASON else f"{line[: REASON - 1]}…"

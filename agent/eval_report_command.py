@@ -9,6 +9,7 @@ import typer
 
 from m3agent.agent.console import AsJson, faults, print_bytes
 from m3agent.agent.eval_app import eval_app
+from m3agent.agent.printable import print_note
 
 if TYPE_CHECKING:
     from m3agent.evals.report.compare import Comparison
@@ -174,6 +175,4 @@ def _show_page(run: RunFolder, report: Report, comparison: Comparison | None, pa
 
 
 def _say(text: str) -> None:
-    from m3agent.agent.printable import safe
-
-    typer.echo(safe(f"m3agent: {text}"), err=True)
+    print_note(f"m3agent: {text}")

@@ -13,6 +13,7 @@ import typer
 
 from m3agent.agent.console import AsJson, faults, print_bytes
 from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.printable import print_note
 from m3agent.agent.setting_options import Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def eval_run(
         from m3agent.evals.run.standard import standard_parts
         from m3agent.evals.validate import Validations
 
-        say = partial(typer.echo, err=True)
+        say = print_note
         if attempts is not None and pass_k is not None:
             raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
         name, command, agent_settings, agent, seconds = _agent(
@@ -178,7 +179,7 @@ def _endpoint(settings: Settings) -> EndpointChoice:
     from m3agent.agent.hosts import announce
     from m3agent.agent.settings import state_dir
 
-    say, state = partial(typer.echo, err=True), state_dir(os.environ)
+    say, state = print_note, state_dir(os.environ)
     choice = choose_endpoint(settings, state)
     say(f"m3agent: engine {choice.description}")
     if isinstance(choice, ModelServer) and not settings.yes:
@@ -189,7 +190,6 @@ def _endpoint(settings: Settings) -> EndpointChoice:
 def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
     """Say what came of a run, and a score only where every attempt has a result; the exit code. output: as it was given."""
     from m3agent.agent.errors import EnvironmentFault
-    from m3agent.agent.printable import safe
     from m3agent.evals.results import Verdict
 
     results = folder.results()
@@ -210,12 +210,9 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
         told = f", most often: {why[0][0]}" if why else ""
-        typer.echo(
-            safe(
-                f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
-                "the same command makes them again"
-            ),
-            err=True,
+        print_note(
+            f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
+            "the same command makes them again"
         )
         return EnvironmentFault.exit_code
     if not as_json:

@@ -9,6 +9,7 @@ from typing import BinaryIO, TextIO
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.images import IssueImage
+from m3agent.agent.printable import replace_unprintable
 
 MAX_BYTES = 1024 * 1024
 """Largest issue accepted, in bytes: about 350,000 tokens, far beyond any issue written by hand."""
@@ -75,10 +76,10 @@ def load_issue(
         return Issue(_one_line(title), text, reference.url, digest, found.images)
     path = _as_path(spec)
     if path is not None:
-        return _issue(_read_file(path), str(path), f"The issue file {shown(str(path))}")
+        return _issue(_read_file(path), str(path), f"The issue file {quoted(str(path))}")
     if _URL.fullmatch(stripped):
         raise UsageError(
-            f"{shown(stripped)} is not the address of an issue on GitHub or GitLab: "
+            f"{quoted(stripped)} is not the address of an issue on GitHub or GitLab: "
             "save the issue's text to a file and give that file instead."
         )
     return _issue(spec.encode("utf-8", "surrogateescape"), "text", "The issue text")
@@ -108,14 +109,14 @@ def _as_path(spec: str) -> Path | None:
         )
         if looks_like_path and not _URL.fullmatch(spec):
             raise UsageError(
-                f"There is no issue file {shown(spec)}: check the path, or give the issue's text in quotes."
+                f"There is no issue file {quoted(spec)}: check the path, or give the issue's text in quotes."
             ) from None
         return None
     return path
 
 
 def _read_file(path: Path) -> bytes:
-    name = shown(str(path))
+    name = quoted(str(path))
     try:
         if path.is_dir():
             raise UsageError(f"The issue {name} is a folder: give a file inside it.")
@@ -177,13 +178,11 @@ def title_of(text: str) -> str:
 
 
 def _one_line(title: str) -> str:
-    title = "".join(character if character.isprintable() else " " for character in title)
+    title = replace_unprintable(title)
     return title if len(title) <= TITLE_LENGTH else title[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
-def shown(name: str) -> str:
-    """`name` short and printable, for a sentence."""
-    printable = "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name
-    )
+def quoted(name: str) -> str:
+    """Return a name in quotes for a sentence: printable, and cut where it is long."""
+    printable = replace_unprintable(name, "\N{REPLACEMENT CHARACTER}")
     return repr(printable if len(printable) <= 200 else printable[:199] + "…")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from m3agent.agent import turn_events
 from m3agent.agent.accounting import Totals
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.report import text
 from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
@@ -85,9 +85,9 @@ class Row:
                 self._speed = line["tokens_per_second"]
                 self._do("carrying out its calls" if self._calls else "checking the result")
             case "call.started":
-                name = line["name"]
-                title = traits_of(name).title(line["arguments"])
-                self.call = f"{shown(name, 64)} {shown(title, 60)}".rstrip()  # the model made both up
+                title = traits_of(line["name"]).title(line["arguments"])
+                # the model may have made up the name as well
+                self.call = f"{printable_line(line['name'], 64)} {printable_line(title, 60)}".rstrip()
                 self._do(self.call)
             case "call.finished":
                 self._do(PREPARING)
@@ -117,7 +117,7 @@ class Row:
         first.truncate(width, overflow="ellipsis")
         room = width - first.cell_len - 2
         if self._speaking and room >= LEAST_TAIL:
-            first.append(": ").append(_end(shown(self._tail, TAIL), room), "dim italic")
+            first.append(": ").append(_end(printable_line(self._tail, TAIL), room), "dim italic")
         indent = Text.assemble((f"{self.prefix}  ", "cyan"))
         used = _fitting(self._figures(), width - indent.cell_len)
         return [first, indent.append(used, "dim")] if used else [first]
@@ -149,7 +149,7 @@ class Row:
             silence = f", silent for {_clock(now - self._heard)}" if now - self._heard >= SILENT else ""
             return f"{self._doing}, {self._streamed:,} chars{silence}"
         lasting = f", {_clock(now - self._since)}" if now - self._since >= LASTING else ""
-        return f"{shown(self._doing, 100)}{lasting}"
+        return f"{printable_line(self._doing, 100)}{lasting}"
 
     def _figures(self) -> Iterable[str]:
         used = self._used

@@ -14,7 +14,7 @@ from typing import Literal
 
 from m3agent.agent import events, gate, prompt, turn_events
 from m3agent.agent.calls import Calls
-from m3agent.agent.context.output import shown
+from m3agent.agent.context.output import redact_text
 from m3agent.agent.conversation import FIRST, Conversation
 from m3agent.agent.limits import Limits
 from m3agent.agent.model import Chanting, Model
@@ -152,7 +152,7 @@ class Loop:
                 self.session.write(
                     turn_events.call_finished(self.model.turn, number, call, result, "interrupted", 0.0, tree)
                 )
-            content = shown(result.content)
+            content = redact_text(result.content)
             if not known:
                 verdict = self.stall.see(as_seen(call, result, content, self.sandbox.tree))
                 note, ends = await self._heed(verdict)
@@ -175,7 +175,7 @@ class Loop:
 
     async def _where_it_stands(self) -> str:
         diff = (await self.sandbox.patch()).text.decode(errors="replace")
-        return prompt.where_it_stands(self.calls.tests, shown(diff))
+        return prompt.where_it_stands(self.calls.tests, diff)
 
     async def _summarise(self) -> None:
         """Put the model's own summary in the place of all but the repository and the last steps.

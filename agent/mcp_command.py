@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from m3agent.agent.console import AsJson, Repo, columns, faults, run
+from m3agent.agent.printable import print_note, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,6 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
     with faults():
         import json
 
-        from m3agent.agent.printable import shown
-
         found = [
             {"server": server.name, "file": str(path), "used": used, "starts": _starts(server)}
             for path, used, server in _named(_repository(repo))
@@ -36,10 +35,10 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
         elif found:
             rows = [
                 (
-                    shown(one["server"], 40),
+                    printable_line(one["server"], 40),
                     "yes" if one["used"] else "not trusted",
-                    shown(one["starts"], 90),
-                    shown(one["file"]),
+                    printable_line(one["starts"], 90),
+                    printable_line(one["file"]),
                 )
                 for one in found
             ]
@@ -60,7 +59,7 @@ def mcp_check(repo: Repo = Path()) -> None:
         from m3agent.agent.settings_loader import load_settings
 
         def note(sentence: str) -> None:
-            typer.echo(f"m3agent: {sentence}", err=True)
+            print_note(f"m3agent: {sentence}")
 
         said: list[str] = []
         settings = load_settings(repo, {"mcp": True}, os.environ).settings
@@ -78,7 +77,6 @@ def mcp_trust(repo: Repo = Path()) -> None:
     """Let fixes use the servers that the repository's .mcp.json names now. Where it changes, it has to be trusted anew."""
     with faults():
         from m3agent.agent.mcp_config import read, trust
-        from m3agent.agent.printable import shown
         from m3agent.agent.settings import state_dir
 
         path = _project_file(repo)
@@ -86,7 +84,7 @@ def mcp_trust(repo: Repo = Path()) -> None:
         trust(path, state_dir(os.environ))
         typer.echo(f"trusted, as it is now: {path}", err=True)
         for server in servers:
-            typer.echo(f"  {shown(server.name)}: {shown(_starts(server), 300)}", err=True)
+            typer.echo(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}", err=True)
 
 
 @mcp_app.command("distrust")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from m3agent.agent.context.text import harmless
 from m3agent.agent.errors import UsageError
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.mcp.server import McpServer
 
@@ -67,7 +67,7 @@ async def start_servers(
     from m3agent.tools.mcp.servers import McpServers
 
     started = await stack.enter_async_context(
-        McpServers(servers, logs, lambda text: say(shown(text, 400)), harmless)
+        McpServers(servers, logs, lambda text: say(printable_line(text, 400)), harmless)
     )
     return OtherTools(started.schemas if earlier is None else list(earlier), started, may_call)
 

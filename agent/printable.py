@@ -1,4 +1,8 @@
-"""Texts of others on one line of a terminal: what a repository or a model wrote must not drive it."""
+"""Text from a repository, a model or a server, made safe to print on a terminal.
+
+This only removes what could drive a terminal or mislead its reader. Secrets are replaced elsewhere: those in a text by
+`context.secrets`, a key that is known by `serving.http.mask_key`.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,33 @@ UNPRINTABLE = re.compile(
 """Control characters, lone surrogates, what changes the direction of writing, and tags."""
 
 
-def safe(text: str) -> str:
-    """The text, its lines and blanks as they are, with nothing in it that drives a terminal."""
+def printable_text(text: str) -> str:
+    """Replace what could drive a terminal by spaces; line breaks stay."""
     return "\n".join(UNPRINTABLE.sub(" ", line) for line in text.split("\n"))
 
 
-def shown(text: object, limit: int = 160) -> str:
-    """Anything as one printable line of at most `limit` characters."""
+def printable_line(text: object, limit: int = 160) -> str:
+    """Return anything as one printable line of at most `limit` characters."""
     line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def print_note(text: str) -> None:
+    """Print a note for the person to standard error."""
+    import typer
+
+    typer.echo(printable_text(text), err=True)
+
+
+def replace_unprintable(text: str, stand_in: str = " ") -> str:
+    """Replace every character that Unicode does not call printable, such as line breaks and joiners.
+
+    This is stricter than `printable_line`, which leaves emoji and scripts that need joiners whole: it is for names and
+    titles that are used elsewhere than on a terminal.
+    """
+    return "".join(character if character.isprintable() else stand_in for character in text)
+
+
 def last_line(text: str) -> str:
-    """The last line that says something; empty where there is none."""
+    """Return the last line that is not blank; empty if there is none."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from m3agent.agent.context.instructions import instruction_files
+from m3agent.agent.context.output import redact_text
 from m3agent.agent.context.packed import Context
 from m3agent.agent.context.secrets import NOTATION_SECRETS as SECRETS
 from m3agent.agent.context.text import NOTATION, harmless
@@ -137,14 +138,21 @@ def summary(notes: str, state: str) -> str:
 
 
 def where_it_stands(tests: Mapping[str, Sequence[str]] | None, diff: str) -> str:
-    """For a model that goes round in circles: what the last test run gave, and what it changed so far."""
+    """Return the result of the last test run and the change so far, for a model that has lost track of them.
+
+    Args:
+        tests: The lists passed, failed, errored and skipped of test ids; None if no test has run.
+        diff: The change as it is. Secrets in it, and in the ids, are replaced here.
+    """
     if tests is None:
         state = "No tests have run so far."
     else:
         counts = ", ".join(f"{len(tests[name])} {name}" for name in ("passed", "failed", "errored"))
         red = [*tests["failed"], *tests["errored"]]
-        state = f"The last test run: {counts}." + "".join(f"\n- {ident}" for ident in red[:MOST_NAMED])
+        state = f"The last test run: {counts}." + "".join(
+            f"\n- {redact_text(ident)}" for ident in red[:MOST_NAMED]
+        )
         state += f"\n- and {len(red) - MOST_NAMED} more" if len(red) > MOST_NAMED else ""
     return f"{state}\n\n" + (
-        f"Your change so far:\n{cut(diff, MOST_DIFF)}" if diff else "Nothing has changed so far."
+        f"Your change so far:\n{cut(redact_text(diff), MOST_DIFF)}" if diff else "Nothing has changed so far."
     )

@@ -12,9 +12,10 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from m3agent import __version__
-from m3agent.agent.context.output import shown
+from m3agent.agent.context.output import redact_text
 from m3agent.agent.issue import Issue
 from m3agent.agent.issue_tracker.names import Project
+from m3agent.agent.printable import replace_unprintable
 from m3agent.agent.verify import Verification
 
 TITLE_LENGTH = 100
@@ -126,21 +127,20 @@ def _listed(heading: str, entries: Iterable[str]) -> list[str]:
 
 
 def _words(text: str) -> str:
-    lines = [_inert(line) for line in shown(_as_unicode(text)).strip().splitlines()]
+    lines = [_inert(line) for line in redact_text(_as_unicode(text)).strip().splitlines()]
     words = "\n".join(lines)
     return words if len(words) <= WORDS_LENGTH else words[: WORDS_LENGTH - 1] + "…"
 
 
 def _line(text: str, limit: int) -> str:
     """`text` as one line of at most `limit` characters that does nothing."""
-    line = " ".join(_inert(shown(_as_unicode(text))).split())
+    line = " ".join(_inert(redact_text(_as_unicode(text))).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
 def _inert(line: str) -> str:
     """Without control characters, and with nothing in it that GitHub acts on."""
-    plain = "".join(character if character.isprintable() else " " for character in line)
-    return _LIVE.sub(lambda match: f"{match[0]} ", plain)
+    return _LIVE.sub(lambda match: f"{match[0]} ", replace_unprintable(line))
 
 
 def _as_unicode(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.console import AsJson, columns, faults, print_bytes
+from m3agent.agent.printable import print_note, printable_line
 
 if TYPE_CHECKING:
     from m3agent.agent.report.model import SessionReport
@@ -39,7 +40,7 @@ def sessions_list(as_json: AsJson = False) -> None:
             typer.echo("m3agent: there are no sessions yet", err=True)
         for summary in found:
             if summary.problem and not as_json:
-                typer.echo(f"m3agent: {summary.problem}", err=True)
+                print_note(f"m3agent: {summary.problem}")
 
 
 @sessions_app.command("show")
@@ -107,7 +108,6 @@ def _read(state: Path, name: str) -> SessionReport:
 
 
 def _row(summary: Summary) -> tuple[str, ...]:
-    from m3agent.agent.printable import shown
     from m3agent.agent.report import text
 
     cells = (
@@ -120,11 +120,10 @@ def _row(summary: Summary) -> tuple[str, ...]:
         summary.repository or text.UNKNOWN,
         summary.issue or text.UNKNOWN,
     )
-    return tuple(shown(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
+    return tuple(printable_line(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
 
 
 def _details(summary: Summary) -> str:
-    from m3agent.agent.printable import shown
     from m3agent.agent.report import text
 
     def tokens() -> str:
@@ -151,7 +150,7 @@ def _details(summary: Summary) -> str:
         "patch": summary.patch or "none",
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",
     }
-    return "".join(f"{name:<11} {shown(value, 500)}\n" for name, value in known.items() if value)
+    return "".join(f"{name:<11} {printable_line(value, 500)}\n" for name, value in known.items() if value)
 
 
 def _fields(summary: Summary) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from m3agent.agent import turn_events
 from m3agent.agent.accounting import Totals
-from m3agent.agent.context.output import shown
+from m3agent.agent.context.output import redact_text
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.session_log import Line
 from m3agent.agent.stall import StallDetector, as_seen
@@ -140,7 +140,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
                 point.tree = line["tree"]
                 if line["status"] != "interrupted":
                     call, result = _call(begun[line["call"]]), _result(line)
-                    point.stall.see(as_seen(call, result, shown(result.content), line["tree"]))
+                    point.stall.see(as_seen(call, result, redact_text(result.content), line["tree"]))
             case "test.finished" if line["where"] == "session":
                 point.tested_tree, point.tests = line["tree"], line
             case "gate":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.console import Repo, faults, run
+from m3agent.agent.printable import print_note
 from m3agent.agent.setting_options import Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -220,4 +221,4 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
 
 def _say(text: str) -> None:
     """A note for the person."""
-    typer.echo(f"m3agent: {text}", err=True)
+    print_note(f"m3agent: {text}")

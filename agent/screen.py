@@ -14,7 +14,7 @@ from rich.text import Text
 
 from m3agent.agent.live import LiveView
 from m3agent.agent.live_row import Row, area
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
 
@@ -55,7 +55,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A note for the person, always shown."""
-        self._live.print(Text(f"note: {shown(text, 500)}", style="dim"))
+        self._live.print(Text(f"note: {printable_line(text, 500)}", style="dim"))
 
     def listener(self, session: str) -> Callable[[Delta], None]:
         """What is to be told each piece of the answers in this session."""
@@ -98,13 +98,13 @@ class Screen:
 
     def _on_session_started(self, line: Line) -> None:
         repository, endpoint, sandbox = line["repository"], line["endpoint"], line["sandbox"]
-        self._print_common("issue", shown(line["issue"]["title"]))
+        self._print_common("issue", printable_line(line["issue"]["title"]))
         where = repository["branch"] or "detached"
         dirty = f", {repository['dirty']} uncommitted changes included" if repository["dirty"] else ""
-        self._print_common("commit", shown(f"{repository['head'][:12]} ({where}){dirty}"))
-        self._print_common("engine", shown(f"{endpoint['description']}"))
-        self._print_common("sandbox", shown(sandbox["backend"]))
-        self._print("session", shown(line["session"]))
+        self._print_common("commit", printable_line(f"{repository['head'][:12]} ({where}){dirty}"))
+        self._print_common("engine", printable_line(f"{endpoint['description']}"))
+        self._print_common("sandbox", printable_line(sandbox["backend"]))
+        self._print("session", printable_line(line["session"]))
 
     def _on_session_resumed(self, line: Line) -> None:
         self._print("resumed", f"the session goes on after {line['messages']} messages")
@@ -120,16 +120,16 @@ class Screen:
     def _on_message(self, line: Line) -> None:
         words = line["text"] if line["text"].strip() else ""
         if words.strip():
-            self._print(f"turn {line['turn']}", shown(words, SAID), "italic")
+            self._print(f"turn {line['turn']}", printable_line(words, SAID), "italic")
 
     def _on_call_finished(self, line: Line) -> None:
-        first = shown(line["content"].splitlines()[0] if line["content"] else "", 100)
+        first = printable_line(line["content"].splitlines()[0] if line["content"] else "", 100)
         style = "red" if line["status"] != "done" else ""
-        call = self._row.call or shown(line["name"], 64)
+        call = self._row.call or printable_line(line["name"], 64)
         self._print(f"turn {line['turn']}", f"{call}: {first}  ({line['seconds']:.1f} s)", style)
 
     def _on_file_changed(self, line: Line) -> None:
-        self._print("changed", shown(", ".join(path for _, path in line["changes"])))
+        self._print("changed", printable_line(", ".join(path for _, path in line["changes"])))
 
     def _on_network_request(self, line: Line) -> None:
         what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"
@@ -137,10 +137,10 @@ class Screen:
         # each once, and not without end: programs may ask as often as they like
         if line["verdict"] != "allowed" and told not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(told)
-            self._print("network", shown(told, 300), "yellow")
+            self._print("network", printable_line(told, 300), "yellow")
 
     def _on_stall(self, line: Line) -> None:
-        self._print("stall", shown(f"{line['text']} ({line['action']})"), "yellow")
+        self._print("stall", printable_line(f"{line['text']} ({line['action']})"), "yellow")
 
     def _on_turn_finished(self, line: Line) -> None:
         if used := _used(line):
@@ -154,14 +154,14 @@ class Screen:
 
     def _on_gate(self, line: Line) -> None:
         if line["missing"]:
-            self._print("gate", shown(line["missing"]), "yellow")
+            self._print("gate", printable_line(line["missing"]), "yellow")
 
     def _on_retry(self, line: Line) -> None:
-        self._print("retry", shown(f"{line['reason']} (in {line['wait']:.0f} s)"), "yellow")
+        self._print("retry", printable_line(f"{line['reason']} (in {line['wait']:.0f} s)"), "yellow")
 
     def _on_verify(self, line: Line) -> None:
         style = {"verified": "green", "failed": "red"}.get(line["verdict"], "yellow")
-        self._print("verify", shown(f"{line['reason']}  ({line['seconds']:.1f} s)"), style)
+        self._print("verify", printable_line(f"{line['reason']}  ({line['seconds']:.1f} s)"), style)
         for name, ids in (
             ("fixed", line["fixed"]),
             ("broken", line["broken"]),
@@ -169,27 +169,27 @@ class Screen:
             ("flaky", line["flaky"]),
         ):
             for ident in ids[:5]:
-                self._print("", shown(f"{name}: {ident}"))
+                self._print("", printable_line(f"{name}: {ident}"))
             if len(ids) > 5:
                 self._print("", f"{name}: {len(ids) - 5} more")
 
     def _on_error(self, line: Line) -> None:
-        text = shown(line["text"], 500)
+        text = printable_line(line["text"], 500)
         if text not in self._errors:
             self._errors.add(text)
             self._print("error", text, "bold red")
 
     def _on_session_finished(self, line: Line) -> None:
         for note in line["notes"]:
-            self._print("note", shown(note, 300), "yellow")
+            self._print("note", printable_line(note, 300), "yellow")
         style = STATUS_STYLES.get(line["status"], "bold red")
-        reason = shown(line["reason"], 500)
+        reason = printable_line(line["reason"], 500)
         if reason not in self._errors:
             self._print(line["status"], f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
         if used := _used(line):
             self._print("used", used)
         if line["patch"]:
-            self._print("patch", shown(line["patch"], 500))
+            self._print("patch", printable_line(line["patch"], 500))
 
 
 def _used(line: Line) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from m3agent.agent.console import AsJson, columns, faults, print_bytes, run
 from m3agent.agent.errors import MODEL_SERVER_EXIT
+from m3agent.agent.printable import print_note, printable_line
 from m3agent.agent.serve_app import serve_app
 from m3agent.agent.serve_check_command import ServedModel, ServerUrl
 
@@ -145,7 +146,7 @@ class _Work:
         server = await chosen_server(url, model, embedded="which has no tokens a second worth measuring")
         if self.expected is None and server.record is not None and server.record.plan is not None:
             self.expected = expectation(server.record.plan)
-        typer.echo(f"m3agent: measuring {server.endpoint.model} at {server.endpoint.url}", err=True)
+        print_note(f"m3agent: measuring {server.endpoint.model} at {server.endpoint.url}")
         try:
             self._result = await measure(
                 server.endpoint, api_key=server.key, options=self._options, listen=self._hear
@@ -195,7 +196,7 @@ class _Work:
         said = _compared_text(comparisons, only)
         typer.echo(said, nl=False, err=as_json)
         if result.ended == "died" or not any(row.requests for row in result.rows):
-            typer.echo(f"m3agent: {result.error or 'nothing could be measured'}", err=True)
+            print_note(f"m3agent: {result.error or 'nothing could be measured'}")
             return MODEL_SERVER_EXIT
         return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
 
@@ -275,7 +276,6 @@ def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[st
 
 def _text(result: Result) -> str:
     """The table, and below it what is to be known about its rows."""
-    from m3agent.agent.printable import shown
     from m3agent.serving.bench.compare import label
 
     lines = (
@@ -283,7 +283,9 @@ def _text(result: Result) -> str:
         if not result.rows
         else [columns([COLUMNS, *(_row(result, row) for row in result.rows)]), f"{STATISTICS}\n"]
     )
-    lines += [f"note: {label(row)}: {shown(mark, 500)}\n" for row in result.rows for mark in row.marks]
+    lines += [
+        f"note: {label(row)}: {printable_line(mark, 500)}\n" for row in result.rows for mark in row.marks
+    ]
     lines += [f"left out: {part}\n" for part in result.left_out]
     return "".join(lines)
 

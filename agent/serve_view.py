@@ -9,7 +9,7 @@ from typing import Self
 from rich.text import Text
 
 from m3agent.agent.live import LiveView
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.report import text
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.load_signs import Progress
@@ -40,7 +40,7 @@ class ServeView:
 
     def say(self, text: str) -> None:
         """A sentence."""
-        self._live.print(Text(f"m3agent: {shown(text, 1000)}"))
+        self._live.print(Text(f"m3agent: {printable_line(text, 1000)}"))
 
     def progress(self, progress: Progress) -> None:
         """What the engine does; a line for each new phase, and the row."""
@@ -58,9 +58,11 @@ class ServeView:
     def checked(self, check: Check) -> None:
         """The outcome of a check."""
         mark, style = MARKS[check.ok]
-        line = Text.assemble((f"{mark:<{LABEL}}", style), f"{check.name}: {shown(check.detail, 400)}")
+        line = Text.assemble(
+            (f"{mark:<{LABEL}}", style), f"{check.name}: {printable_line(check.detail, 400)}"
+        )
         if check.fix and check.ok is False:
-            line.append(f"; {shown(check.fix, 300)}")
+            line.append(f"; {printable_line(check.fix, 300)}")
         self._live.print(line)
 
     def phase(self, record: ServerRecord) -> None:
@@ -101,7 +103,7 @@ class ServeView:
         row.append(f" {text.duration(now - self._since)}", "dim")
         detail = self._looking if phase is Phase.CHECKING else "" if progress is None else progress.detail
         if detail:
-            row.append(f"  {shown(detail, 200)}", "dim")
+            row.append(f"  {printable_line(detail, 200)}", "dim")
         row.truncate(max(1, width - 1), overflow="ellipsis")
         return [row]
 

@@ -34,7 +34,7 @@ def status(as_json: AsJson = False) -> None:
     with faults():
         import json
 
-        from m3agent.agent.printable import shown
+        from m3agent.agent.printable import printable_line
         from m3agent.agent.settings import state_dir
         from m3agent.serving.launch.record import live_servers
 
@@ -54,7 +54,9 @@ def status(as_json: AsJson = False) -> None:
                 for check in record.checks:
                     if check.get("ok") is False:
                         typer.echo(
-                            shown(f"{record.url}: {check.get('name')} failed: {check.get('detail')}", 500)
+                            printable_line(
+                                f"{record.url}: {check.get('name')} failed: {check.get('detail')}", 500
+                            )
                         )
                 if record.random_weights:
                     typer.echo(f"{record.url}: its weights are random, so it answers nonsense")
@@ -164,7 +166,7 @@ def detached(argv: Sequence[str], state: Path) -> int:
 
 
 def _row(record: ServerRecord) -> tuple[str, ...]:
-    from m3agent.agent.printable import shown
+    from m3agent.agent.printable import printable_line
     from m3agent.agent.report import text
 
     return (
@@ -172,7 +174,7 @@ def _row(record: ServerRecord) -> tuple[str, ...]:
         record.url,
         record.phase.value,
         text.duration(time.time() - record.since) if record.since else "",
-        shown(record.model or ""),
+        printable_line(record.model or ""),
         f"{record.max_model_len:,}" if record.max_model_len else "",
         f"{record.kv_tokens:,}" if record.kv_tokens else "",
         record.gpus or "",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from m3agent.agent.context.forms import estimate
 from m3agent.agent.conversation import FIRST, Message
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.serving.chat import Usage
 
 MOST_CONVERSATION = 131_072
@@ -113,4 +113,4 @@ def calls_made(messages: Sequence[Message]) -> str:
 
 
 def _line(text: str) -> str:
-    return shown(text.strip().partition("\n")[0], SHOWN)
+    return printable_line(text.strip().partition("\n")[0], SHOWN)

@@ -1,13 +1,13 @@
 """What can go wrong with a model server: typed, and said in one sentence that names the host."""
 
-_SHOWN_CHARACTERS = 300  # of a server's own words
+_MOST_WORDS = 300  # characters of a server's own words
 _RETRIABLE_STATUSES = frozenset({408, 409, 429})
 
 
-def shown(text: str) -> str:
-    """A server's own words on one line, cut to a readable length."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
+def shorten(text: str, limit: int = _MOST_WORDS) -> str:
+    """Return a server's own words as one printable line of at most `limit` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 class ModelServerError(Exception):
@@ -25,7 +25,7 @@ class EndpointUnreachable(ModelServerError):
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
-            f"No answer from a model server at {host}: {shown(reason)}; start the server or correct --endpoint."
+            f"No answer from a model server at {host}: {shorten(reason)}; start the server or correct --endpoint."
         )
         self.host = host
         self.reason = reason
@@ -38,7 +38,7 @@ class EndpointRefused(ModelServerError):
         self, status: int, text: str, *, host: str, advice: str = "", retry_after: float | None = None
     ) -> None:
         advice = advice or _advice(status)
-        said = f": {shown(text)}" if text.strip() else ""
+        said = f": {shorten(text)}" if text.strip() else ""
         super().__init__(f"The model server at {host} answered {status}{said}; {advice}.")
         self.status = status
         self.text = text
@@ -54,7 +54,7 @@ class StreamCut(ModelServerError):
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
-            f"The answer from the model server at {host} broke off: {shown(reason)}; "
+            f"The answer from the model server at {host} broke off: {shorten(reason)}; "
             "try again, and look at the server's log if it keeps happening."
         )
         self.host = host
@@ -81,7 +81,7 @@ class ServerDied(ModelServerError):
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
-            f"The model server at {host} was answering and has died: {shown(reason)}; "
+            f"The model server at {host} was answering and has died: {shorten(reason)}; "
             "look at its log, start it again, and resume the session."
         )
         self.host = host

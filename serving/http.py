@@ -146,7 +146,7 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
         return EndpointUnreachable(host, _connection_reason(error))
     if isinstance(error, openai.APIStatusError):
         return response_error(error.response, host, api_key)
-    return EndpointUnreachable(host, redact(error.message, api_key))
+    return EndpointUnreachable(host, mask_key(error.message, api_key))
 
 
 def response_error(response: "httpx2.Response", host: str, api_key: str | None) -> ModelServerError:
@@ -155,9 +155,9 @@ def response_error(response: "httpx2.Response", host: str, api_key: str | None) 
     if target := response.headers.get("location") if 300 <= status < 400 else None:
         elsewhere = f"if you trust {host_of(target)}, give an address there as the endpoint"
         return EndpointRefused(
-            status, f"a redirection to {redact(target, api_key)}", host=host, advice=elsewhere
+            status, f"a redirection to {mask_key(target, api_key)}", host=host, advice=elsewhere
         )
-    text = redact(_server_words(response), api_key)
+    text = mask_key(_server_words(response), api_key)
     return refusal(status, text, host, retry_after(response.headers.get("retry-after")))
 
 
@@ -173,7 +173,7 @@ def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
         api_key: Key to remove from the message.
     """
     fields = error if isinstance(error, Mapping) else {"message": error}
-    text = redact(str(fields.get("message") or error), api_key)
+    text = mask_key(str(fields.get("message") or error), api_key)
     code = str(fields.get("code") or fields.get("http_code") or "")
     if code.isdigit() and 400 <= int(code) < 500:
         return refusal(int(code), text, host)
@@ -198,8 +198,8 @@ def refusal(status: int, text: str, host: str, wait: float | None = None) -> Mod
     return EndpointRefused(status, text, host=host, retry_after=wait)
 
 
-def redact(text: str, api_key: str | None) -> str:
-    """Return the text without the key."""
+def mask_key(text: str, api_key: str | None) -> str:
+    """Return the text without a key that is known."""
     return text.replace(api_key, "[key]") if api_key else text
 
 

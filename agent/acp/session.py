@@ -27,7 +27,7 @@ from m3agent.agent.handover import apply_to_work_tree
 from m3agent.agent.images import fitting
 from m3agent.agent.mcp_config import configured
 from m3agent.agent.other_tools import is_installed
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.repository import Repository, open_repository
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import rebased, resume_point
@@ -177,7 +177,7 @@ class ClientSession:
         )
         call = ToolCallUpdate(
             tool_call_id=f"{result.session.name}-patch",
-            title=shown(title, 200),
+            title=printable_line(title, 200),
             kind="edit",
             status="pending",
             content=shown_diffs,

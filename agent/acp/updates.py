@@ -28,7 +28,7 @@ from acp.schema import (
     UsageUpdate,
 )
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.session_log import Line
 from m3agent.agent.workspaces import TREES
 from m3agent.sandbox.errors import SandboxError
@@ -83,7 +83,7 @@ class Updates:
 
     def note(self, text: str) -> None:
         """A note for the person."""
-        self._tell(update_agent_thought_text(f"\n\n{shown(text, 500)}\n\n"))
+        self._tell(update_agent_thought_text(f"\n\n{printable_line(text, 500)}\n\n"))
 
     def see(self, line: Line) -> None:
         """A line of the log."""
@@ -132,7 +132,7 @@ class Updates:
         self._tell(
             start_tool_call(
                 self._call(line),
-                shown(f"{line['name']} {traits.title(arguments)}".strip(), 120),
+                printable_line(f"{line['name']} {traits.title(arguments)}".strip(), 120),
                 kind=traits.kind,
                 status="in_progress",
                 locations=places,

@@ -84,10 +84,11 @@ def main(arguments: list[str]) -> None:
         code = 0
     except Exception as error:  # checked below, because importing the classes takes longer than packing
         from m3agent.agent.errors import M3AgentError
+        from m3agent.agent.printable import printable_text
 
         if not isinstance(error, M3AgentError):
             raise
-        sys.stderr.write(f"m3agent: {error}\n")
+        sys.stderr.write(printable_text(f"m3agent: {error}\n"))
         code = error.exit_code
     os._exit(code)  # skip the cleanup: freeing megabytes takes time
 

@@ -1,4 +1,4 @@
-"""Prepare tool output for the model.
+"""Prepare tool output for the model, a pull request or an exported session.
 
 It gets the same escaping and redaction as the files in the prompt, because tools can read those files, too.
 """
@@ -16,7 +16,7 @@ from m3agent.tools.registry import traits_of
 _MARKER = re.compile(r"<REDACTED:[a-z0-9-]+>")
 
 
-def shown(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return `text` with reserved and invisible strings escaped, and with markers in place of secrets."""
     return redact(harmless(text), "").text
 

@@ -13,6 +13,7 @@ from m3agent.agent.issue import MAX_BYTES, too_large
 from m3agent.agent.issue_tracker.http import Api, Token, new_client, token_variable
 from m3agent.agent.issue_tracker.images import find_images, load_images
 from m3agent.agent.issue_tracker.names import Project, Reference, gitlab_host
+from m3agent.agent.printable import replace_unprintable
 
 PAGE = 100
 """Comments asked for at a time: the most that both trackers give."""
@@ -139,7 +140,7 @@ class _Parts:
         """Add a comment; one without text is left out, an account that is gone is called `ghost`, as by GitHub."""
         if body.strip():
             name = _text(author, name_key) if isinstance(author, dict) else ""
-            name = "".join(character for character in name if character.isprintable()).strip()[:100]
+            name = replace_unprintable(name, "").strip()[:100]
             self._add(f"\n## Comment by {name or 'ghost'}\n\n{body.strip()}")
 
     def _add(self, text: str) -> None:

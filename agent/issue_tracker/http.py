@@ -12,9 +12,10 @@ from urllib.parse import urljoin, urlsplit
 
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
-from m3agent.agent.issue import MAX_BYTES, shown, too_large
+from m3agent.agent.issue import MAX_BYTES, quoted, too_large
 from m3agent.agent.issue_tracker.names import Project
-from m3agent.serving.http import is_local, redact
+from m3agent.agent.printable import replace_unprintable
+from m3agent.serving.http import is_local, mask_key
 from m3agent.serving.retry import api_policy
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Api:
             raise EnvironmentFault(f"{self._host} {does} at an address that is none.") from None
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise EnvironmentFault(
-                f"{self._host} {does} at another address ({shown(there.netloc or url)}), which is not followed: "
+                f"{self._host} {does} at another address ({quoted(there.netloc or url)}), which is not followed: "
                 "give the issue's present address."
             )
         return url
@@ -259,9 +260,8 @@ class Api:
         told = [answer, *(details if isinstance(details, list) else [])]
         messages = [entry.get("message") for entry in told if isinstance(entry, dict)]
         message = ": ".join(text for text in messages if isinstance(text, str))
-        message = redact(message, self.token.value if self.token else None)
-        line = "".join(character if character.isprintable() else " " for character in message).strip()
-        return line[:200].rstrip(".")
+        message = mask_key(message, self.token.value if self.token else None)
+        return replace_unprintable(message).strip()[:200].rstrip(".")
 
 
 def _reset(headers: httpx2.Headers) -> float | None:

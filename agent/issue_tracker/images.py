@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, IssueImage, image_of
-from m3agent.agent.issue import shown
+from m3agent.agent.issue import quoted
 from m3agent.agent.issue_tracker.http import TooLarge, TooSlow, read_bounded
 from m3agent.sandbox.allow_list import is_public
 
@@ -82,7 +82,7 @@ def load_images(
                 raise _Refused(f"it is not a {KINDS} image")
             images.append(image)
         except _Refused as reason:
-            say(f"the image {shown(url)} is left out: {reason}")
+            say(f"the image {quoted(url)} is left out: {reason}")
     if len(wanted) > MAX_IMAGES:
         say(
             f"{len(wanted) - MAX_IMAGES} more images of the issue are left out: at most {MAX_IMAGES} are sent"

@@ -7,7 +7,7 @@ from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.issue import shown
+from m3agent.agent.issue import quoted
 from m3agent.serving.http import is_local
 
 GITHUB_API = "https://api.github.com"
@@ -93,7 +93,7 @@ def parse_reference(
             return _of_origin(origin(), number, github_api, env)
         owner, repository = short["project"].split("/")
         if not _SEGMENT.fullmatch(repository):
-            raise UsageError(f"{shown(spec)} names no repository: write it like owner/repo#12.")
+            raise UsageError(f"{quoted(spec)} names no repository: write it like owner/repo#12.")
         return Reference("github", github_api, web, f"{owner}/{repository}", number)
     parts = _address(spec, urlsplit(web).netloc)
     if parts is None:
@@ -103,14 +103,14 @@ def parse_reference(
         return _github(parts, github_api, web, spec)
     if host == "github.com":
         raise UsageError(
-            f"{shown(spec)} is on github.com, but the GitHub set is {urlsplit(web).netloc}: "
+            f"{quoted(spec)} is on github.com, but the GitHub set is {urlsplit(web).netloc}: "
             f"give --github-api {GITHUB_API} for it."
         )
     if "/-/" in parts.path or _is_gitlab(host, env):
         return _gitlab(parts, host, spec)
     if re.fullmatch(r"/[^/]+/[^/]+/(issues|pull)/[0-9]+/?", parts.path):
         raise UsageError(
-            f"{host} is not known as a GitHub or GitLab ({shown(spec)}): if it is GitHub Enterprise, "
+            f"{host} is not known as a GitHub or GitLab ({quoted(spec)}): if it is GitHub Enterprise, "
             f"give --github-api https://{host}/api/v3, else save the issue's text to a file and give that file."
         )
     return None
@@ -158,10 +158,10 @@ def _github(parts: SplitResult, api: str, web: str, spec: str) -> Reference:
             return Reference("github", api, web, f"{owner}/{repository}", _number(number, spec))
         case [_, _, "pull", *_]:
             raise UsageError(
-                f"{shown(spec)} is a pull request: give the address of the issue that it is for."
+                f"{quoted(spec)} is a pull request: give the address of the issue that it is for."
             )
     raise UsageError(
-        f"{shown(spec)} is not the address of an issue, which looks like {web}/owner/repo/issues/12."
+        f"{quoted(spec)} is not the address of an issue, which looks like {web}/owner/repo/issues/12."
     )
 
 
@@ -172,10 +172,10 @@ def _gitlab(parts: SplitResult, host: str, spec: str) -> Reference:
         r"(?P<project>.+)/(?P<what>issues|work_items|merge_requests)/(?P<number>[0-9]+)(?:/.*)?", path
     )
     if found and found["what"] == "merge_requests":
-        raise UsageError(f"{shown(spec)} is a merge request: give the address of the issue that it is for.")
+        raise UsageError(f"{quoted(spec)} is a merge request: give the address of the issue that it is for.")
     if not found or not _is_project(found["project"]):
         raise UsageError(
-            f"{shown(spec)} is not the address of an issue, which looks like {web}/group/project/-/issues/12."
+            f"{quoted(spec)} is not the address of an issue, which looks like {web}/group/project/-/issues/12."
         )
     return Reference("gitlab", f"{web}/api/v4", web, found["project"], _number(found["number"], spec))
 
@@ -259,5 +259,5 @@ def _web_address(host: str) -> str:
 
 def _number(text: str, spec: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"{shown(spec)} is no issue: its number should be a whole number from 1.")
+        raise UsageError(f"{quoted(spec)} is no issue: its number should be a whole number from 1.")
     return int(text)

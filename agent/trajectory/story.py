@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from m3agent.agent import session_log as log
-from m3agent.agent.context.output import shown
+from m3agent.agent.context.output import redact_text
 from m3agent.agent.events import VERSION
 from m3agent.agent.session_log import Line
 from m3agent.tools.registry import own_schemas
@@ -41,7 +41,9 @@ class Call:
         if self.finished is None:
             return None
         told = [log.text(stall, "text") for stall in self.stalls]
-        return shown(log.text(self.finished, "content")) + "".join(f"\n\n[note: {text}]" for text in told)
+        return redact_text(log.text(self.finished, "content")) + "".join(
+            f"\n\n[note: {text}]" for text in told
+        )
 
 
 @dataclass

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
-from m3agent.agent.printable import last_line, shown
+from m3agent.agent.printable import last_line, printable_line
 from m3agent.agent.settings import state_dir
 from m3agent.evals.cluster.node import Made, News, Order, Worker, fault, unpack
 from m3agent.evals.cluster.sources import is_local, parcel
@@ -71,7 +71,9 @@ def connected(
             warnings.simplefilter("ignore")  # the exception has the same text
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:  # noqa: BLE001  # Ray raises what it likes: RuntimeError, ConnectionError, gRPC's own
-        raise EnvironmentFault(f"the cluster {address} cannot be used: {shown(error, 300)}.") from None
+        raise EnvironmentFault(
+            f"the cluster {address} cannot be used: {printable_line(error, 300)}."
+        ) from None
     try:
         nodes = _ready(ray)
         say(f"cluster of {nodes} {'nodes' if nodes > 1 else 'node'} at {address}")
@@ -94,7 +96,7 @@ def _knock(address: str) -> None:
         scheme, host, port = "", None, None
     if scheme != SCHEME or not host or not port:
         raise UsageError(
-            f"--cluster takes the address of a Ray cluster, like {SCHEME}://head:10001, not {shown(address)}."
+            f"--cluster takes the address of a Ray cluster, like {SCHEME}://head:10001, not {printable_line(address)}."
         )
     try:
         socket.create_connection((host, port), KNOCK_SECONDS).close()
@@ -219,4 +221,4 @@ async def _follow(worker: Any, told: Listener) -> None:
 
 def _why(error: BaseException) -> str:
     """Return the last line that is not empty: Ray puts the other machine's traceback before it."""
-    return shown(last_line(str(error)) or type(error).__name__, 300)
+    return printable_line(last_line(str(error)) or type(error).__name__, 300)

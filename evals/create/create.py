@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, Validator, instance_id, instance_of, row_of
 from m3agent.evals.create.folder import Made, Tried
@@ -107,7 +107,7 @@ async def create(history: History, made: Made, wish: Wish, validate: Validator, 
     async for candidate in candidates(history, wish, seen, say):
         if candidate.commit.sha in made.tried:
             continue
-        title = shown(title_of(candidate), 60)
+        title = printable_line(title_of(candidate), 60)
         say(f"trying {candidate.commit.sha[:12]} {title}")
         tried = await _try(history, made, candidate, wish, validate)
         say(

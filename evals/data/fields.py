@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.evals.data.instance import DataError
 
 
@@ -74,7 +74,9 @@ class Fields:
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
-                raise self.wrong(name, f"{shown(value, 60)!r} is no list of test ids as JSON text") from None
+                raise self.wrong(
+                    name, f"{printable_line(value, 60)!r} is no list of test ids as JSON text"
+                ) from None
         if not isinstance(value, list):
             raise self.wrong(name, f"a list of test ids is expected, not {_kind(value)}")
         return tuple(self._text(name, item, "a list of test ids") for item in value)
@@ -97,7 +99,7 @@ class Fields:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise self.wrong(
-                name, f"{shown(text, 60)!r} is no date; one such as 2020-06-29T21:51:15Z is expected"
+                name, f"{printable_line(text, 60)!r} is no date; one such as 2020-06-29T21:51:15Z is expected"
             ) from None
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 

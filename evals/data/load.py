@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
@@ -102,7 +102,9 @@ def _entries(source: str) -> Iterator[Entry]:
         path = Path(source)
         is_folder, there = path.is_dir(), path.exists()
     except (OSError, ValueError):  # a name that no file can have
-        raise DataError(f"{shown(source)} is neither a file nor a folder nor a data set's name") from None
+        raise DataError(
+            f"{printable_line(source)} is neither a file nor a folder nor a data set's name"
+        ) from None
     if is_folder:
         for marker, read in FOLDERS.items():
             if (path / marker).exists():
@@ -114,7 +116,7 @@ def _entries(source: str) -> Iterator[Entry]:
         return FILES[path.suffix](path)
     if match := _HUB.fullmatch(source):
         return _rows(read_hub(match["name"], match["split"] or SPLIT), None)
-    raise DataError(f"{shown(source)} is not there, and it is no data set's name such as owner/name")
+    raise DataError(f"{printable_line(source)} is not there, and it is no data set's name such as owner/name")
 
 
 def _rows(rows: Iterable[Fields], folder: Path | None) -> Iterator[Entry]:
@@ -149,7 +151,7 @@ def _all_found(source: str, known: Sequence[str], ids: Sequence[str], patterns: 
     for ident in ids:
         if ident not in known:
             near = difflib.get_close_matches(ident, known, 1, cutoff=0.0)[0]
-            raise DataError(f"{source} has no instance {shown(ident)}; the nearest is {near}")
+            raise DataError(f"{source} has no instance {printable_line(ident)}; the nearest is {near}")
     for pattern in patterns:
         if not fnmatch.filter(known, pattern):
-            raise DataError(f"{source} has no instance whose id is like {shown(pattern)}")
+            raise DataError(f"{source} has no instance whose id is like {printable_line(pattern)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.evals.data.instance import DataError, outside
 
 
@@ -24,7 +24,7 @@ def within(folder: Path, name: str, what: str) -> Path:
     try:
         path = (root / name).resolve()
     except (OSError, RuntimeError):  # a loop of links
-        raise DataError(f"{what} {shown(name, 60)!r} cannot be followed") from None
+        raise DataError(f"{what} {printable_line(name, 60)!r} cannot be followed") from None
     if not path.is_relative_to(root):
         raise outside(Path(name), what)
     try:

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError
 
@@ -66,7 +66,7 @@ def _parquet_values(path: Path) -> Iterator[object]:
         for batch in parquet.ParquetFile(path).iter_batches(batch_size=64):
             yield from batch.to_pylist()
     except damaged as error:
-        raise DataError(f"{path}: it cannot be read as Parquet ({shown(error)})") from None
+        raise DataError(f"{path}: it cannot be read as Parquet ({printable_line(error)})") from None
 
 
 def read_hub(name: str, split: str) -> Iterator[Fields]:
@@ -80,7 +80,7 @@ def read_hub(name: str, split: str) -> Iterator[Fields]:
         found = datasets.load_dataset(name, split=split)
     except Exception as error:  # noqa: BLE001  # its network client and formats raise any type
         raise DataError(
-            f"{where} cannot be had from the hub ({type(error).__name__}: {shown(error)}): "
+            f"{where} cannot be had from the hub ({type(error).__name__}: {printable_line(error)}): "
             "check name and split, or give a file"
         ) from None
     yield from _numbered(found, where)
@@ -121,7 +121,7 @@ def _parse(content: bytes, where: str) -> Any:
     except RecursionError:
         raise DataError(f"{where}: it is nested too deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, or a number with more digits than Python accepts
-        raise DataError(f"{where}: it is not JSON ({shown(error)})") from None
+        raise DataError(f"{where}: it is not JSON ({printable_line(error)})") from None
 
 
 def _no_number(name: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import INSTANCE_ID, Answer, Environment, Instance, Source, Task
 from m3agent.evals.data.official import official_environment
@@ -51,7 +51,7 @@ def read_id(fields: Fields) -> str:
     if not INSTANCE_ID.fullmatch(ident):
         raise fields.wrong(
             "instance_id",
-            f"{shown(ident, 60)!r} is no id; letters, digits, dots, dashes and underscores are expected, 200 at most",
+            f"{printable_line(ident, 60)!r} is no id; letters, digits, dots, dashes and underscores are expected, 200 at most",
         )
     return ident
 
@@ -154,12 +154,14 @@ def _diff(fields: Fields, name: str, *, empty: bool = False) -> str:
     if empty and not text.strip():
         return ""
     if not _CHANGE.search(text):
-        raise fields.wrong(name, f"{shown(text, 60)!r} is no patch; a diff as git writes it is expected")
+        raise fields.wrong(
+            name, f"{printable_line(text, 60)!r} is no patch; a diff as git writes it is expected"
+        )
     return text
 
 
 def _matching(fields: Fields, name: str, pattern: re.Pattern[str], expected: str) -> str:
     text = fields.text(name)
     if not pattern.fullmatch(text):
-        raise fields.wrong(name, f"{shown(text, 60)!r} is not {expected}")
+        raise fields.wrong(name, f"{printable_line(text, 60)!r} is not {expected}")
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from m3agent.agent.console import columns
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
 from m3agent.evals.report import wording
 from m3agent.evals.report.amounts import Amount, Used
@@ -36,9 +36,9 @@ def table(report: Report, comparison: Comparison | None = None) -> str:
         rows = [("NOT RESOLVED", "VERDICT", "REASON")]
         rows += [
             (
-                shown(report.label(result.instance_id, result.attempt), 60),
+                printable_line(report.label(result.instance_id, result.attempt), 60),
                 str(result.verdict),
-                shown(result.reason, 120),
+                printable_line(result.reason, 120),
             )
             for result in failures[:MOST_FAILURES]
         ]
@@ -50,12 +50,12 @@ def table(report: Report, comparison: Comparison | None = None) -> str:
 def _head(report: Report) -> str:
     attempts = report.config.attempts
     each = wording.counted(attempts, "attempt", "attempts")
-    lines = [f"{shown(report.config.agent)}: {wording.size_of(report)}, {each} at each"]
+    lines = [f"{printable_line(report.config.agent)}: {wording.size_of(report)}, {each} at each"]
     if not report.complete:
         lines.append(
             f"INCOMPLETE: {wording.missing_of(report)}. Rates are ranges: those attempts all failed, to all resolved."
         )
-    lines += [f"note: {shown(note, 500)}" for note in report.notes]
+    lines += [f"note: {printable_line(note, 500)}" for note in report.notes]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -122,7 +122,8 @@ def _stalls(used: Used) -> str:
     if not stalls.known:
         return UNKNOWN
     kinds = "".join(
-        f"; {shown(kind, 60)} {times:,} in {attempts:,}" for kind, (times, attempts) in stalls.kinds.items()
+        f"; {printable_line(kind, 60)} {times:,} in {attempts:,}"
+        for kind, (times, attempts) in stalls.kinds.items()
     )
     return f"{stalls.attempts:,} of {stalls.known:,} attempts{kinds}"
 
@@ -132,7 +133,7 @@ def _rows(report: Report) -> Iterable[tuple[str, ...]]:
         score = repository.score
         cost = repository.used.cost
         yield (
-            shown(repository.name, 50),
+            printable_line(repository.name, 50),
             count(score.resolved),
             count(score.attempts),
             wording.rate(score),
@@ -144,9 +145,9 @@ def _rows(report: Report) -> Iterable[tuple[str, ...]]:
 
 def compared(comparison: Comparison) -> str:
     """The comparison's lines."""
-    lines = [f"note: {shown(note, 500)}\n" for note in comparison.notes]
+    lines = [f"note: {printable_line(note, 500)}\n" for note in comparison.notes]
     rows = [
-        ("compared with", shown(comparison.agents[1])),
+        ("compared with", printable_line(comparison.agents[1])),
         ("instances that both have", f"{count(comparison.instances)}{wording.not_compared(comparison)}"),
     ]
     if comparison.paired is not None and comparison.rates is not None:
@@ -172,4 +173,4 @@ def _ids(ids: tuple[str, ...]) -> str:
     if not ids:
         return ""
     more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
-    return f": {shown(', '.join(ids[:MOST_IDS]), 2000)}{more}"
+    return f": {printable_line(', '.join(ids[:MOST_IDS]), 2000)}{more}"

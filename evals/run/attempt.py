@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from m3agent.agent.errors import M3AgentError
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import duration
 from m3agent.agent.workspaces import TREES
 from m3agent.evals.data.instance import DataError, Instance
@@ -155,7 +155,7 @@ class Attempt:
             repo=task.repo,
             attempt=self.number,
             verdict=verdict,
-            reason=shown(reason, MOST_REASON),
+            reason=printable_line(reason, MOST_REASON),
             status=ended.status,
             grade=self.grade,
             official=self.official,
@@ -206,7 +206,7 @@ def not_made(instance: Instance, number: int, verdict: Verdict, reason: str, sta
         repo=instance.task.repo,
         attempt=number,
         verdict=verdict,
-        reason=shown(reason, MOST_REASON),
+        reason=printable_line(reason, MOST_REASON),
         started=started,
     )
 

@@ -10,7 +10,7 @@ from typing import Self
 from rich.text import Text
 
 from m3agent.agent.live import LiveView
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import duration, price
 from m3agent.evals.results import Result, Verdict
 from m3agent.evals.run.estimate import PHASES, Estimate
@@ -55,7 +55,7 @@ class Progress:
 
     def say(self, what: str) -> None:
         """Print a note for the user."""
-        self._live.print(Text(f"note: {shown(what, 500)}", style="dim"))
+        self._live.print(Text(f"note: {printable_line(what, 500)}", style="dim"))
 
     def phase(self, instance_id: str, number: int, name: str) -> None:
         """Record that an attempt begins a phase."""
@@ -75,7 +75,7 @@ class Progress:
                 (f"{self._verdicts.total():>{len(str(self._total))}} of {self._total}  ", "dim"),
                 (f"{result.verdict:<{WIDEST}}  ", STYLES.get(result.verdict, OTHER_STYLE)),
                 (_name(result.instance_id, result.attempt), "bold"),
-                f"  {shown(result.reason, 300)}" if result.reason else "",
+                f"  {printable_line(result.reason, 300)}" if result.reason else "",
                 (f"  ({duration(spent)}{cost})", "dim"),
             )
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from m3agent.serving.answer.base_resp import hosted_error
 from m3agent.serving.errors import EndpointRefused
-from m3agent.serving.http import redact, refusal, reported
+from m3agent.serving.http import mask_key, refusal, reported
 
 
 def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) -> None:
@@ -18,7 +18,7 @@ def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) ->
         raise reported(error, host, api_key)
     if found := hosted_error(answer):
         status, text = found
-        raise refusal(status, redact(text, api_key), host)
+        raise refusal(status, mask_key(text, api_key), host)
     if answer.get("object") == "error":
         raise reported(answer, host, api_key)
 
@@ -43,7 +43,7 @@ def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapp
     if isinstance(answer, dict):
         raise_if_error(answer, host, api_key)
     if not isinstance(answer, dict) or "choices" not in answer:
-        said = redact(body.decode(errors="replace"), api_key)
+        said = mask_key(body.decode(errors="replace"), api_key)
         what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
         raise EndpointRefused(200, what, host=host, advice="check the address, it usually ends in /v1")
     return answer

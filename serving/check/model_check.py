@@ -15,7 +15,7 @@ from m3agent.serving.chat import Turn
 from m3agent.serving.check.check import Check
 from m3agent.serving.client import Client
 from m3agent.serving.endpoint import Endpoint
-from m3agent.serving.errors import ModelServerError, shown
+from m3agent.serving.errors import ModelServerError, shorten
 from m3agent.serving.parameters import Sampling
 from m3agent.serving.wire import ThinkingMode
 
@@ -100,8 +100,10 @@ class _Model:
                 return Check(name, True, f"called with the values that were asked for, try {number + 1}")
             said = calls[0].arguments_text if calls else turn.message.text or turn.message.reasoning
         if self.called:
-            return Check(name, False, f"called with {shown(said)[:80]} instead of {wanted} in {TRIES} tries")
-        return Check(name, False, f"no call in {TRIES} tries, but {shown(said)[:60]!r}: {_NONSENSE}")
+            return Check(
+                name, False, f"called with {shorten(said)[:80]} instead of {wanted} in {TRIES} tries"
+            )
+        return Check(name, False, f"no call in {TRIES} tries, but {shorten(said)[:60]!r}: {_NONSENSE}")
 
     async def goes_round(self) -> Check:
         """Check a call after thinking: reasoning and result go back, and the answer must contain the result."""
@@ -129,9 +131,7 @@ class _Model:
                 return Check(name, False, str(error))
             if str(_READING) in answer.message.text.replace(",", "").replace("\u202f", ""):
                 return Check(name, True, "reasoning came, went back, and the answer has the tool's result")
-            failure = (
-                f"the answer has not the tool's result ({_READING}), but {shown(answer.message.text)[:60]!r}"
-            )
+            failure = f"the answer has not the tool's result ({_READING}), but {shorten(answer.message.text)[:60]!r}"
         return Check(name, False, f"{failure}, in {TRIES} tries")
 
     async def _ask(

@@ -26,7 +26,7 @@ from m3agent.serving.errors import (
     EndpointRefused,
     EndpointUnreachable,
     ModelServerError,
-    shown,
+    shorten,
 )
 from m3agent.serving.examine import Findings, examine
 from m3agent.serving.http import open_client
@@ -168,7 +168,7 @@ class _Trial:
         except EndpointRefused as error:
             if self._flavour == "trtllm" and error.status in (400, 422):
                 fix = "set guided_decoding_backend: xgrammar in its options to have this tried"
-                return Check(self._name, None, f"it takes no grammar: {shown(error.text)}", fix)
+                return Check(self._name, None, f"it takes no grammar: {shorten(error.text)}", fix)
             return Check(self._name, False, f"{how}: {error}")
         except ModelServerError as error:
             self.silent = isinstance(error, EndpointUnreachable | DeadlineExceeded)
@@ -223,7 +223,9 @@ class _Trial:
         if not heard.beginning:
             return False, ["the answer is empty"]
         if not self._is_bound(heard):
-            return False, [f"the answer is not what the grammar demands, but {shown(heard.beginning[:60])!r}"]
+            return False, [
+                f"the answer is not what the grammar demands, but {shorten(heard.beginning[:60])!r}"
+            ]
         # Losses come first. The other faults follow, so that the user can fix all at once.
         return False, list(dict.fromkeys([*faults(heard.ours, self._wanted), *wrong]))
 

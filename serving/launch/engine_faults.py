@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from m3agent.serving.errors import shorten
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, Kind, Row, Values
 
@@ -104,7 +105,7 @@ def _known(engine: str, text: str, reader: LogReader, asked: Asked) -> Fault | N
         found = row.pattern.search(text)
         sentence = _sentence(row, found, engine, asked) if found is not None else None
         if found is not None and sentence is not None:
-            return Fault(row.kind, sentence, _shown(_line_around(text, found)), row.source)
+            return Fault(row.kind, sentence, _shortened(_line_around(text, found)), row.source)
     return None
 
 
@@ -124,7 +125,7 @@ def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str 
             values |= row.reckon(values)
         except (ValueError, OverflowError):  # the log's text looks like a number but is not one
             return None
-    values = {name: _shown(value, _VALUE) for name, value in values.items()}
+    values = {name: _shortened(value, _VALUE) for name, value in values.items()}
     return f"{row.what.format_map(values)}; {row.fix.format_map(values)}."
 
 
@@ -169,7 +170,7 @@ def _without_words(
             Kind.DIED,
             f"{name}'s core ended {when} and left no reason, so it was killed, or crashed on the GPU; look at dmesg and at "
             f"the end of {log}.",
-            _shown(errors[-1]) if errors else "",
+            _shortened(errors[-1]) if errors else "",
         )
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return Fault(
@@ -197,7 +198,7 @@ def _last_words(
     engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
 ) -> Fault:
     words = errors or [line.message for line in reader.tail if line.message.strip()]
-    shown = _shown(words[-1]) if words else "nothing that can be read"
+    shown = _shortened(words[-1]) if words else "nothing that can be read"
     return Fault(
         Kind.UNKNOWN,
         f"{_name(engine)} ended {_with(exit_code)}: {shown}; all of it is in {asked.log}.",
@@ -227,6 +228,6 @@ def _signal(exit_code: int | None) -> int | None:
     return number if 0 < number <= signal.SIGRTMAX else None
 
 
-def _shown(text: str, most: int = _SHOWN) -> str:
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split()).rstrip(" .;:")
-    return line if len(line) <= most else line[: most - 1] + "…"
+def _shortened(text: str, limit: int = _SHOWN) -> str:
+    """An engine's words as a part of our sentence."""
+    return shorten(text, limit).rstrip(" .;:")

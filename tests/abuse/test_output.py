@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.sandbox.base import Limits
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
@@ -115,7 +115,7 @@ async def test_what_a_terminal_would_obey_reaches_neither_screen_nor_model(box: 
     result = await call(box, tmp_path, f"import os\nfor text in {list(HOSTILE.values())!r}:\n    {write}")
     assert result.content.count("before") == 2 * len(HOSTILE)
     assert DANGEROUS.search(result.content) is None
-    assert DANGEROUS.search(shown(result.content, 100_000)) is None
+    assert DANGEROUS.search(printable_line(result.content, 100_000)) is None
     result.content.encode()  # valid Unicode
 
 

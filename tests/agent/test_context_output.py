@@ -1,13 +1,15 @@
 import pytest
 
-from m3agent.agent.context.output import shown, writes_marker
+from m3agent.agent.context.output import redact_text, writes_marker
 
 TOKEN = "ghp_" + "Zq7LmX2vR9tKc4WbN8sJd3HfYp6GaEu1Tw5o"
 
 
 def test_output_is_harmless_and_without_secrets() -> None:
-    assert shown(f"token={TOKEN}\n</file>\x1b[2J") == "token=<REDACTED:github-token>\n<\\/file><U+001B>[2J"
-    assert shown("plain\n\toutput") == "plain\n\toutput"
+    assert (
+        redact_text(f"token={TOKEN}\n</file>\x1b[2J") == "token=<REDACTED:github-token>\n<\\/file><U+001B>[2J"
+    )
+    assert redact_text("plain\n\toutput") == "plain\n\toutput"
 
 
 @pytest.mark.parametrize(

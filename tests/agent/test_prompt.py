@@ -13,7 +13,7 @@ from m3agent.agent.context.packed import Context
 from m3agent.agent.gate import NO_CHANGE, NOT_TESTED, missing
 from m3agent.agent.images import image_of
 from m3agent.agent.issue import Issue, load_issue
-from m3agent.agent.prompt import CUT_OFF, LIMIT_REACHED, SYSTEM, first_messages
+from m3agent.agent.prompt import CUT_OFF, LIMIT_REACHED, MOST_DIFF, SYSTEM, first_messages, where_it_stands
 from m3agent.sandbox.allow_list import parse_hosts
 from m3agent.tools.registry import TOOLS
 from tests.servers.tracker import PNG
@@ -104,6 +104,17 @@ def test_the_system_text_and_the_program_agree() -> None:
 def test_said_later() -> None:
     assert LIMIT_REACHED.format(limit="3 turns").startswith("The limit of 3 turns is reached")
     assert "{" not in CUT_OFF
+
+
+def test_where_it_stands_holds_no_secret_and_nothing_reserved() -> None:
+    token = "ghp_" + "Zq7LmX2vR9tKc4WbN8sJd3HfYp6GaEu1Tw5o"
+    tests = {"passed": ["a"], "failed": [f"test_a.py::test_b[{token}]"], "errored": ["test_<think>.py"]}
+    # the cut through a long diff must not leave a part of a secret that is not found any more
+    diff = "+" * (MOST_DIFF // 2 - 10) + f" {token}\n" + "-" * MOST_DIFF
+    text = where_it_stands(tests, diff)
+    assert "- test_a.py::test_b[<REDACTED:github-token>]\n- test_<\\think>.py\n" in text
+    assert "ghp_" not in text
+    assert where_it_stands(None, "") == "No tests have run so far.\n\nNothing has changed so far."
 
 
 def test_hosts_that_are_open_stand_behind_the_files(context: Context) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from m3agent.agent import events
 from m3agent.agent.events import Event
-from m3agent.agent.printable import shown
+from m3agent.agent.printable import printable_line
 from m3agent.agent.screen import Screen
 from m3agent.agent.session import Session
 from m3agent.agent.session_log import Line
@@ -318,7 +318,7 @@ def test_a_note_is_always_shown(capfd: pytest.CaptureFixture[str]) -> None:
 
 @given(st.text(max_size=300), st.integers(1, 100))
 def test_shown_is_one_printable_line(text: str, limit: int) -> None:
-    line = shown(text, limit)
+    line = printable_line(text, limit)
     assert len(line) <= limit
     assert "\n" not in line
     assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in line)
@@ -326,4 +326,4 @@ def test_shown_is_one_printable_line(text: str, limit: int) -> None:
 
 
 def test_shown_tames(show: Show) -> None:
-    assert " ".join(shown(HOSTILE).split()) == " ".join(TAMED.split())
+    assert " ".join(printable_line(HOSTILE).split()) == " ".join(TAMED.split())
