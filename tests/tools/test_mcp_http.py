@@ -126,6 +126,29 @@ async def test_a_server_that_answers_what_it_likes_is_left_out(
         assert "Traceback" not in said[0]
 
 
+@pytest.mark.parametrize("end", ["", "\n"], ids=["an answer with an error", "a header that cannot be sent"])
+async def test_a_users_keys_are_not_told(tmp_path: Path, end: str) -> None:
+    key = "a-key-that-nobody-sees"
+    async with serving(answering("an error")) as address:
+        # an older transport's errors have the address in them
+        odd = McpServer("odd", url=f"{address}/mcp?key={key}", headers={"X-Key": key + end}, sse=True)
+        async with opened(tmp_path, odd) as (_, said):
+            assert len(said) == 1
+            assert "[hidden]" in said[0]
+            assert key not in said[0]
+
+
+def test_what_is_hidden() -> None:
+    server = McpServer(
+        "odd",
+        url="https://h.example/very-secret",
+        headers={"a": "Bearer key-1234\n"},
+        env={"K": "key-1234", "ON": "1"},
+    )
+    said = "1 of https://h.example/very-secret: b'Bearer key-1234\\n', key-1234"
+    assert server.mask(said) == "1 of [hidden]: b'[hidden]\\n', [hidden]"
+
+
 async def test_nobody_there(tmp_path: Path) -> None:
     async with opened(tmp_path, McpServer("odd", url="http://127.0.0.1:1/mcp")) as (_, said):
         assert len(said) == 1

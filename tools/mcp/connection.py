@@ -43,6 +43,8 @@ END_SECONDS = 8.0
 """Seconds for the connection's task to end."""
 MOST_PAGES = 20
 """Most pages of a server's list of tools."""
+MOST_WORDS = 300
+"""Characters of an error's own words."""
 
 
 # Errors of a server are reported in our own words. The SDK would print a traceback for each malformed line.
@@ -190,7 +192,7 @@ class Connection:
         if self._status in (401, 403):
             return McpFailed(f"it refuses us (HTTP {self._status}): it may want a key in `headers`")
         status = f" (HTTP {self._status})" if self._status is not None and self._status >= 300 else ""
-        return McpFailed(why(error) + status)
+        return McpFailed(self.server.mask(why(error))[:MOST_WORDS] + status)
 
 
 async def _limit(response: httpx2.Response) -> None:
@@ -238,8 +240,7 @@ def why(error: BaseException) -> str:
         return "it sent what does not fit the protocol"
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
-    text = " ".join(str(error).split())
-    return text[:300] or type(error).__name__
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def as_text(result: CallToolResult) -> str:

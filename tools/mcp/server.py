@@ -8,6 +8,8 @@ from pathlib import Path
 
 CALL_SECONDS = 60.0
 """Seconds for the response to one call, unless configured."""
+LEAST_KEY = 8
+"""Characters of the shortest value that may be a key."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,14 @@ class McpServer:
     sse: bool = False
     only: frozenset[str] | None = None
     seconds: float = CALL_SECONDS
+
+    def mask(self, text: str) -> str:
+        """Replace this server's address, headers and variables in a text: users keep their keys there."""
+        values = {value.strip() for value in (self.url, *self.headers.values(), *self.env.values())}
+        for value in sorted(values, key=len, reverse=True):
+            if len(value) >= LEAST_KEY:
+                text = text.replace(value, "[hidden]")
+        return text
 
 
 class McpFailed(Exception):
