@@ -14,7 +14,7 @@ from m3agent.agent.calls import Calls
 from m3agent.agent.conversation import Conversation
 from m3agent.agent.errors import UsageError
 from m3agent.agent.ground import Ground
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.loop import Loop, Outcome
 from m3agent.agent.model import Model
 from m3agent.agent.other_tools import OtherTools
@@ -44,7 +44,7 @@ class Attempt:
 
     request: FixRequest
     session: Session
-    limits: Limits
+    limits: RunLimits
     variation: Variation
     say: Callable[[str], None]
     on_delta: Callable[[Delta], None]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from markupsafe import escape
 
 from m3agent.agent.report.text import duration, short_count
-from m3agent.serving.bench.result import Result, Row
+from m3agent.serving.bench.result import BenchResult, BenchRow
 
 WIDTH, HEIGHT = 760, 640
 LEFT, RIGHT = 72, 24
@@ -27,7 +27,7 @@ circle{stroke-width:2;fill:#fff}
 Point = tuple[float, float]
 
 
-def plot(result: Result) -> str:
+def plot(result: BenchResult) -> str:
     """The SVG's text; a panel that nothing was measured for says so."""
     ttft = {kind: _waits(result.rows, kind) for kind in ("cold", "cached")}
     output = [
@@ -50,7 +50,7 @@ def plot(result: Result) -> str:
     return "".join(parts)
 
 
-def _waits(rows: Sequence[Row], kind: str) -> list[Point]:
+def _waits(rows: Sequence[BenchRow], kind: str) -> list[Point]:
     """Tokens of the prompt and seconds to the first token, the median."""
     return [
         (float(row.tokens), row.ttft.median)

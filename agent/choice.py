@@ -16,7 +16,7 @@ VERDICTS = ("verified", "unverified", "failed")
 
 
 @dataclass(frozen=True)
-class Result:
+class AttemptResult:
     """What an attempt came to. kind: patches of one kind change the code in the same way, comments and layout aside;
     None without a patch. lines: added and removed."""
 
@@ -44,7 +44,7 @@ class Rank:
         return (place, self.regressions, -self.agreement, self.lines, self.number)
 
 
-def ranked(results: Sequence[Result]) -> list[Rank]:
+def ranked(results: Sequence[AttemptResult]) -> list[Rank]:
     """The attempts, best first."""
     kinds = Counter(result.kind for result in results if result.kind is not None)
     ranks = [
@@ -62,17 +62,17 @@ def ranked(results: Sequence[Result]) -> list[Rank]:
 
 def result_of(
     number: int, workspace: Workspace | None, patch: Patch | None, evidence: Verification | None
-) -> Result:
+) -> AttemptResult:
     """What an attempt came to, by its patch."""
     if workspace is None or patch is None or patch.empty:
-        return Result(number, evidence, None, 0)
+        return AttemptResult(number, evidence, None, 0)
     entries = workspace.entries(patch.tree)
     code = frozenset(
         (path, _essence(path, workspace.store.get_blob(entries[path].sha)) if path in entries else "")
         for path in patch.paths
         if not is_test_file(path)
     )
-    return Result(number, evidence, code, _changed_lines(patch.text))
+    return AttemptResult(number, evidence, code, _changed_lines(patch.text))
 
 
 def _essence(path: str, content: bytes) -> str:

@@ -199,7 +199,7 @@ def context(
             from m3agent.agent.new_fix import read_issue
 
             about = read_issue(issue, repository, settings, os.environ, say, sys.stdin).text
-        request = command.Request(
+        request = command.PackRequest(
             budget=settings.context_budget,
             frozen=settings.prefix == "frozen",
             include=tuple(include or ()),

@@ -18,7 +18,7 @@ from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.ground import Ground, prepare
 from m3agent.agent.housekeeping import at_work_on, trim
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.offer import destination
 from m3agent.agent.other_tools import start_servers
 from m3agent.agent.request import FixRequest
@@ -80,7 +80,7 @@ def _attempts(
     together = Totals() if len(sessions) > 1 else None
     varied = variations(len(sessions), settings.seed) if point is None else [point.variation]
     for session, variation in zip(sessions, varied, strict=True):
-        limits = Limits(
+        limits = RunLimits(
             settings.max_turns,
             settings.max_minutes,
             settings.max_tokens,

@@ -10,7 +10,7 @@ from m3agent.serving.chat import Turn
 
 
 @dataclass
-class Limits:
+class RunLimits:
     """The limits, and what has been used of them. minutes are of wall time, tokens are completion tokens.
 
     together: what all attempts at one issue have used, to which the limits of tokens and cost apply.

@@ -38,7 +38,7 @@ VERIFYING = "verifying in fresh sandboxes"
 
 
 @dataclass
-class Row:
+class StatusRow:
     """One session. number, of: which attempt it is, of how many; call: its last call, its tool and what tells most."""
 
     number: int = 1
@@ -168,7 +168,7 @@ class Row:
             yield text.price(used.price) + (f" of {text.price(most)}" if _near(used.price, most) else "")
 
 
-def area(rows: Sequence[Row], width: int, height: int, now: float) -> list[Text]:
+def area(rows: Sequence[StatusRow], width: int, height: int, now: float) -> list[Text]:
     """The rows of all running sessions, for a terminal of this size in cells: none is wider, and lines keep room above.
 
     now: on the monotonic clock.

@@ -16,7 +16,7 @@ from m3agent.agent import events, gate, prompt, turn_events
 from m3agent.agent.calls import Calls
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.conversation import FIRST, Conversation
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.model import Chanting, Model
 from m3agent.agent.resume import Outstanding, ResumePoint
 from m3agent.agent.session import Session
@@ -51,7 +51,7 @@ class Loop:
     calls: Calls
     sandbox: Sandbox
     session: Session
-    limits: Limits
+    limits: RunLimits
     messages: Conversation
     stall: StallDetector
     window: Window

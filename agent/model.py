@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from m3agent.agent import events, turn_events
 from m3agent.agent.conversation import Conversation
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.session import Session
 from m3agent.agent.stall import StallDetector, Verdict
 from m3agent.serving.chat import Delta, Turn
@@ -35,7 +35,7 @@ class Model:
 
     client: Client
     session: Session
-    limits: Limits
+    limits: RunLimits
     messages: Conversation
     stall: StallDetector
     tools: Sequence[dict[str, Any]]

@@ -13,7 +13,7 @@ from typing import Self
 from rich.text import Text
 
 from m3agent.agent.live import LiveView
-from m3agent.agent.live_row import Row, area
+from m3agent.agent.live_row import StatusRow, area
 from m3agent.agent.printable import printable_line
 from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
@@ -40,8 +40,8 @@ class Screen:
         self._live = LiveView(self._area)
         self._quiet = quiet
         self._wants_rows = rows and not quiet
-        self._rows: dict[str, Row] = {}
-        self._row = Row()  # of the session whose line is being shown
+        self._rows: dict[str, StatusRow] = {}
+        self._row = StatusRow()  # of the session whose line is being shown
         self._common: dict[str, str] = {}  # what all attempts have in common, by its label
         self._errors: set[str] = set()  # they mostly end a session, or all of them, and are said once
         self._told: set[str] = set()  # requests to the network that were refused or failed
@@ -76,8 +76,8 @@ class Screen:
         if handler is not None and not self._quiet:
             handler(line)
 
-    def _row_of(self, session: str) -> Row:
-        return self._rows.setdefault(session, Row())
+    def _row_of(self, session: str) -> StatusRow:
+        return self._rows.setdefault(session, StatusRow())
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
         rows = sorted(self._rows.values(), key=lambda row: row.number)

@@ -18,7 +18,7 @@ from m3agent.agent.serve_check_command import ServedModel, ServerUrl
 if TYPE_CHECKING:
     from m3agent.serving.bench.compare import Comparison
     from m3agent.serving.bench.options import Options
-    from m3agent.serving.bench.result import Result, Row, Statistics
+    from m3agent.serving.bench.result import BenchResult, BenchRow, Statistics
     from m3agent.serving.bench.run import Progress
 
 COLUMNS = ("", "TOKENS", "AT ONCE", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "TOKENS/S", "CACHED", "FASTER")
@@ -129,12 +129,12 @@ class _Work:
 
     def __init__(self, options: Options, output: Path | None, plot: Path | None, threshold: float) -> None:
         self.expected: dict[str, float] | None = None
-        self.baseline: Result | None = None
+        self.baseline: BenchResult | None = None
         self._options = options
         self._output = output
         self._plot = plot
         self._threshold = threshold
-        self._result: Result | None = None
+        self._result: BenchResult | None = None
 
     async def measure(self, url: str | None, model: str | None) -> None:
         """Find the server and measure it."""
@@ -200,7 +200,7 @@ class _Work:
             return MODEL_SERVER_EXIT
         return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
 
-    def _compared(self, result: Result) -> tuple[list[Comparison], list[str]]:
+    def _compared(self, result: BenchResult) -> tuple[list[Comparison], list[str]]:
         from m3agent.serving.bench.compare import against_baseline, against_plan
 
         planned = [] if self.expected is None else against_plan(result, self.expected)
@@ -236,7 +236,7 @@ def _read(path: Path, option: str) -> bytes:
         raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _read_result(path: Path) -> Result:
+def _read_result(path: Path) -> BenchResult:
     from m3agent.agent.errors import UsageError
     from m3agent.serving.bench.result import from_json
 
@@ -274,7 +274,7 @@ def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[st
     return {name: float(number) for name, number in promised.items() if number}
 
 
-def _text(result: Result) -> str:
+def _text(result: BenchResult) -> str:
     """The table, and below it what is to be known about its rows."""
     from m3agent.serving.bench.compare import label
 
@@ -290,7 +290,7 @@ def _text(result: Result) -> str:
     return "".join(lines)
 
 
-def _row(result: Result, row: Row) -> tuple[str, ...]:
+def _row(result: BenchResult, row: BenchRow) -> tuple[str, ...]:
     from m3agent.agent.report import text
 
     speed = row.tokens_per_second if row.kind == "streams" else None

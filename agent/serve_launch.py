@@ -19,7 +19,7 @@ from m3agent.serving.launch.checkpoint import lacking_disk
 from m3agent.serving.launch.container import container_start
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version
-from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.server import Launch
 from m3agent.serving.launch.slurm import slurm_start
@@ -124,7 +124,9 @@ def _launch(
     )
 
 
-def _start(asked: ServeRequest, job: Job, choice: Choice, folder: Path, environ: Mapping[str, str]) -> Start:
+def _start(
+    asked: ServeRequest, job: EngineJob, choice: Choice, folder: Path, environ: Mapping[str, str]
+) -> Start:
     """The command that this comes down to.
 
     Raises LaunchError, ValueError: why there is none.
@@ -149,7 +151,7 @@ def _start(asked: ServeRequest, job: Job, choice: Choice, folder: Path, environ:
     return Start(_argv(job, environ), job.env)
 
 
-def _url(asked: ServeRequest, job: Job) -> str:
+def _url(asked: ServeRequest, job: EngineJob) -> str:
     """Where it will answer; under Slurm that is found out."""
     host = _reached_at(asked.host)
     if asked.node_rank and asked.master:
@@ -218,7 +220,7 @@ def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
     return version
 
 
-def _argv(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The command with a Python that is here: documents say `python`, many machines have only `python3`."""
     path = environ.get("PATH")
     if (

@@ -139,7 +139,7 @@ class OurTurn:
     def __init__(self, url: str, size: int, folder: Path) -> None:
         from m3agent.agent.calls import Calls
         from m3agent.agent.conversation import Conversation
-        from m3agent.agent.limits import Limits
+        from m3agent.agent.limits import RunLimits
         from m3agent.agent.loop import Loop
         from m3agent.agent.model import Model
         from m3agent.agent.session import Session
@@ -158,7 +158,7 @@ class OurTurn:
         self.sandbox = new_sandbox("bwrap", SandboxSpec("bwrap"), workspace, lambda _: None)
         self.client = Client(endpoint(url), api_key=None)
         session = Session.create(folder / "state", [])
-        limits = Limits(turns=1 << 30, minutes=1 << 20)
+        limits = RunLimits(turns=1 << 30, minutes=1 << 20)
         messages = Conversation.begin(session.folder, first_messages(size))
         # this model reads one file for ever: the detector does all its work, but the rules on that stay silent
         stall = StallDetector(Thresholds(in_a_row=0, in_window=0, rounds=0, nothing_new=0, rereads=0))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from m3agent.sandbox.channel import Channel, Header, Request
+from m3agent.sandbox.channel import Channel, ChannelRequest, Header
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxError, SandboxTimeout
 from m3agent.sandbox.git import SKIP_FOLDERS
 from m3agent.sandbox.image import DEFAULT_PATH
@@ -376,7 +376,7 @@ class Sandbox:
                     feeding.cancel()
                     await asyncio.gather(feeding, return_exceptions=True)
 
-    async def _turn(self, request: Request) -> Header:
+    async def _turn(self, request: ChannelRequest) -> Header:
         """Wait until a command has started or failed to start; return that answer.
 
         Raises:
@@ -403,7 +403,11 @@ class Sandbox:
             await self.channel.drain()
 
     async def _collect(
-        self, request: Request, log: Path | None, keep: int, sink: Callable[[int, bytes], object] | None
+        self,
+        request: ChannelRequest,
+        log: Path | None,
+        keep: int,
+        sink: Callable[[int, bytes], object] | None,
     ) -> ExecResult:
         streams = {1: _Output(keep), 2: _Output(keep)}
         try:
@@ -549,7 +553,7 @@ class Sandbox:
             into: Absolute path of a folder inside the sandbox; None for the work tree.
         """
         frames = _put_frames(files)
-        sent: deque[Request] = deque()
+        sent: deque[ChannelRequest] = deque()
         size = 0
         frame = await asyncio.to_thread(next, frames, None)
         while frame is not None or sent:

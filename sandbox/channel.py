@@ -111,7 +111,7 @@ class Channel:
         """Wait until the stream has ended."""
         await asyncio.wait([self._task])
 
-    def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> Request:
+    def open_request(self, op: str, payload: bytes = b"", **fields: Any) -> ChannelRequest:
         """Send a request; read its answers from the returned object."""
         if self._dead:
             raise self.death()
@@ -122,7 +122,7 @@ class Channel:
         self._writer.write(FRAME.pack(len(raw), len(payload)) + raw)
         if payload:
             self._writer.write(payload)
-        return Request(self, ident, queue)
+        return ChannelRequest(self, ident, queue)
 
     async def ask(
         self, op: str, payload: bytes = b"", *, timeout: float = 120, **fields: Any
@@ -228,7 +228,7 @@ class Channel:
                 queue.put_nowait((header, payload))
 
 
-class Request:
+class ChannelRequest:
     """The answers to one request, in order."""
 
     def __init__(

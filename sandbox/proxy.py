@@ -104,7 +104,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class ProxyRequest:
     """A parsed request.
 
     Attributes:
@@ -223,7 +223,7 @@ class Proxy:
                 await program.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await self._relay(request, rest, program, host, use)
 
-    async def _connect(self, request: Request) -> Host:
+    async def _connect(self, request: ProxyRequest) -> Host:
         """Connect to the host, at a checked address."""
         where = f"{request.host}:{request.port}"
         try:
@@ -244,7 +244,9 @@ class Proxy:
         except OSError as error:
             raise Answer(502, f"cannot connect to {where}: {error.strerror or error}") from None
 
-    async def _relay(self, request: Request, rest: bytes, program: Stream, host: Host, use: _Use) -> None:
+    async def _relay(
+        self, request: ProxyRequest, rest: bytes, program: Stream, host: Host, use: _Use
+    ) -> None:
         """Forward bytes until both sides are done, the connection is idle too long, or a limit is reached."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._caps.connection
@@ -390,7 +392,7 @@ async def _read_head(program: Stream) -> tuple[bytes, bytes]:
         data += more
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes) -> ProxyRequest:
     """Parse the head of a request, without the empty line at its end.
 
     Raises:
@@ -421,7 +423,7 @@ def parse(head: bytes) -> Request:
         host, port = _authority(target)
         if port is None:
             raise Answer(400, "a CONNECT request names a host and a port")
-        return Request(method, host, port)
+        return ProxyRequest(method, host, port)
     address = HTTP_TARGET.fullmatch(target)
     if address is None:
         raise Answer(400, "a request to this proxy names a whole http address; https goes by CONNECT")
@@ -440,7 +442,7 @@ def parse(head: bytes) -> Request:
     # Set by us, whatever the Connection header lists: the proxy forwards exactly the body and nothing after
     # it.
     out += [b"Content-Length: " + value for value in lengths] + [b"Connection: close", b"", b""]
-    return Request(method, host, port, b"\r\n".join(out), int(lengths[0]) if lengths else 0)
+    return ProxyRequest(method, host, port, b"\r\n".join(out), int(lengths[0]) if lengths else 0)
 
 
 def _authority(text: str) -> tuple[str, int | None]:

@@ -180,7 +180,7 @@ class Child:
         self.outputs = outputs  # descriptor -> 1 or 2
 
 
-class Job:
+class SupervisorJob:
     """One command: its process, its pipes, its clock."""
 
     def __init__(self, child: Child, header: Header, stdin: bytes) -> None:
@@ -401,7 +401,7 @@ class Supervisor:
         self.fd_out = fd_out
         self.inbox = bytearray()
         self.outbox = bytearray()
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, SupervisorJob] = {}
         self.queue: deque[list[Any]] = deque()  # [header, payload] of waiting commands
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # Without marks, jobs cannot be distinguished. Then only one runs at a time, and all processes are its
@@ -456,7 +456,7 @@ class Supervisor:
         elif known:
             self.selector.unregister(fd)
 
-    def watch_pipe(self, job: Job, fd: int) -> None:
+    def watch_pipe(self, job: SupervisorJob, fd: int) -> None:
         self.watch(fd, 0 if self.paused else selectors.EVENT_READ, lambda: self.read_pipe(job, fd))
 
     def receive(self) -> None:
@@ -549,7 +549,7 @@ class Supervisor:
                 write_program(file, payload)
             self.last_number += 1
             child = spawn(header, self.root, self.last_number, piped=file is None)
-        job = Job(child, header, payload if child.fd_in is not None else b"")
+        job = SupervisorJob(child, header, payload if child.fd_in is not None else b"")
         self.jobs[job.id] = job
         for fd in job.pipes:
             self.watch_pipe(job, fd)
@@ -560,7 +560,7 @@ class Supervisor:
         if header.get("warm"):
             self.warm = header
 
-    def feed(self, job: Job) -> None:
+    def feed(self, job: SupervisorJob) -> None:
         """Write as much standard input as the child accepts; close it at the end."""
         fd = job.input
         assert fd is not None
@@ -579,7 +579,7 @@ class Supervisor:
             self.send({"id": job.fed, "ev": "ok"})
             job.fed = None
 
-    def close_input(self, job: Job) -> None:
+    def close_input(self, job: SupervisorJob) -> None:
         if job.input is not None:
             self.watch(job.input, 0, None)
             os.close(job.input)
@@ -600,7 +600,7 @@ class Supervisor:
         self.feed(job)
         return None
 
-    def read_pipe(self, job: Job, fd: int) -> bool:
+    def read_pipe(self, job: SupervisorJob, fd: int) -> bool:
         """Forward one chunk; return whether there may be more."""
         try:
             data = os.read(fd, 1 << 16)
@@ -617,7 +617,7 @@ class Supervisor:
             self.send({"id": job.id, "ev": "out", "fd": number}, data[:room])
         return True
 
-    def close_pipe(self, job: Job, fd: int) -> None:
+    def close_pipe(self, job: SupervisorJob, fd: int) -> None:
         self.watch(fd, 0, None)
         del job.pipes[fd]
         os.close(fd)
@@ -640,7 +640,7 @@ class Supervisor:
     def op_ping(self, header: Header, payload: bytes) -> Answer:
         return {}, b""
 
-    def kill_job(self, job: Job) -> bool:
+    def kill_job(self, job: SupervisorJob) -> bool:
         """Send SIGKILL to all processes of the job, in whatever session; return whether any were left."""
         if not self.jobs.keys() - {job.id}:
             kill_all()
@@ -680,7 +680,7 @@ class Supervisor:
                 if job.pid == pid:
                     job.status = status
 
-    def finish(self, job: Job, status: int) -> None:
+    def finish(self, job: SupervisorJob, status: int) -> None:
         """The main process has ended: kill the job's other processes, drain the pipes, report the result."""
         patience = time.monotonic() + SETTLE
         # Killed processes do not disappear at once: the next command could still see hundreds of dying ones.

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
-from m3agent.sandbox.channel import Channel, Header, Request
+from m3agent.sandbox.channel import Channel, ChannelRequest, Header
 from m3agent.sandbox.errors import SandboxError
 
 MOST = 64  # connections at once; further ones wait
@@ -113,7 +113,7 @@ class Tunnel:
     """Serve every connection to the port with `serve`, each in its own task."""
 
     def __init__(
-        self, channel: Channel, request: Request, serve: Callable[[TunnelConnection], Awaitable[None]]
+        self, channel: Channel, request: ChannelRequest, serve: Callable[[TunnelConnection], Awaitable[None]]
     ) -> None:
         self._channel = channel
         self._request = request

@@ -28,7 +28,7 @@ VALUES = frozenset(
 _FILES_OF_SETTINGS = (".m3agent.toml", "pyproject.toml")
 
 
-class Request:
+class PackRequest:
     """What to pack and what to report.
 
     Attributes:
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
     os._exit(code)  # skip the cleanup: freeing megabytes takes time
 
 
-def run(request: Request, checkout: Checkout, tokenizer: TokenizerSource | None) -> int:
+def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | None) -> int:
     """Pack, write the requested output and print a summary line to standard error. Return the exit status."""
     options = PackOptions(
         budget=request.budget,
@@ -160,7 +160,7 @@ def summary(context: Context) -> str:
     return line
 
 
-def _plain(arguments: list[str]) -> tuple[Request, str, str | None] | None:
+def _plain(arguments: list[str]) -> tuple[PackRequest, str, str | None] | None:
     """Return the request, the folder and the tokenizer.
 
     Returns:
@@ -186,7 +186,7 @@ def _plain(arguments: list[str]) -> tuple[Request, str, str | None] | None:
         budget and not (budget.isascii() and budget.isdigit() and int(budget))
     ):
         return None
-    request = Request(
+    request = PackRequest(
         budget=int(budget) if budget else None,
         frozen=prefix == "frozen",
         include=tuple(values.get("--include", ())),

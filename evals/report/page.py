@@ -35,7 +35,7 @@ TONES: dict[Verdict, str] = {Verdict.RESOLVED: "good"} | dict.fromkeys(FAILED, "
 
 
 @dataclass(frozen=True)
-class Row:
+class AttemptRow:
     """An attempt on the page.
 
     Attributes:
@@ -57,15 +57,15 @@ class Row:
     patch_file: str
 
 
-def rows(run: RunFolder, report: Report, sessions: Mapping[Attempt, SessionPage]) -> list[Row]:
+def rows(run: RunFolder, report: Report, sessions: Mapping[Attempt, SessionPage]) -> list[AttemptRow]:
     """Return a row for each attempt with a result, failures first; the patches are read from the disk."""
-    found: list[Row] = []
+    found: list[AttemptRow] = []
     for result in report.results:
         session = sessions.get((result.instance_id, result.attempt), SessionPage())
         file = run.attempt(result.instance_id, result.attempt) / PATCH
         patch = _text(file)
         found.append(
-            Row(
+            AttemptRow(
                 result=result,
                 label=report.label(result.instance_id, result.attempt),
                 link=quote(session.link),
@@ -86,7 +86,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-def render(report: Report, attempts: Sequence[Row], comparison: Comparison | None = None) -> str:
+def render(report: Report, attempts: Sequence[AttemptRow], comparison: Comparison | None = None) -> str:
     """Return a self-contained HTML page that is always valid UTF-8 when encoded."""
     return _template().render(
         report=report,

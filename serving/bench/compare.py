@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from m3agent.serving.bench.result import Result, Row
+from m3agent.serving.bench.result import BenchResult, BenchRow
 
 KV_TOLERANCE = 0.03
 """Tolerance of a plan's KV cache capacity, as a share (docs/serving.md)."""
@@ -54,7 +54,7 @@ class Comparison:
     worse: bool | None
 
 
-def against_plan(result: Result, expected: Expectation) -> list[Comparison]:
+def against_plan(result: BenchResult, expected: Expectation) -> list[Comparison]:
     """Compare KV cache capacity and decoding speed with a plan.
 
     Raises:
@@ -79,7 +79,7 @@ def against_plan(result: Result, expected: Expectation) -> list[Comparison]:
 
 
 def against_baseline(
-    result: Result, baseline: Result, *, threshold: float = THRESHOLD
+    result: BenchResult, baseline: BenchResult, *, threshold: float = THRESHOLD
 ) -> tuple[list[Comparison], list[str]]:
     """Compare the medians of each row with an earlier result.
 
@@ -92,7 +92,7 @@ def against_baseline(
         The comparisons, and a sentence for each row that only one of the results has.
     """
     found: list[Comparison] = []
-    matched: list[Row] = []
+    matched: list[BenchRow] = []
     only: list[str] = []
     for row in result.rows:
         before = next((old for old in baseline.rows if _same(row, old)), None)
@@ -105,7 +105,7 @@ def against_baseline(
     return found, only
 
 
-def label(row: Row) -> str:
+def label(row: BenchRow) -> str:
     """Return the name of a row for people."""
     tokens = f"{row.tokens:,} tokens"
     match row.kind:
@@ -119,7 +119,7 @@ def label(row: Row) -> str:
             return f"{row.kind}, {tokens}"
 
 
-def _compare(row: Row, before: Row, threshold: float) -> Iterator[Comparison]:
+def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[Comparison]:
     pairs = (("TTFT", row.ttft, before.ttft), ("TPOT", row.tpot, before.tpot), ("E2E", row.e2e, before.e2e))
     for name, now, old in pairs:
         if old is None:
@@ -140,7 +140,7 @@ def _more_is_better(
     return Comparison(name, unit, expected, measured, ratio, None if ratio is None else ratio < 1 - tolerance)
 
 
-def _decoding(result: Result, sequence: float | None) -> Row | None:
+def _decoding(result: BenchResult, sequence: float | None) -> BenchRow | None:
     """Return the row of one stream nearest to the expected length in tokens, or None.
 
     A row counts only if its lengths are comparable and the server held no tokens back.
@@ -158,6 +158,6 @@ def _decoding(result: Result, sequence: float | None) -> Row | None:
     return min(near, key=lambda row: abs(row.tokens - sequence), default=None)
 
 
-def _same(row: Row, old: Row) -> bool:
+def _same(row: BenchRow, old: BenchRow) -> bool:
     alike = row.kind == old.kind and row.streams == old.streams
     return alike and abs(row.tokens - old.tokens) <= _SAME_LENGTH * old.tokens

@@ -54,7 +54,7 @@ Ending: TypeAlias = Literal["running", "finished", "interrupted", "died"]
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """One timed request; None means unknown. Values from before a failure are kept, but they do not count.
 
     Attributes:
@@ -117,7 +117,7 @@ class Round:
         seconds: Time from the first request's start to the last one's end.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[BenchRequest, ...]
     seconds: float
 
     @property
@@ -149,7 +149,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One kind of measurement with its rounds.
 
     Attributes:
@@ -172,7 +172,7 @@ class Row:
         return self.kind, self.tokens, self.streams
 
     @property
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[BenchRequest]:
         """Requests that succeeded."""
         return [request for round_ in self.rounds for request in round_.requests if request.error is None]
 
@@ -255,7 +255,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """Result of a bench, finished or not.
 
     Attributes:
@@ -283,16 +283,16 @@ class Result:
     started: str
     seconds: float
     options: Options
-    rows: tuple[Row, ...] = ()
+    rows: tuple[BenchRow, ...] = ()
     left_out: tuple[str, ...] = ()
     ended: Ending = "running"
     error: str | None = None
 
-    def row(self, kind: Kind, tokens: int, streams: int = 1) -> Row | None:
+    def row(self, kind: Kind, tokens: int, streams: int = 1) -> BenchRow | None:
         """Return the row of exactly this kind and size, or None."""
         return next((row for row in self.rows if row.key == (kind, tokens, streams)), None)
 
-    def speed_up(self, row: Row) -> float | None:
+    def speed_up(self, row: BenchRow) -> float | None:
         """Return how many times faster the first token came than for the prompt that nobody had sent before.
 
         Returns:
@@ -305,7 +305,7 @@ class Result:
         return before.ttft.median / row.ttft.median
 
 
-def to_json(result: Result) -> str:
+def to_json(result: BenchResult) -> str:
     """Return the result as JSON with the statistics of each row (docs/serving-bench.md lists the fields)."""
     import json
 
@@ -314,7 +314,7 @@ def to_json(result: Result) -> str:
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
-def from_json(text: str | bytes) -> Result:
+def from_json(text: str | bytes) -> BenchResult:
     """Parse a result that `to_json` wrote; statistics are computed again.
 
     Raises:
@@ -330,16 +330,16 @@ def from_json(text: str | bytes) -> Result:
         raise ValueError("this is not JSON") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ValueError(f"this is no result of a bench in format {FORMAT}")
-    known = {field.name for field in fields(Result)}
+    known = {field.name for field in fields(BenchResult)}
     try:
-        return TypeAdapter(Result).validate_python({name: value[name] for name in known & value.keys()})
+        return TypeAdapter(BenchResult).validate_python({name: value[name] for name in known & value.keys()})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "result"
         raise ValueError(f"this is no result of a bench: {where}: {first['msg'].lower()}") from None
 
 
-def _derived(result: Result, row: Row) -> dict[str, Any]:
+def _derived(result: BenchResult, row: BenchRow) -> dict[str, Any]:
     statistic = {
         name: None if value is None else asdict(value)
         for name, value in (("ttft", row.ttft), ("tpot", row.tpot), ("itl", row.itl), ("e2e", row.e2e))

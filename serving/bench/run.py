@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.bench.options import Options, Step, steps, unmeasured
 from m3agent.serving.bench.prompts import Corpus, Messages, Prompt, PromptMaker, agents_task, next_turn
-from m3agent.serving.bench.result import KINDS, Kind, Request, Result, Round, Row
+from m3agent.serving.bench.result import KINDS, BenchRequest, BenchResult, BenchRow, Kind, Round
 from m3agent.serving.bench.stream import timed
 from m3agent.serving.body import RequestBody
 from m3agent.serving.check.engine_state import engine_state
@@ -49,12 +49,12 @@ class Progress:
     doing: str
     elapsed: float
     to_come: float | None
-    result: Result
+    result: BenchResult
 
 
 async def bench(
     endpoint: Endpoint, *, api_key: str | None, options: Options, listen: Callable[[Progress], None]
-) -> Result:
+) -> BenchResult:
     """Measure a server.
 
     A failed request is marked in its row, and the bench continues. If the server dies, the bench ends, and
@@ -89,8 +89,8 @@ class _Bench:
         self._listen = listen
         self._began = time.perf_counter()
         self._prompts = PromptMaker(Corpus(options.seed), self._count, secrets.token_hex(8))
-        self._rows: dict[tuple[Kind, int, int], Row] = {}
-        self._result = Result(
+        self._rows: dict[tuple[Kind, int, int], BenchRow] = {}
+        self._result = BenchResult(
             url=endpoint.url,
             model=endpoint.model,
             flavour=endpoint.flavour,
@@ -102,7 +102,7 @@ class _Bench:
             options=options,
         )
 
-    async def run(self) -> Result:
+    async def run(self) -> BenchResult:
         planned, left_out = steps(self._options, self._endpoint.max_model_len)
         state = await engine_state(self._endpoint, api_key=self._api_key)
         self._result = replace(
@@ -133,7 +133,7 @@ class _Bench:
         self._result = replace(self._result, seconds=round(self._elapsed, 3), rows=self._sorted_rows())
         self._listen(Progress(doing, self._elapsed, to_come, self._result))
 
-    def _end(self, rest: list[Step], why: str, error: str | None = None) -> Result:
+    def _end(self, rest: list[Step], why: str, error: str | None = None) -> BenchResult:
         left_out = [f"{part}: left out {why}" for part in unmeasured(rest, self._options.rounds)]
         self._result = replace(
             self._result,
@@ -144,7 +144,7 @@ class _Bench:
         self._tell("done", 0.0)
         return self._result
 
-    def _sorted_rows(self) -> tuple[Row, ...]:
+    def _sorted_rows(self) -> tuple[BenchRow, ...]:
         return tuple(
             sorted(self._rows.values(), key=lambda row: (KINDS.index(row.kind), row.tokens, row.streams))
         )
@@ -196,7 +196,7 @@ class _Bench:
     def _enter(self, kind: Kind, tokens: int, round_: Round, output: int) -> str | None:
         streams = len(round_.requests)
         wanted = output if self._endpoint.flavour in _FORCED else None
-        row = self._rows.get((kind, tokens, streams)) or Row(kind, tokens, streams, wanted)
+        row = self._rows.get((kind, tokens, streams)) or BenchRow(kind, tokens, streams, wanted)
         self._rows[row.key] = replace(row, rounds=(*row.rounds, round_))
         return next((request.error for request in round_.requests if request.error is not None), None)
 
@@ -208,17 +208,17 @@ class _Bench:
     async def _at_once(self, bodies: Sequence[bytes], reusable: int = 0) -> Round:
         """Send requests at the same time and wait for all."""
 
-        async def one(body: bytes) -> Request:
+        async def one(body: bytes) -> BenchRequest:
             try:
                 return replace(await self._timed(body), reusable=reusable)
             except ModelServerError as error:
-                return Request(reusable=reusable, error=str(error))
+                return BenchRequest(reusable=reusable, error=str(error))
 
         started = time.perf_counter()
         requests = await asyncio.gather(*(one(body) for body in bodies))
         return Round(tuple(requests), round(time.perf_counter() - started, 9))
 
-    async def _timed(self, body: bytes) -> Request:
+    async def _timed(self, body: bytes) -> BenchRequest:
         return await timed(self._client, self._endpoint, body, self._api_key, timeout=self._options.timeout)
 
     def _encode(self, body: RequestBody, messages: Messages, output: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from m3agent.serving.answer.chunk import call_pieces, content_of, first_choice, reasoning_pieces
 from m3agent.serving.answer.reported import raise_if_error, whole_answer
 from m3agent.serving.answer.usage import read_usage
-from m3agent.serving.bench.result import Request
+from m3agent.serving.bench.result import BenchRequest
 from m3agent.serving.chat import Usage
 from m3agent.serving.endpoint import Endpoint, Flavour
 from m3agent.serving.errors import DeadlineExceeded, EndpointRefused, StreamCut
@@ -39,7 +39,7 @@ _NANOSECONDS = 9  # decimal places of a second
 
 async def timed(
     client: openai.AsyncOpenAI, endpoint: Endpoint, body: bytes, api_key: str | None, *, timeout: float
-) -> Request:
+) -> BenchRequest:
     """Send an encoded chat request and time its answer.
 
     Args:
@@ -83,7 +83,9 @@ async def timed(
     return read_stream([(at - started, event) for at, event in arrivals], endpoint, api_key)
 
 
-def read_stream(arrivals: Sequence[tuple[float, bytes]], endpoint: Endpoint, api_key: str | None) -> Request:
+def read_stream(
+    arrivals: Sequence[tuple[float, bytes]], endpoint: Endpoint, api_key: str | None
+) -> BenchRequest:
     """Parse the events of a complete stream.
 
     Args:
@@ -120,7 +122,7 @@ def read_stream(arrivals: Sequence[tuple[float, bytes]], endpoint: Endpoint, api
         raise StreamCut(endpoint.host, "the stream ended without a finish reason")
     if first is None:
         raise StreamCut(endpoint.host, "it ended without a token")
-    return Request(
+    return BenchRequest(
         prompt_tokens=usage.prompt,
         cached_tokens=usage.cached,
         completion_tokens=usage.completion,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from m3agent.serving.launch.errors import LaunchError
-from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import Command
 from m3agent.serving.plan.recipe import Vendor
 
@@ -39,7 +39,7 @@ _INSTALL = {"docker": "https://docs.docker.com/engine/install", "podman": "https
 
 
 def container_start(
-    job: Job,
+    job: EngineJob,
     *,
     image: str,
     name: str,
@@ -117,7 +117,7 @@ def gpu_options(
     ]  # Docker reads it as CSV: hence the quotes
 
 
-def _argv_inside(job: Job) -> tuple[str, ...]:
+def _argv_inside(job: EngineJob) -> tuple[str, ...]:
     """The engine's command as it is inside, where it has to listen to the container's network."""
     if job.argv[0] in ("docker", "podman"):
         raise ValueError(
@@ -130,7 +130,7 @@ def _argv_inside(job: Job) -> tuple[str, ...]:
     return Command.of(job.argv).replacing(("--host", "0.0.0.0")).words  # noqa: S104  # published on job.host only
 
 
-def _published(job: Job) -> str:
+def _published(job: EngineJob) -> str:
     """Docker's `address:port:port`."""
     host = "127.0.0.1" if job.host == "localhost" else job.host
     try:
@@ -143,7 +143,9 @@ def _published(job: Job) -> str:
     return f"{shown}:{job.port}:{job.port}"
 
 
-def _what_it_needs(job: Job, folder: Path, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def _what_it_needs(
+    job: EngineJob, folder: Path, environ: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """Variables and mounts."""
     env = dict(job.env)
     mounts = [_mount(folder)] if job.files else []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from m3agent.serving.errors import shorten
 from m3agent.serving.launch.engine_log import LogReader
-from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, Kind, Row, Values
+from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, FaultRow, Kind, Values
 
 __all__ = ["Asked", "Fault", "Kind", "explain", "read_log"]
 
@@ -109,7 +109,7 @@ def _known(engine: str, text: str, reader: LogReader, asked: Asked) -> Fault | N
     return None
 
 
-def _sentence(row: Row, found: re.Match[str], engine: str, asked: Asked) -> str | None:
+def _sentence(row: FaultRow, found: re.Match[str], engine: str, asked: Asked) -> str | None:
     values: Values = {
         "name": _name(engine),
         "too_old": TOO_OLD.get(engine, TOO_OLD["vllm"]),

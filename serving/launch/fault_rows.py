@@ -84,7 +84,7 @@ Values = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Row:
+class FaultRow:
     """One way to fail.
 
     Attributes:
@@ -166,9 +166,9 @@ def _cuda(values: Values) -> Values:
     return {"cuda": f"{found // 1000}.{found % 1000 // 10}"}
 
 
-def _out_of_memory(kind: Kind, doing: str, phases: frozenset[LoadPhase], fix: str) -> tuple[Row, ...]:
+def _out_of_memory(kind: Kind, doing: str, phases: frozenset[LoadPhase], fix: str) -> tuple[FaultRow, ...]:
     return (
-        Row(
+        FaultRow(
             kind,
             _re(
                 r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+) has a total "
@@ -179,7 +179,7 @@ def _out_of_memory(kind: Kind, doing: str, phases: frozenset[LoadPhase], fix: st
             "torch, c10/cuda/CUDACachingAllocator.cpp; sgl-project/sglang#5285",
             phases,
         ),
-        Row(
+        FaultRow(
             kind,
             _re(
                 r"(?:CUDA|HIP) out of memory|CUDA error: out of memory|HIP error: out of memory|OutOfMemoryError"
@@ -206,9 +206,9 @@ _SHM = "/dev/shm"  # noqa: S108  # named, not written to
 _VLLM_ARGS = "vLLM 0.24, config/model.py"
 _HUB = "huggingface_hub 2.4, utils/_http.py"
 
-_AT_THE_START: tuple[Row, ...] = (
+_AT_THE_START: tuple[FaultRow, ...] = (
     # --- the command line, which the engine reads first
-    Row(
+    FaultRow(
         Kind.PARSER,
         _re(
             r"invalid (?P<what_parser>tool call|reasoning) parser: (?P<given>\S+) \(chose from \{ ?(?P<choices>[^}\n]*)"
@@ -218,7 +218,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "vLLM 0.24, entrypoints/openai/api_server.py",
         reckon=_parser,
     ),
-    Row(
+    FaultRow(
         Kind.PARSER,
         _re(
             r"(?P<what_parser>[Rr]easoning|[Tt]ool) parser '?(?P<given>[^'\s]+)'? not found\. Available parsers: (?P<choices>.*)"
@@ -228,7 +228,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "vLLM 0.24, reasoning/abs_reasoning_parsers.py",
         reckon=_parser,
     ),
-    Row(
+    FaultRow(
         Kind.PARSER,
         _re(
             r"error: argument (?P<option>--[\w-]*parser): invalid choice: '?(?P<given>[^'\s]+)'? \(choose from (?P<choices>[^)\n]*)"
@@ -238,7 +238,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "Python's argparse; SGLang 0.5.23, server_args.py",
         reckon=_parser,
     ),
-    Row(
+    FaultRow(
         Kind.VALUE,
         _re(
             r"error: argument (?P<option>[\w/-]+): invalid choice: '?(?P<given>[^'\n]+?)'? \(choose from (?P<choices>[^)\n]*)"
@@ -248,7 +248,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "Python's argparse; vLLM 0.24 run with --kv-cache-dtype fp7",
         reckon=_nearest,
     ),
-    Row(
+    FaultRow(
         Kind.OPTION,
         _re(
             r"error: unrecognized arguments: (?P<given>[^\n]{1,200})|No such option:? '?(?P<click>--?[\w-]+)"
@@ -257,7 +257,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "leave it out, or take the version that has it (m3agent plan --recipe list names the commands that are known)",
         "Python's argparse; click, of which trtllm-serve is made",
     ),
-    Row(
+    FaultRow(
         Kind.VALUE,
         _re(
             r"error: argument (?P<option>[\w/-]+): (?P<said>[^\n]{1,200})|Invalid value for '?(?P<click>--?[\w-]+)'?: (?P<said2>[^\n]{1,200})"
@@ -267,7 +267,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "Python's argparse; click",
     ),
     # --- programs and modules
-    Row(
+    FaultRow(
         Kind.FASTOKENS,
         _re(
             r"fastokens >= (?P<least>[\d.]+) is required when VLLM_USE_FASTOKENS=1 \(found (?P<found>[^)\n]+)\)"
@@ -276,14 +276,14 @@ _AT_THE_START: tuple[Row, ...] = (
         "pip install 'fastokens>=0.2' there",
         "vLLM 0.24, tokenizers/fastokens.py",
     ),
-    Row(
+    FaultRow(
         Kind.FASTOKENS,
         _re(r"'?fastokens'? package.{0,30} is required|No module named 'fastokens'"),
         "The package fastokens, which makes tokens of long prompts four times as fast, is missing where {name} runs",
         "pip install 'fastokens>=0.2' there",
         "vLLM 0.24, tokenizers/fastokens.py; SGLang 0.5.23, utils/hf_transformers/tokenizer.py",
     ),
-    Row(
+    FaultRow(
         Kind.PROGRAM,
         _re(
             r"No module named '?(?P<module>vllm|sglang|tensorrt_llm|dynamo)(?:\.[\w.]+)?'?$"
@@ -294,7 +294,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "Python; sh",
     ),
     # --- the checkpoint's location
-    Row(
+    FaultRow(
         Kind.GATED,
         _re(
             r"GatedRepoError|[Cc]annot access gated repo|trying to access a gated repo|is a gated repository"
@@ -303,7 +303,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "accept it on the model's page at Hugging Face, then log in: hf auth login",
         f"{_HUB}; sgl-project/sglang#14644",
     ),
-    Row(
+    FaultRow(
         Kind.MODEL_MISSING,
         _re(
             r"Repository Not Found for url: \S*?/(?:api/models/)?(?P<repo>[\w.-]+/[\w.-]+)/(?:revision|resolve|tree)"
@@ -312,14 +312,14 @@ _AT_THE_START: tuple[Row, ...] = (
         "correct the name, or log in with hf auth login",
         _HUB,
     ),
-    Row(
+    FaultRow(
         Kind.MODEL_MISSING,
         _re(r"Repo id must (?:be in the form|use alphanumeric)[^\n]*: '(?P<path>[^'\n]{1,300})'"),
         "There is no model folder {path}",
         "correct the path, or give the name of a model on Hugging Face",
         "huggingface_hub 2.4, utils/_validators.py; vLLM 0.24 run with /nonexistent/m3",
     ),
-    Row(
+    FaultRow(
         Kind.MODEL_MISSING,
         _re(
             r"^\S*(?:Error|Exception): (?P<path>\S{1,300}) is not a local folder and is not a valid model identifier"
@@ -329,7 +329,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "correct the name or the path",
         "transformers 5.23, utils/hub.py",
     ),
-    Row(
+    FaultRow(
         Kind.GATED,
         _re(
             r"Invalid (?:credentials in Authorization header|user token)|(?:401|403) (?:Client Error|Unauthorized|Forbidden)"
@@ -338,28 +338,28 @@ _AT_THE_START: tuple[Row, ...] = (
         "log in anew with hf auth login, or correct HF_TOKEN",
         _HUB,
     ),
-    Row(
+    FaultRow(
         Kind.CHECKPOINT,
         _re(r"Invalid repository ID or local directory specified: '(?P<path>[^'\n]{1,300})'"),
         "{path} is neither a model on Hugging Face that can be read nor a folder with a config.json",
         "correct the path or the name, or download the checkpoint anew",
         "vLLM 0.24, transformers_utils/config.py",
     ),
-    Row(
+    FaultRow(
         Kind.OFFLINE,
         _re(r"offline mode is enabled|outgoing traffic has been disabled"),
         "{model} is not on this machine, and HF_HUB_OFFLINE forbids to download it",
         "unset HF_HUB_OFFLINE, or give the folder that has the checkpoint",
         "huggingface_hub 2.4, _snapshot_download.py",
     ),
-    Row(
+    FaultRow(
         Kind.NETWORK,
         _re(r"429 Too Many Requests|429 Client Error"),
         "Hugging Face takes no more requests from here for now",
         "wait some minutes, and log in with hf auth login, which allows more",
         _HUB,
     ),
-    Row(
+    FaultRow(
         Kind.NETWORK,
         _re(
             r"LocalEntryNotFoundError|We couldn't connect to|trying to locate the files? on the Hub"
@@ -370,7 +370,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "look at the network or a proxy's variables (HTTPS_PROXY), or give the folder that has the checkpoint",
         "huggingface_hub 2.4, _snapshot_download.py; transformers 5.23, utils/hub.py",
     ),
-    Row(
+    FaultRow(
         Kind.REMOTE_CODE,
         _re(
             r"[Pp]lease pass the argument `?trust_remote_code=True`?|contains custom code which must be executed"
@@ -379,7 +379,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "{too_old}, which brings the model itself",
         "transformers 5.23, dynamic_module_utils.py",
     ),
-    Row(
+    FaultRow(
         Kind.CHECKPOINT,
         _re(
             r"config file at '(?P<file>[^'\n]{1,300})' is not a valid JSON file|JSONDecodeError|"
@@ -394,7 +394,7 @@ _AT_THE_START: tuple[Row, ...] = (
             "tokenizer": "",
         },
     ),
-    Row(
+    FaultRow(
         Kind.CHECKPOINT,
         _re(
             r"(?:^|\s)(?P<folder>\S{1,300}) does not appear to have a file named (?P<file>[^\s]{1,200}?)\.(?: |$)"
@@ -403,14 +403,14 @@ _AT_THE_START: tuple[Row, ...] = (
         "download the checkpoint anew, whole, or correct the path",
         "transformers 5.23, utils/hub.py",
     ),
-    Row(
+    FaultRow(
         Kind.CHECKPOINT,
         _re(r"Cannot find any model weights with `(?P<folder>[^`\n]{1,300})`"),
         "{folder} holds no weights",
         "download the checkpoint anew, whole, or correct the path",
         "vLLM 0.24, model_executor/model_loader/default_loader.py",
     ),
-    Row(
+    FaultRow(
         Kind.CHECKPOINT,
         _re(
             r"Error while deserializing header: (?P<said>[^\n]{1,100})|SafetensorError: (?P<said2>[^\n]{1,100})"
@@ -419,7 +419,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "remove it and download it again: hf download {model}",
         "safetensors, src/tensor.rs",
     ),
-    Row(
+    FaultRow(
         Kind.PERMISSION,
         _re(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^'\n]{1,300})'"),
         "{path} may not be read or written by this user",
@@ -427,14 +427,14 @@ _AT_THE_START: tuple[Row, ...] = (
         "Python",
     ),
     # --- the model and the engine
-    Row(
+    FaultRow(
         Kind.MODEL_UNKNOWN,
         _re(r"has model type `(?P<given>[^`\n]{1,100})` but Transformers does not recognize"),
         "{name} here does not know the architecture {given}",
         "{too_old}; if that is no MiniMax M3, correct the model",
         "transformers 5.23; vLLM 0.24 run with an invented model type",
     ),
-    Row(
+    FaultRow(
         Kind.MODEL_UNKNOWN,
         _re(
             r"Model architectures \[?'?(?P<given>[\w, ']{1,200}?)'?\]? (?:are not supported|failed to be inspected)"
@@ -443,14 +443,14 @@ _AT_THE_START: tuple[Row, ...] = (
         "{too_old}; if that is no MiniMax M3, correct the model",
         "vLLM 0.24 and SGLang 0.5.23, models/registry.py",
     ),
-    Row(
+    FaultRow(
         Kind.MODEL_UNKNOWN,
         _re(r"Unknown architecture for \w{1,60}: (?P<given>\w{1,100})"),
         "{name} here does not have the architecture {given}",
         "{too_old}; if that is no MiniMax M3, correct the model",
         "TensorRT-LLM, _torch/models/modeling_auto.py",
     ),
-    Row(
+    FaultRow(
         Kind.QUANTISATION,
         _re(
             r"quantization method (?P<given>\w{1,60}) is not supported for the current GPU\. Minimum capability: "
@@ -460,7 +460,7 @@ _AT_THE_START: tuple[Row, ...] = (
         "take weights in MXFP8 or BF16 (--precision)",
         "vLLM 0.24, config/vllm.py",
     ),
-    Row(
+    FaultRow(
         Kind.QUANTISATION,
         _re(
             r"Unknown quantization method: (?P<given>[^.\n]{1,60})\."
@@ -472,9 +472,9 @@ _AT_THE_START: tuple[Row, ...] = (
     ),
 )
 
-_ANY_TIME: tuple[Row, ...] = (
+_ANY_TIME: tuple[FaultRow, ...] = (
     # --- the address, which uvicorn binds only after it reported a successful start
-    Row(
+    FaultRow(
         Kind.PORT,
         _re(
             r"^(?!.*[Rr]etrying).*(?:The server socket has failed to listen|TCPStore|DistNetworkError).*EADDRINUSE"
@@ -483,7 +483,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "start it again, and if that does not help end what is left of an earlier server (m3agent serve stop)",
         "vllm-project/vllm#11617",
     ),
-    Row(
+    FaultRow(
         Kind.PORT,
         _re(
             r"^(?!.*[Rr]etrying).*(?:\[Errno 98\].*[Aa]ddress already in use"
@@ -494,35 +494,35 @@ _ANY_TIME: tuple[Row, ...] = (
         "stop that one (a server of ours: m3agent serve stop) or take another port: --port {next_port}",
         "vllm-project/vllm#7514, #9763; SGLang 0.5.23, utils/network.py; Docker",
     ),
-    Row(
+    FaultRow(
         Kind.ADDRESS,
         _re(r"\[Errno 99\].*(?:[Cc]annot assign requested address)"),
         "The address to listen on is none of this machine's",
         "correct --host",
         "Python's socket",
     ),
-    Row(
+    FaultRow(
         Kind.ADDRESS,
         _re(r"\[Errno 13\].*bind on address.*permission denied"),
         "Port {port} is for the administrator only",
         "take one from 1024 on: --port 8000",
         "Python's asyncio",
     ),
-    Row(
+    FaultRow(
         Kind.SLURM,
         _re(r"CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE)"),
         "Slurm ended the job: {why}",
         "ask for more time, or for a partition whose jobs are not preempted",
         "Slurm, slurmstepd/req.c",
     ),
-    Row(
+    FaultRow(
         Kind.SLURM,
         _re(r"sbatch: error: (?P<said>[^\n]{1,200})"),
         "Slurm does not take the job: {said}",
         "correct partition, account or what the job asks for (sinfo shows what there is)",
         "Slurm, sbatch",
     ),
-    Row(
+    FaultRow(
         Kind.SHARED_MEMORY,
         _re(
             rf"{_SHM}.*No space left|[Ee]rror while creating shared memory segment|insufficient shared memory"
@@ -532,7 +532,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "start the container with --ipc=host or --shm-size=16g",
         "vllm-project/vllm#14537, MiniMax-AI/MiniMax-01#42; torch",
     ),
-    Row(
+    FaultRow(
         Kind.DISK,
         _re(
             r"Not enough free disk space to download the file\. The expected file size is: (?P<size>[\d.]+) MB\. "
@@ -546,7 +546,7 @@ _ANY_TIME: tuple[Row, ...] = (
             "free_gb": f"{float(values['free']) / 1000:,.1f}",
         },
     ),
-    Row(
+    FaultRow(
         Kind.DISK,
         _re(r"No space left on device|Disk quota exceeded"),
         "A disk is full",
@@ -554,7 +554,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "Linux, ENOSPC and EDQUOT",
     ),
     # --- memory and the context window
-    Row(
+    FaultRow(
         Kind.POSITIONS,
         _re(
             r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len "
@@ -565,7 +565,7 @@ _ANY_TIME: tuple[Row, ...] = (
         _VLLM_ARGS,
         reckon=_positions,
     ),
-    Row(
+    FaultRow(
         Kind.POSITIONS,
         _re(
             r"context_length \((?P<asked>\d+)\) is greater than the derived context_length \((?P<most>\d+)\)[^\n]*To allow overriding"
@@ -575,7 +575,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "SGLang 0.5.23, configs/model_config.py",
         reckon=_positions,
     ),
-    Row(
+    FaultRow(
         Kind.CONTEXT,
         _re(
             r"max seq len \((?P<asked>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available "
@@ -587,7 +587,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "vLLM 0.24, v1/core/kv_cache_utils.py; vllm-project/vllm#27508",
         reckon=_tokens,
     ),
-    Row(
+    FaultRow(
         Kind.CONTEXT,
         _re(
             r"max seq len \((?P<asked>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available "
@@ -598,7 +598,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "vllm-project/vllm#16118",
         reckon=_without_estimate,
     ),
-    Row(
+    FaultRow(
         Kind.HELD,
         _re(
             r"Free memory on device (?:cuda:(?P<gpu>\d+) )?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than "
@@ -610,7 +610,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "vLLM 0.24, v1/worker/utils.py, run on a GPU that another server used",
         reckon=lambda values: _held(values) | {"gpu": values["gpu"] or "0"},
     ),
-    Row(
+    FaultRow(
         Kind.HELD,
         _re(r"The memory capacity is unbalanced"),
         "Other programs hold memory of some of the {gpus} GPUs",
@@ -618,7 +618,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "CUDA_VISIBLE_DEVICES",
         "SGLang 0.5.23, distributed/bootstrap.py",
     ),
-    Row(
+    FaultRow(
         Kind.CACHE,
         _re(
             r"component could not be created: KV cache\s+Total GPU memory \(GiB\): (?P<total>[\d.]+)\s+Free GPU memory before "
@@ -628,7 +628,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "lower kv_cache_config.free_gpu_memory_fraction, --context or --concurrency",
         "NVIDIA/TensorRT-LLM#5872",
     ),
-    Row(
+    FaultRow(
         Kind.CACHE,
         _re(
             r"No available memory for the cache blocks|Cannot auto-fit max_model_len"
@@ -662,7 +662,7 @@ _ANY_TIME: tuple[Row, ...] = (
         frozenset({LoadPhase.READY}),
         "start it with a lower --context or --concurrency, so that the plan leaves more",
     ),
-    Row(
+    FaultRow(
         Kind.HOST_MEMORY,
         _re(
             r"DefaultCPUAllocator: can't allocate memory|\[Errno 12\]|Cannot allocate memory|^MemoryError|std::bad_alloc"
@@ -673,7 +673,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "vLLM 0.24, v1/engine/utils.py and v1/utils.py; Linux; vllm-project/vllm#9753",
     ),
     # --- the GPUs themselves
-    Row(
+    FaultRow(
         Kind.DRIVER,
         _re(r"NVIDIA driver on your system is too old \(found version (?P<found>\d{4,6})\)"),
         "The NVIDIA driver here goes up to CUDA {cuda}, and {name}'s torch is built for a newer one",
@@ -681,7 +681,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "torch, c10/cuda/CUDAFunctions.cpp; cloud-barista/cb-tumblebug#2544",
         reckon=_cuda,
     ),
-    Row(
+    FaultRow(
         Kind.DRIVER,
         _re(
             r"driver version is insufficient for CUDA runtime|unsupported display driver|Error 80[34]\b|forward compatibility was attempted"
@@ -690,14 +690,14 @@ _ANY_TIME: tuple[Row, ...] = (
         "install a newer driver (580 or later for CUDA 13), or an engine built for this one (nvidia-smi names its CUDA)",
         "CUDA, errors 35, 803 and 804",
     ),
-    Row(
+    FaultRow(
         Kind.NO_GPU,
         _re(r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY"),
         "The GPUs are not ready: on machines with NVSwitch the fabric manager has to run",
         "start it: systemctl start nvidia-fabricmanager",
         "CUDA, error 802",
     ),
-    Row(
+    FaultRow(
         Kind.NO_GPU,
         _re(
             r"could not select device driver .{0,40}\[\[gpu\]\]|failed to inject CDI devices|unresolvable CDI devices"
@@ -706,21 +706,21 @@ _ANY_TIME: tuple[Row, ...] = (
         "install the NVIDIA Container Toolkit: nvidia-ctk runtime configure, and start the engine of containers anew",
         "Docker, daemon/devices.go",
     ),
-    Row(
+    FaultRow(
         Kind.NO_GPU,
         _re(r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs \((?P<here>\d+)\)"),
         "{wanted} GPUs are to be used, and the engine sees {here}",
         "name fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
         "vLLM 0.24, config/parallel.py",
     ),
-    Row(
+    FaultRow(
         Kind.NO_GPU,
         _re(r"invalid device ordinal"),
         "{gpus} GPUs are to be used, and the engine sees fewer",
         "name fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
         "CUDA, error 101",
     ),
-    Row(
+    FaultRow(
         Kind.NO_GPU,
         _re(
             r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver|[Nn]o CUDA-capable device|Failed to infer device type"
@@ -730,7 +730,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "look whether nvidia-smi or rocm-smi shows any here; in a container the GPUs have to be passed (docker's --gpus all)",
         "torch, c10/cuda and torch/cuda/__init__.py; vLLM 0.24, config/device.py",
     ),
-    Row(
+    FaultRow(
         Kind.ARCHITECTURE,
         _re(
             r"no kernel image is available|is not compatible with the current PyTorch|Value 'sm_(?P<sm>\w+)' is not defined"
@@ -739,14 +739,14 @@ _ANY_TIME: tuple[Row, ...] = (
         "install a build for it; M3 is served on Hopper, Blackwell and AMD's CDNA3 and CDNA4",
         "CUDA, error 209; vllm-project/vllm#14452, #30855",
     ),
-    Row(
+    FaultRow(
         Kind.FILES,
         _re(r"^(?:[\w.]*(?:Error|Exception)\b|unable to open shared memory).*Too many open files"),
         "The engine ran out of file descriptors",
         "raise the limit before it is started: ulimit -n 65536",
         "vLLM 0.24, utils/system_utils.py, which warns of it",
     ),
-    Row(
+    FaultRow(
         Kind.GPU_FAULT,
         _re(
             r"uncorrectable ECC|Xid .{0,40}(?:48|63|64|74|79|94|95)\b|GPU has fallen off the bus|over nvlink or a hardware error"
@@ -755,7 +755,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "look at dmesg and nvidia-smi -q for it, and leave that GPU out (CUDA_VISIBLE_DEVICES) until it is mended",
         "NVIDIA's Xid errors; QwenLM/Qwen3-VL#1961",
     ),
-    Row(
+    FaultRow(
         Kind.GPU_FAULT,
         _re(
             r"illegal memory access|device-side assert|misaligned address|unspecified launch failure|illegal instruction was encountered"
@@ -764,7 +764,7 @@ _ANY_TIME: tuple[Row, ...] = (
         "compare the setup with the traps of m3agent plan; else report it to {name} with the log {log}",
         "CUDA, errors 700, 710, 715, 716, 719; vllm-project/vllm#49070",
     ),
-    Row(
+    FaultRow(
         Kind.COMMUNICATION,
         _re(
             r"NCCL error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclRemoteError|ncclInvalidUsage|DistBackendError"
@@ -779,22 +779,22 @@ _ANY_TIME: tuple[Row, ...] = (
 
 # These patterns also match other messages, so they come last. Faulty requests cause such messages too, so these rows
 # only count before the engine is ready.
-_LAST_AT_THE_START: tuple[Row, ...] = (
-    Row(
+_LAST_AT_THE_START: tuple[FaultRow, ...] = (
+    FaultRow(
         Kind.MODULE,
         _re(r"^(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]{1,100})"),
         "A Python package is missing where {name} runs: {module}",
         "install {name} anew in a fresh environment; an installation that was changed by hand is the usual reason",
         "Python",
     ),
-    Row(
+    FaultRow(
         Kind.MODULE,
         _re(r"^ImportError: (?P<said>[^\n]{1,200})|undefined symbol: (?P<symbol>\w{1,60})"),
         "{name}'s packages do not go together: {said}{symbol}",
         "install {name} anew in a fresh environment, so that torch is the version it was built for",
         "Python; the dynamic linker",
     ),
-    Row(
+    FaultRow(
         Kind.VALUE,
         _re(
             r"validation errors? for (?P<where>\w{1,60})\n(?:\s*[\w.]{0,60}\n)?\s*(?:Value error, )?(?P<said>[^\n]{1,300})"
@@ -805,7 +805,7 @@ _LAST_AT_THE_START: tuple[Row, ...] = (
     ),
 )
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[FaultRow, ...] = (
     *(replace(row, phases=_BEFORE_READY) for row in _AT_THE_START),
     *_ANY_TIME,
     *(replace(row, phases=_BEFORE_READY) for row in _LAST_AT_THE_START),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Job:
+class EngineJob:
     """An engine to start.
 
     Attributes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from m3agent.serving.launch.job import Job
+from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.command import Command, Option
 
 MASTER_PORT = 29501
@@ -47,7 +47,7 @@ class NodeCommand:
 
 
 def node_commands(
-    job: Job, addresses: Sequence[str], *, executor: Executor = "engine", port: int = MASTER_PORT
+    job: EngineJob, addresses: Sequence[str], *, executor: Executor = "engine", port: int = MASTER_PORT
 ) -> list[NodeCommand]:
     """Return the commands to run on the nodes, in this order.
 
@@ -76,7 +76,7 @@ def node_commands(
     ]
 
 
-def as_node(job: Job, rank: int, master: str) -> Job:
+def as_node(job: EngineJob, rank: int, master: str) -> EngineJob:
     """Return the job of one node.
 
     Only node 0 answers HTTP requests. vLLM's other nodes serve nothing; SGLang's answer only /health.
@@ -95,7 +95,7 @@ def as_node(job: Job, rank: int, master: str) -> Job:
     return replace(job, argv=node_argv(job, str(rank), host, port, first=rank == 0))
 
 
-def node_argv(job: Job, rank: str, host: str, port: int, *, first: bool) -> tuple[str, ...]:
+def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -> tuple[str, ...]:
     """Return the command of one node.
 
     Args:
@@ -125,7 +125,7 @@ def node_argv(job: Job, rank: str, host: str, port: int, *, first: bool) -> tupl
     return Command.of(job.argv).replacing(*options, drop=drop).words
 
 
-def _check(job: Job) -> None:
+def _check(job: EngineJob) -> None:
     """Raise ValueError unless the engine itself spreads this job over its nodes."""
     if job.engine == "trtllm":
         raise ValueError(
@@ -143,7 +143,7 @@ def _check(job: Job) -> None:
         )
 
 
-def _ray_commands(job: Job, addresses: Sequence[str]) -> list[NodeCommand]:
+def _ray_commands(job: EngineJob, addresses: Sequence[str]) -> list[NodeCommand]:
     """Return the commands that start a Ray cluster of the nodes, then vLLM on the first node."""
     if job.engine != "vllm":
         raise ValueError(f"Only vLLM is spread by Ray, not {job.engine}.")
@@ -163,7 +163,7 @@ def _ray_commands(job: Job, addresses: Sequence[str]) -> list[NodeCommand]:
     return [*found, NodeCommand(head, serve, _addressed(job, head))]
 
 
-def _addressed(job: Job, address: str) -> Mapping[str, str]:
+def _addressed(job: EngineJob, address: str) -> Mapping[str, str]:
     """Return the job's variables; for vLLM with the address by which the others reach this node.
 
     vLLM guesses the address if the variable is missing.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from m3agent.serving.http import is_loopback
-from m3agent.serving.launch.job import Job
+from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.change import KEY, Change, KvCacheDtype
 from m3agent.serving.plan.command import Command, Option, flag_of
 from m3agent.serving.plan.listing import Listing, listing, problems, versions
@@ -55,7 +55,7 @@ class Wanted:
 class Prepared:
     """A job, its recipe, and the changes between them."""
 
-    job: Job
+    job: EngineJob
     recipe: Recipe
     changes: Sequence[Change] = field(default_factory=tuple)
 
@@ -109,7 +109,7 @@ def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepare
         _check(argv, recipe)
     elif wanted.options or wanted.model:
         raise OptionsError(f"{recipe.name} has no options to set: {recipe.notes}")
-    job = Job(
+    job = EngineJob(
         recipe.engine,
         tuple(argv),
         _filled(env, wanted.key),

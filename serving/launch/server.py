@@ -17,7 +17,7 @@ from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.engine import Engine
 from m3agent.serving.launch.engine_faults import explain
 from m3agent.serving.launch.fault_rows import Asked
-from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
 
@@ -73,7 +73,7 @@ class Launch:
         answers: False for a further node of an engine on several nodes, which answers no requests itself.
     """
 
-    job: Job
+    job: EngineJob
     start: Start
     folder: Path
     key: str | None

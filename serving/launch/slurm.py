@@ -15,7 +15,7 @@ from pathlib import Path
 
 from m3agent.serving.http import is_loopback
 from m3agent.serving.launch.errors import LaunchError
-from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
 from m3agent.serving.plan.command import command_line
 
@@ -84,7 +84,7 @@ exec {other}
 
 
 def slurm_start(
-    job: Job,
+    job: EngineJob,
     *,
     folder: Path,
     environ: Mapping[str, str],
@@ -146,7 +146,7 @@ def slurm_start(
     return Start(("bash", str(folder / SUBMIT)), job.env, ("scancel", "--me", f"--name={name}"), folder / URL)
 
 
-def _body(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
+def _body(job: EngineJob, folder: Path) -> tuple[list[str], dict[str, str]]:
     """Return sbatch's options for nodes, tasks and GPUs, and the scripts that run on the nodes."""
     files: dict[str, str] = {}
     if job.argv[0] == "srun":
@@ -180,7 +180,7 @@ def _shape(nodes: int, tasks: int, gpus: int) -> list[str]:
     return [f"--nodes={nodes}", f"--ntasks-per-node={tasks}", *gres]
 
 
-def _srun_of_its_own(job: Job, folder: Path) -> tuple[list[str], str]:
+def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     """Return the options and script for TensorRT-LLM's own `srun` command.
 
     The command is the guide's, with this job's folders instead of the guide's folders.

@@ -114,7 +114,7 @@ class Hostile:
         repository.tree()
         quick = quick_checkout(str(folder))
         for checkout in filter(None, (quick, repository.checkout)):
-            command.run(command.Request(output=str(out / "context.txt")), checkout, None)
+            command.run(command.PackRequest(output=str(out / "context.txt")), checkout, None)
             shutil.rmtree(Path(os.environ["M3AGENT_STATE"], "context"), ignore_errors=True)
         made = Made(folder, out / "trees.git", [("a.py", REGULAR, b"x = 2\n")], [])
         made.commit("fixed")

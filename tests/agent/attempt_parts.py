@@ -16,7 +16,7 @@ from m3agent.agent.ground import Ground
 from m3agent.agent.handover import HandOver
 from m3agent.agent.host_git import HostGit
 from m3agent.agent.issue import Issue
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.repository import Repository
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import ResumePoint
@@ -104,7 +104,7 @@ class World:
         request = FixRequest(issue, repository, wanted, hand_over, resume)
         session = Session.create(self.folder, [self.lines.append], name)
         self.sessions.append(session)
-        limits = Limits(wanted.max_turns, wanted.max_minutes)
+        limits = RunLimits(wanted.max_turns, wanted.max_minutes)
         made = Attempt(request, session, limits, variation, self.said.append, self.deltas.append)
         made.workspace = workspace or memory_workspace(self.folder, BUGGY)
         return made

@@ -12,7 +12,7 @@ from unittest import mock
 
 from m3agent.agent.calls import Calls
 from m3agent.agent.conversation import Conversation, Message
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.loop import Loop
 from m3agent.agent.model import Model
 from m3agent.agent.session import CALLS, Session
@@ -104,7 +104,7 @@ async def core(
     *answers: Answer,
     files: Mapping[str, str] = BUGGY,
     script: Script | None = None,
-    limits: Limits | None = None,
+    limits: RunLimits | None = None,
     thresholds: Thresholds | None = None,
     window: int | None = None,
     messages: Iterable[Message] = FIRST_MESSAGES,
@@ -114,7 +114,7 @@ async def core(
     """A session over `files` whose model gives these answers; `script` says what commands do in the sandbox."""
     lines: list[Line] = []
     deltas: list[Delta] = []
-    client, limits = ScriptedClient(answers), limits or Limits(100, 60)
+    client, limits = ScriptedClient(answers), limits or RunLimits(100, 60)
     stall = StallDetector(thresholds)
     async with contextlib.AsyncExitStack() as stack:
         # what is on the disk after a power cut is not asked here, and a busy disk takes long to say

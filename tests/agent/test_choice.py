@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.choice import VERDICTS, Result, ranked, result_of
+from m3agent.agent.choice import VERDICTS, AttemptResult, ranked, result_of
 from m3agent.agent.verify import Verification
 from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.workspace import Workspace
@@ -36,9 +36,9 @@ def evidence(verdict: str, broken: int) -> Verification:
     )
 
 
-def results(drawn: list[tuple[str | None, int, str | None, int]]) -> list[Result]:
+def results(drawn: list[tuple[str | None, int, str | None, int]]) -> list[AttemptResult]:
     return [
-        Result(number, evidence(verdict, broken) if verdict is not None else None, kind, lines)
+        AttemptResult(number, evidence(verdict, broken) if verdict is not None else None, kind, lines)
         for number, (verdict, broken, kind, lines) in enumerate(drawn, start=1)
     ]
 

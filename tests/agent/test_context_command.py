@@ -99,7 +99,7 @@ def test_the_quick_way_has_the_options_of_the_whole_command_line() -> None:
     """Every option it knows exists there, so that nothing is answered that --help does not tell of."""
     names = {f"--{name}" for name in inspect.signature(cli.context).parameters}
     assert {*command.VALUES, "--stats"} - {"-o"} <= names
-    known = set(inspect.signature(command.Request).parameters)
+    known = set(inspect.signature(command.PackRequest).parameters)
     assert {"budget", "include", "exclude", "output", "stats", "verify", "issue"} <= known
 
 

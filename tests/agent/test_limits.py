@@ -6,11 +6,13 @@ import time
 
 import pytest
 
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.serving.chat import AssistantMessage, Turn, Usage
 
 
-def used(limits: Limits, turns: int, completion: int | None = None, price: float | None = None) -> Limits:
+def used(
+    limits: RunLimits, turns: int, completion: int | None = None, price: float | None = None
+) -> RunLimits:
     for _ in range(turns):
         usage = Usage(prompt=1, cached=None, completion=completion, reasoning=None)
         limits.used.add(Turn(AssistantMessage(), usage, "stop", 1.0, None), price)
@@ -20,23 +22,23 @@ def used(limits: Limits, turns: int, completion: int | None = None, price: float
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (used(Limits(turns=3, minutes=10_000), 2), None),
-        (used(Limits(turns=3, minutes=10_000), 3), "3 turns"),
-        (Limits(turns=3, minutes=0.5, started=time.monotonic() - 31), "0.5 minutes"),
-        (Limits(turns=3, minutes=10_000, started=time.monotonic() - 1700), None),
-        (used(Limits(turns=9, minutes=10_000, tokens=2000), 3, completion=700), "2,000 completion tokens"),
-        (used(Limits(turns=9, minutes=10_000, tokens=2000), 2, completion=700), None),
-        (used(Limits(turns=9, minutes=10_000, tokens=2000), 5), None),
-        (used(Limits(turns=9, minutes=10_000, cost=1.0), 2, price=0.6), "$1.00"),
-        (used(Limits(turns=9, minutes=10_000, cost=1.0), 1, price=0.6), None),
-        (used(Limits(turns=9, minutes=10_000, cost=1.0), 5), None),
+        (used(RunLimits(turns=3, minutes=10_000), 2), None),
+        (used(RunLimits(turns=3, minutes=10_000), 3), "3 turns"),
+        (RunLimits(turns=3, minutes=0.5, started=time.monotonic() - 31), "0.5 minutes"),
+        (RunLimits(turns=3, minutes=10_000, started=time.monotonic() - 1700), None),
+        (used(RunLimits(turns=9, minutes=10_000, tokens=2000), 3, completion=700), "2,000 completion tokens"),
+        (used(RunLimits(turns=9, minutes=10_000, tokens=2000), 2, completion=700), None),
+        (used(RunLimits(turns=9, minutes=10_000, tokens=2000), 5), None),
+        (used(RunLimits(turns=9, minutes=10_000, cost=1.0), 2, price=0.6), "$1.00"),
+        (used(RunLimits(turns=9, minutes=10_000, cost=1.0), 1, price=0.6), None),
+        (used(RunLimits(turns=9, minutes=10_000, cost=1.0), 5), None),
     ],
 )
-def test_reached(limits: Limits, said: str | None) -> None:
+def test_reached(limits: RunLimits, said: str | None) -> None:
     assert limits.reached() == said
 
 
 def test_the_clock() -> None:
-    limits = Limits(turns=1, minutes=2, started=time.monotonic() - 60)
+    limits = RunLimits(turns=1, minutes=2, started=time.monotonic() - 60)
     assert limits.deadline - time.monotonic() == pytest.approx(60, abs=5)
     assert limits.seconds == pytest.approx(60, abs=5)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.live_row import MOST, Row, area
+from m3agent.agent.live_row import MOST, StatusRow, area
 from m3agent.serving.chat import Delta
 
 PIECES = [
@@ -38,7 +38,7 @@ def call_started(**arguments: Any) -> dict[str, Any]:
     return {"type": "call.started", "name": "code_exec", "arguments": arguments}
 
 
-def texts(row: Row, width: int = 100, after: float = 0.0) -> list[str]:
+def texts(row: StatusRow, width: int = 100, after: float = 0.0) -> list[str]:
     """The row so many seconds after it began, without its spinner."""
     lines = [line.plain for line in row.lines(width, row._started + after)]
     spinner, _, rest = lines[0].removeprefix(row.prefix).partition(" ")
@@ -46,15 +46,15 @@ def texts(row: Row, width: int = 100, after: float = 0.0) -> list[str]:
     return [rest, *lines[1:]]
 
 
-def row_after(*lines: dict[str, Any]) -> Row:
-    row = Row()
+def row_after(*lines: dict[str, Any]) -> StatusRow:
+    row = StatusRow()
     for line in lines:
         row.see(line)
     return row
 
 
 def test_from_the_start_to_the_verdict() -> None:
-    row = Row()
+    row = StatusRow()
     assert texts(row) == ["0:00  starting"]
     row.see(started())
     assert texts(row, after=65.9) == ["1:05  starting the sandbox, reading the repository, 1:05"]
@@ -140,7 +140,7 @@ def test_narrow_rows_keep_what_tells_most(width: int) -> None:
         assert rest[0].plain.startswith("  500k in, 99.8% cached, 3.12k out")
 
 
-def several(count: int) -> list[Row]:
+def several(count: int) -> list[StatusRow]:
     rows = [
         row_after(started(None, n, count), {"type": "turn.started", "turn": n}) for n in range(1, count + 1)
     ]

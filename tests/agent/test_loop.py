@@ -11,7 +11,7 @@ import pytest
 from m3agent.agent import prompt
 from m3agent.agent.conversation import FIRST, Message
 from m3agent.agent.gate import MOST_ASKED
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.loop import LAST_WORDS_SECONDS, LAST_WORDS_TOKENS, Outcome
 from m3agent.agent.resume import INTERRUPTED, Outstanding, ResumePoint
 from m3agent.agent.stall import Thresholds
@@ -136,7 +136,7 @@ async def test_calls_of_an_answer_that_was_cut_off_are_carried_out(tmp_path: Pat
 
 
 async def test_at_a_limit_the_model_has_the_last_word(tmp_path: Path) -> None:
-    async with core(tmp_path, FIX, says("The sign was wrong."), limits=Limits(1, 60)) as it:
+    async with core(tmp_path, FIX, says("The sign was wrong."), limits=RunLimits(1, 60)) as it:
         before = time.monotonic()
         outcome = await it.loop.run()
         assert outcome == Outcome("limit", "the limit of 1 turns was reached", "The sign was wrong.")
@@ -150,7 +150,7 @@ async def test_at_a_limit_the_model_has_the_last_word(tmp_path: Path) -> None:
 
 
 async def test_a_limit_that_is_reached_at_once(tmp_path: Path) -> None:
-    async with core(tmp_path, says("Nothing was done."), limits=Limits(9, 0.0)) as it:
+    async with core(tmp_path, says("Nothing was done."), limits=RunLimits(9, 0.0)) as it:
         assert (await it.loop.run()).reason == "the limit of 0 minutes was reached"
         assert len(it.asked) == 1
 
@@ -167,12 +167,12 @@ async def test_a_limit_that_is_reached_at_once(tmp_path: Path) -> None:
     ids=["cut", "late", "gone", "too long", "chant"],
 )
 async def test_without_last_words_the_limit_is_still_the_outcome(tmp_path: Path, failure: Any) -> None:
-    async with core(tmp_path, FIX, failure, limits=Limits(1, 60)) as it:
+    async with core(tmp_path, FIX, failure, limits=RunLimits(1, 60)) as it:
         assert await it.loop.run() == Outcome("limit", "the limit of 1 turns was reached", "")
 
 
 async def test_the_time_is_over_in_the_middle_of_an_answer(tmp_path: Path) -> None:
-    async with core(tmp_path, DeadlineExceeded(HOST), says("So far."), limits=Limits(9, 2.5)) as it:
+    async with core(tmp_path, DeadlineExceeded(HOST), says("So far."), limits=RunLimits(9, 2.5)) as it:
         outcome = await it.loop.run()
         assert outcome == Outcome("limit", "the limit of 2.5 minutes was reached", "So far.")
         assert it.asked[0].deadline == it.loop.limits.deadline

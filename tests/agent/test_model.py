@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.conversation import Digest
-from m3agent.agent.limits import Limits
+from m3agent.agent.limits import RunLimits
 from m3agent.agent.model import Chanting
 from m3agent.agent.stall import Thresholds
 from m3agent.serving.chat import AssistantMessage, Delta, Turn, Usage
@@ -71,7 +71,7 @@ async def test_how_much_the_model_thinks_is_its_own_choice_unless_it_is_told(tmp
 
 
 async def test_what_every_request_has(tmp_path: Path) -> None:
-    async with core(tmp_path, says("a"), says("b"), limits=Limits(9, 7)) as it:
+    async with core(tmp_path, says("a"), says("b"), limits=RunLimits(9, 7)) as it:
         it.model.thinking = "disabled"
         it.model.sampling = Sampling(temperature=0.7, seed=3)
         await it.model.ask()

@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.agent import events
 from m3agent.agent.acp.updates import Update, Updates
-from m3agent.agent.live_row import Row
+from m3agent.agent.live_row import StatusRow
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.session_log import Line, SessionLog
 from m3agent.agent.stall import Seen, StallDetector, Thresholds
@@ -186,7 +186,7 @@ def test_people_see_what_a_call_is_about(
     places = [Path(each.path) for each in told[-1].locations or ()]
     assert places == ([tmp_path / place] if place else [])
 
-    row = Row()
+    row = StatusRow()
     row.see(line)
     assert row.call == title
 

@@ -20,7 +20,7 @@ from m3agent.agent.bench_plot import plot
 from m3agent.agent.cli import app
 from m3agent.agent.settings import state_dir
 from m3agent.serving.bench.options import Options
-from m3agent.serving.bench.result import Request, Result, Round, Row, from_json, to_json
+from m3agent.serving.bench.result import BenchRequest, BenchResult, BenchRow, Round, from_json, to_json
 from m3agent.serving.launch.record import ServerRecord, new_folder, write_record
 from tests import command_line
 from tests.command_line import Process
@@ -110,10 +110,10 @@ def test_a_slower_server_than_before_is_named_and_ends_with_one(server: PacedSer
     assert (done.returncode, "worse" in done.stdout) == (0, False)
 
 
-def quicker(result: Result, kind: str, times: float) -> Result:
+def quicker(result: BenchResult, kind: str, times: float) -> BenchResult:
     """The result with every time of one kind of row divided."""
 
-    def divided(request: Request) -> Request:
+    def divided(request: BenchRequest) -> BenchRequest:
         assert request.ttft is not None and request.e2e is not None
         return replace(request, ttft=request.ttft / times, e2e=request.e2e / times)
 
@@ -275,15 +275,15 @@ def test_a_bench_that_is_killed_leaves_the_json_of_what_was_measured(tmp_path: P
 
 
 def test_the_plot_has_a_point_for_each_figure_and_says_what_there_is_not() -> None:
-    request = Request(8192, 0, 11, 0.139, 0.2)
-    rows = [Row("cold", tokens, 1, 11, (Round((request,), 1.0),)) for tokens in (8192, 1_000_000)]
-    empty = Result("http://x", "<m3>", "vllm", None, None, None, "now", 1.0, Options())
+    request = BenchRequest(8192, 0, 11, 0.139, 0.2)
+    rows = [BenchRow("cold", tokens, 1, 11, (Round((request,), 1.0),)) for tokens in (8192, 1_000_000)]
+    empty = BenchResult("http://x", "<m3>", "vllm", None, None, None, "now", 1.0, Options())
     drawn = plot(replace(empty, rows=tuple(rows)))
     assert len(points(drawn)) == 2
     assert drawn.count("not measured") == 1
     assert "&lt;m3&gt;" in drawn
     assert plot(empty).count("not measured") == 2
-    streams = [Row("streams", 4096, count, 11, (Round((request,), 1.0),)) for count in (1, 2, 4)]
+    streams = [BenchRow("streams", 4096, count, 11, (Round((request,), 1.0),)) for count in (1, 2, 4)]
     assert len(points(plot(replace(empty, rows=tuple(streams))))) == 3
 
 

@@ -24,7 +24,7 @@ from m3agent.sandbox.allow_list import (
     parse_hosts,
     split_authority,
 )
-from m3agent.sandbox.proxy import Answer, Caps, NetworkRequest, Proxy, Request, parse
+from m3agent.sandbox.proxy import Answer, Caps, NetworkRequest, Proxy, ProxyRequest, parse
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_.*:[]/@#%\\ \t\0A1é"
 
@@ -195,7 +195,7 @@ def head(*lines: str) -> bytes:
 
 
 def test_requests_are_rebuilt_from_what_was_parsed() -> None:
-    assert parse(head("CONNECT Example.org:443 HTTP/1.1", "Host: other")) == Request(
+    assert parse(head("CONNECT Example.org:443 HTTP/1.1", "Host: other")) == ProxyRequest(
         "CONNECT", "example.org", 443
     )
     request = parse(

@@ -12,7 +12,7 @@ from typing import Any
 from m3agent.serving.embedded.probe.session import reap
 
 
-class Job:
+class ProbeJob:
     """A running child process.
 
     Attributes:
@@ -51,13 +51,13 @@ class Jobs:
     """The child processes of one judge."""
 
     def __init__(self) -> None:
-        self._running: list[Job] = []
+        self._running: list[ProbeJob] = []
 
-    def add(self, job: Job) -> None:
+    def add(self, job: ProbeJob) -> None:
         """Add `job` to the watched ones."""
         self._running.append(job)
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: ProbeJob) -> None:
         """Kill `job` without calling its `ended`."""
         self._running.remove(job)
         os.close(job.fd)

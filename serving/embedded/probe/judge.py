@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any
 
-from m3agent.serving.embedded.probe.jobs import Job, Jobs
+from m3agent.serving.embedded.probe.jobs import Jobs, ProbeJob
 from m3agent.serving.embedded.probe.session import (
     Channel,
     Clock,
@@ -124,7 +124,7 @@ class Slot:
         self.jobs = jobs
         self.busy = False
         self.current = -1
-        self.server: Job | None = None
+        self.server: ProbeJob | None = None
         self.requests = -1
         self.ready = False
         self.swapping = True
@@ -139,7 +139,7 @@ class Slot:
 
         pid, fd = fork(self.tree, body)
         os.close(reader)
-        self.server = Job(pid, fd, time.monotonic() + 60, heard, ended)
+        self.server = ProbeJob(pid, fd, time.monotonic() + 60, heard, ended)
         self.jobs.add(self.server)
 
     def drop_server(self) -> None:
@@ -414,7 +414,7 @@ class Judge:
 
         slot.busy = True
         allowed = 4 * task.limit + 10 + (4 * task.suite_seconds if everything else 0)
-        job = Job(pid, fd, time.monotonic() + allowed, heard, finish)
+        job = ProbeJob(pid, fd, time.monotonic() + allowed, heard, finish)
         self.jobs.add(job)
 
     def _decide(self, index: int, ended: dict[str, str], done: bool) -> None:

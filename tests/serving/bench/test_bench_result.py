@@ -15,11 +15,11 @@ from m3agent.serving.bench.compare import Comparison, against_baseline, against_
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import (
     KINDS,
+    BenchRequest,
+    BenchResult,
+    BenchRow,
     Kind,
-    Request,
-    Result,
     Round,
-    Row,
     Statistics,
     from_json,
     to_json,
@@ -28,7 +28,7 @@ from m3agent.serving.bench.result import (
 seconds = st.just(0.0) | st.floats(1e-9, 1e6)  # the clock counts nanoseconds
 counts = st.none() | st.integers(0, 2_000_000)
 requests = st.builds(
-    Request,
+    BenchRequest,
     prompt_tokens=counts,
     cached_tokens=counts,
     completion_tokens=counts,
@@ -40,7 +40,7 @@ requests = st.builds(
 )
 rounds = st.builds(Round, requests=st.lists(requests, min_size=1, max_size=3).map(tuple), seconds=seconds)
 rows = st.builds(
-    Row,
+    BenchRow,
     kind=st.sampled_from(KINDS),
     tokens=st.integers(2048, 1_000_000),
     streams=st.integers(1, 64),
@@ -48,7 +48,7 @@ rows = st.builds(
     rounds=st.lists(rounds, max_size=3).map(tuple),
 )
 results = st.builds(
-    Result,
+    BenchResult,
     url=st.text(max_size=30),
     model=st.text(max_size=30),
     flavour=st.sampled_from(["vllm", "unknown"]),
@@ -68,7 +68,7 @@ results = st.builds(
 
 
 @given(results)
-def test_a_result_comes_back_from_its_json(result: Result) -> None:
+def test_a_result_comes_back_from_its_json(result: BenchResult) -> None:
     assert from_json(to_json(result)) == result
 
 
@@ -113,18 +113,18 @@ def test_statistics_by_hand() -> None:
     assert Statistics.of([]) is None
 
 
-def request(ttft: float, tpot: float, **fields: Any) -> Request:
+def request(ttft: float, tpot: float, **fields: Any) -> BenchRequest:
     values: dict[str, Any] = {"prompt_tokens": 8192, "cached_tokens": 0, "completion_tokens": 11}
-    return Request(ttft=ttft, e2e=ttft + 10 * tpot, **(values | fields))
+    return BenchRequest(ttft=ttft, e2e=ttft + 10 * tpot, **(values | fields))
 
 
-def row_of(kind: Kind, *found: Request, tokens: int = 8192, took: float = 2.0) -> Row:
-    return Row(kind, tokens, 1, 11, tuple(Round((one,), took) for one in found))
+def row_of(kind: Kind, *found: BenchRequest, tokens: int = 8192, took: float = 2.0) -> BenchRow:
+    return BenchRow(kind, tokens, 1, 11, tuple(Round((one,), took) for one in found))
 
 
-def result_of(*found: Row, **fields: Any) -> Result:
+def result_of(*found: BenchRow, **fields: Any) -> BenchResult:
     values: dict[str, Any] = {"kv_tokens": 100_000, "options": Options()}
-    return Result(
+    return BenchResult(
         "http://127.0.0.1:1/v1",
         "m3",
         "vllm",
@@ -138,8 +138,8 @@ def result_of(*found: Row, **fields: Any) -> Result:
 
 
 def test_tpot_weighs_requests_and_itl_weighs_tokens() -> None:
-    short = Request(completion_tokens=2, ttft=1.0, e2e=2.0, itl=(1.0,))
-    long = Request(completion_tokens=4, ttft=1.0, e2e=1.3, itl=(0.1, 0.1, 0.1))
+    short = BenchRequest(completion_tokens=2, ttft=1.0, e2e=2.0, itl=(1.0,))
+    long = BenchRequest(completion_tokens=4, ttft=1.0, e2e=1.3, itl=(0.1, 0.1, 0.1))
     row = row_of("cold", short, long)
     assert row.tpot is not None and row.itl is not None
     assert row.tpot.mean == pytest.approx((1.0 + 0.1) / 2)
@@ -195,11 +195,11 @@ def test_a_plan_is_held_against_what_was_measured() -> None:
 
 
 def test_a_speed_is_held_against_a_row_that_tells_about_it() -> None:
-    def measured(sequence: int, *rows: Row) -> str:
+    def measured(sequence: int, *rows: BenchRow) -> str:
         (speed,) = against_plan(result_of(*rows), {"tokens_per_second": 74, "sequence": sequence})
         return speed.name if speed.measured else ""
 
-    def row(tokens: int, events: int = 64) -> Row:
+    def row(tokens: int, events: int = 64) -> BenchRow:
         of = request(9.0, 0.01, completion_tokens=64, itl=(0.01,) * (events - 1))
         return replace(row_of("cold", of, tokens=tokens), output_tokens=64)
 

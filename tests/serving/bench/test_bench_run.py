@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.bench.options import Options
-from m3agent.serving.bench.result import Result, Row, from_json, to_json
+from m3agent.serving.bench.result import BenchResult, BenchRow, from_json, to_json
 from m3agent.serving.bench.run import Progress, bench
 from m3agent.serving.endpoint import probe
 from m3agent.serving.errors import EndpointRefused
@@ -34,19 +34,19 @@ SMALL: dict[str, Any] = {
 WARM_UP = 2  # requests, where there are no streams at a time
 
 
-async def measured(url: str, heard: list[Progress] | None = None, **options: Any) -> Result:
+async def measured(url: str, heard: list[Progress] | None = None, **options: Any) -> BenchResult:
     endpoint = await probe(url, api_key=None, model=None)
     told: list[Progress] = [] if heard is None else heard
     return await bench(endpoint, api_key=None, options=Options(**(SMALL | options)), listen=told.append)
 
 
-def row(result: Result, kind: Any, tokens: int = 2048, streams: int = 1) -> Row:
+def row(result: BenchResult, kind: Any, tokens: int = 2048, streams: int = 1) -> BenchRow:
     found = result.row(kind, tokens, streams)
     assert found is not None
     return found
 
 
-def median_ttft(found: Row) -> float:
+def median_ttft(found: BenchRow) -> float:
     assert found.ttft is not None
     return found.ttft.median
 

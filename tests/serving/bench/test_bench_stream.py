@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.bench.result import Request
+from m3agent.serving.bench.result import BenchRequest
 from m3agent.serving.bench.stream import read_stream, timed
 from m3agent.serving.errors import DeadlineExceeded, EndpointRefused, ModelServerError, StreamCut
 from m3agent.serving.http import open_client
@@ -18,7 +18,7 @@ ROLE = delta(role="assistant", content="")
 DONE = b"[DONE]"
 
 
-def read(*events: tuple[float, Any], **fields: Any) -> Request:
+def read(*events: tuple[float, Any], **fields: Any) -> BenchRequest:
     data = [(at, event if isinstance(event, bytes) else json.dumps(event).encode()) for at, event in events]
     return read_stream(data, endpoint("http://127.0.0.1:1/v1", **fields), None)
 

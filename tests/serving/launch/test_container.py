@@ -16,7 +16,7 @@ import pytest
 
 from m3agent.serving.launch.container import container_start, gpu_options
 from m3agent.serving.launch.errors import LaunchError
-from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.recipe import recipe
 from tests.conftest import docker_here
 from tests.servers.engine_image import engine_image
@@ -42,12 +42,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def job(*options: str, model: str = "MiniMaxAI/MiniMax-M3", host: str = "127.0.0.1", **fields: Any) -> Job:
+def job(
+    *options: str, model: str = "MiniMaxAI/MiniMax-M3", host: str = "127.0.0.1", **fields: Any
+) -> EngineJob:
     with socket.create_server(("", 0)) as free:
         port = int(free.getsockname()[1])
     argv = ("vllm", "serve", model, *options, "--host", host, "--port", str(port))
     values: dict[str, Any] = {"env": {}, "files": {}, "gpus": 0, "model": model, **fields}
-    return Job("vllm", argv, host=host, port=port, **values)
+    return EngineJob("vllm", argv, host=host, port=port, **values)
 
 
 @contextlib.contextmanager
@@ -210,7 +212,7 @@ def test_a_recipe_that_brings_its_own_container_is_refused(
     image: str, folder: Path, name: str, said: str
 ) -> None:
     known = recipe(name)
-    given = Job(known.engine, known.argv, known.env, {}, "127.0.0.1", 8000, 8)
+    given = EngineJob(known.engine, known.argv, known.env, {}, "127.0.0.1", 8000, 8)
     with pytest.raises(ValueError, match=said):
         container_start(given, image=image, name="n", folder=folder, environ=os.environ)
 
@@ -218,7 +220,7 @@ def test_a_recipe_that_brings_its_own_container_is_refused(
 @pytest.mark.docker
 def test_only_vllms_images_have_their_entrypoint_replaced(image: str, folder: Path) -> None:
     known = recipe("sglang-8gpu")
-    given = Job("sglang", known.argv, known.env, {}, "127.0.0.1", 8000, 8, model=known.checkpoint)
+    given = EngineJob("sglang", known.argv, known.env, {}, "127.0.0.1", 8000, 8, model=known.checkpoint)
     start = container_start(given, image=image, name="n", folder=folder, environ=os.environ)
     at = start.argv.index(image)
     assert start.argv[at + 1 : at + 4] == known.argv[:3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.launch.job import Job
+from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.nodes import MASTER_PORT, as_node, node_commands
 from m3agent.serving.plan.command import Command
 from m3agent.serving.plan.listing import listing, problems, versions
@@ -22,11 +22,13 @@ SPREAD = [
 ]
 
 
-def job_of(name: str, nodes: int = 2) -> Job:
+def job_of(name: str, nodes: int = 2) -> EngineJob:
     """A recipe as it is served to other machines."""
     known = recipe(name)
     argv, env = applied(known, overlay(known, loopback=False))
-    return Job(known.engine, argv, env, {}, "0.0.0.0", 8000, known.gpus, nodes, known.image, known.checkpoint)
+    return EngineJob(
+        known.engine, argv, env, {}, "0.0.0.0", 8000, known.gpus, nodes, known.image, known.checkpoint
+    )
 
 
 def option(argv: tuple[str, ...], flag: str) -> tuple[str, ...]:
@@ -67,7 +69,7 @@ def test_vllms_first_node_serves_and_the_others_are_headless() -> None:
 
 def test_a_headless_node_is_not_told_how_many_api_servers_to_start() -> None:
     plain = job_of("vllm-nvidia-tp8")
-    many = Job(**{**vars(plain), "argv": (*plain.argv, "--api-server-count", "4")})
+    many = EngineJob(**{**vars(plain), "argv": (*plain.argv, "--api-server-count", "4")})
     first, second = node_commands(many, ADDRESSES)
     assert option(first.argv, "--api-server-count") == ("4",)
     assert option(second.argv, "--api-server-count") == ()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.launch.errors import LaunchError
-from m3agent.serving.launch.job import Job, Start
+from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.slurm import OUTPUT, SCRIPT, SUBMIT, slurm_start
 from m3agent.serving.plan.recipe import recipe
 from tests.servers.engine_image import script
@@ -52,11 +52,11 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def job(*options: str, nodes: int = 1, gpus: int = 4, host: str = "0.0.0.0", **fields: Any) -> Job:
+def job(*options: str, nodes: int = 1, gpus: int = 4, host: str = "0.0.0.0", **fields: Any) -> EngineJob:
     with socket.create_server(("", 0)) as free:
         port = int(free.getsockname()[1])
     argv = ("vllm", "serve", MODEL, *options, "--host", host, "--port", str(port))
-    return Job("vllm", argv, {"SECRET": "s e'c\"ret"}, {}, host, port, gpus, nodes, **fields)
+    return EngineJob("vllm", argv, {"SECRET": "s e'c\"ret"}, {}, host, port, gpus, nodes, **fields)
 
 
 @contextlib.contextmanager
@@ -211,7 +211,9 @@ def test_a_server_that_only_its_own_node_would_reach_is_refused(tmp_path: Path, 
 def test_tensorrt_llm_keeps_its_srun_and_gets_this_jobs_folders(tmp_path: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     guide = recipe("trtllm-gb200-2x4")
-    given = Job("trtllm", guide.argv, guide.env, guide.files, "0.0.0.0", 8000, 8, model=guide.checkpoint)
+    given = EngineJob(
+        "trtllm", guide.argv, guide.env, guide.files, "0.0.0.0", 8000, 8, model=guide.checkpoint
+    )
     start = slurm_start(given, folder=tmp_path, environ=environ, account="m3")
     assert start.env == {"MODEL": "/models/MiniMax-M3"}
     submit, text = (tmp_path / SUBMIT).read_text(), (tmp_path / SCRIPT).read_text()
@@ -228,6 +230,6 @@ def test_tensorrt_llm_keeps_its_srun_and_gets_this_jobs_folders(tmp_path: Path) 
 def test_tensorrt_llm_wants_the_checkpoint_in_a_folder(tmp_path: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     guide = recipe("trtllm-gb200-2x4")
-    given = Job("trtllm", guide.argv, {"MODEL": guide.checkpoint}, guide.files, "0.0.0.0", 8000, 8)
+    given = EngineJob("trtllm", guide.argv, {"MODEL": guide.checkpoint}, guide.files, "0.0.0.0", 8000, 8)
     with pytest.raises(ValueError, match="is no folder"):
         slurm_start(given, folder=tmp_path, environ=environ)
