@@ -110,6 +110,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _unit_test = None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Let teardown start processes: it may end a fixture that integration tests of the same module used."""
+    global _unit_test
+    _unit_test = None
+
+
 FORBIDDEN = {"socket.connect", "subprocess.Popen", "os.posix_spawn", "os.fork", "tests.fork"}
 """Audit events of what unit tests do not do."""
 
