@@ -1,4 +1,4 @@
-"""Which of several attempts is handed over: by verification, then fewest regressions, agreement, and size."""
+"""Rank several attempts: by verdict, then fewest regressions, then agreement, then size of the patch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ VERDICTS = ("verified", "unverified", "failed")
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """What an attempt came to. kind: patches of one kind change the code in the same way, comments and layout aside;
-    None without a patch. lines: added and removed."""
+    """The result of one attempt.
+
+    Attributes:
+        number: Number of the attempt.
+        evidence: Verification of its patch; None if there was none.
+        kind: Equal for patches that make the same change to the code, apart from comments and layout. None without a
+            patch.
+        lines: Number of lines added and removed.
+    """
 
     number: int
     evidence: Verification | None
@@ -28,8 +35,15 @@ class AttemptResult:
 
 @dataclass(frozen=True)
 class Rank:
-    """An attempt beside the others; the lowest comes first. agreement: how many patches are of its kind, its own
-    included."""
+    """The rank of an attempt among the others; the lowest `key` is the best.
+
+    Attributes:
+        number: Number of the attempt.
+        verdict: Verdict of the verification; "none" without one.
+        regressions: Number of tests that the patch broke.
+        agreement: Number of patches of the same kind, this one included; 0 without a patch.
+        lines: Number of lines added and removed.
+    """
 
     number: int
     verdict: str
@@ -39,13 +53,13 @@ class Rank:
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:
-        """What it is compared by."""
+        """The sort key."""
         place = VERDICTS.index(self.verdict) if self.verdict in VERDICTS else len(VERDICTS)
         return (place, self.regressions, -self.agreement, self.lines, self.number)
 
 
 def ranked(results: Sequence[AttemptResult]) -> list[Rank]:
-    """The attempts, best first."""
+    """Rank the attempts, best first."""
     kinds = Counter(result.kind for result in results if result.kind is not None)
     ranks = [
         Rank(
@@ -63,7 +77,7 @@ def ranked(results: Sequence[AttemptResult]) -> list[Rank]:
 def result_of(
     number: int, workspace: Workspace | None, patch: Patch | None, evidence: Verification | None
 ) -> AttemptResult:
-    """What an attempt came to, by its patch."""
+    """Return the result of an attempt, derived from its patch and the verification."""
     if workspace is None or patch is None or patch.empty:
         return AttemptResult(number, evidence, None, 0)
     entries = workspace.entries(patch.tree)
@@ -76,7 +90,10 @@ def result_of(
 
 
 def _essence(path: str, content: bytes) -> str:
-    """A digest of what a file does: a Python file's syntax without docstrings, of another its text without spaces."""
+    """Return a digest of what a file does.
+
+    The digest covers a Python file's syntax tree without docstrings, and any other file's text without whitespace.
+    """
     essence = b"".join(content.split())
     if path.endswith(".py"):
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -94,7 +111,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def _changed_lines(patch: bytes) -> int:
-    """Lines added and removed, as a patch in git's format shows them; a binary file's are as many as its encoding has."""
+    """Count the lines added and removed in a patch in git's format; for a binary file, the lines of its encoding."""
     return sum(
         line[:1] in (b"+", b"-") and not line.startswith((b"+++ ", b"--- ")) for line in patch.splitlines()
     )

@@ -1,22 +1,27 @@
-"""Flaky tests: those whose outcome changes from run to run on one and the same tree.
+"""Find flaky tests: tests that have different outcomes in several runs on the same tree.
 
-A verdict rests on what differs between two runs, and a flaky test differs by itself. So the files of the tests that it
-rests on are run again, apart from the others, some times (three unless set otherwise) on both trees, each time in a fresh sandbox. On each tree:
+A verdict compares two runs, and a flaky test can differ between them by chance. The tests that decide the verdict
+therefore run again. Only their files run, three times unless set otherwise, on both trees, each time in a fresh
+sandbox. On each tree:
 
-With three, a test that fails every other time passes for stable on one tree in 1 of 5 cases, on both in 1 of 28.
+- If the reruns disagree about a test, the test is flaky.
+- If the reruns agree with each other but not with the run of the whole suite, the test is flaky or depends on the tests
+  that run before it. The whole suite then runs once more. If the outcome is the same as in the first run, the test
+  depends on other tests and the first outcome stands. If not, the test is flaky.
 
-- A test that the reruns do not agree on is flaky.
-- Where they agree with each other and not with the run of the whole suite, the test is flaky, or it depends on the
-  tests that run before it. The whole suite is run once more: if it says the same as the first time, the test depends
-  on others and the first outcome stands; if not, it is flaky.
+With three reruns, a test that fails every other time looks stable on one tree in 1 of 5 cases, on both in 1 of 28.
 
-An outcome is green, red, or neither (skipped, or not there). Red is also what is in a file or folder that cannot be
-imported; and such a file, which has one id for all that is in it, once it can be, while anything in it is red. A run
-that was cut short counts for the tests that it has results of. The one it was cut short in is red, in a rerun as in
-the first run, so a test that hangs now and then is flaky.
+An outcome is green, red, or neither (skipped or missing). Two rules for files and folders:
 
-Flaky tests count neither way, with one exception: what is green in every run on the old tree and not in most runs on
-the new one is broken, or a patch could be excused by the chance that it brings in.
+- Every test in a file or folder that cannot be imported is red.
+- A file that cannot be imported has one id for all its tests. Once it can be imported, that id is red while any of its
+  tests is red.
+
+A run that was cut short counts for the tests that it has results for. The test that was running when it was cut short
+is red, in a rerun as in the first run. A test that hangs now and then is therefore flaky.
+
+Flaky tests count neither way, with one exception. A test that is green in every run on the old tree and not green in
+most runs on the new tree is broken. Otherwise a patch that makes a test flaky would be excused.
 """
 
 from __future__ import annotations
@@ -36,30 +41,37 @@ _BORDER = re.compile("::|/")
 
 @dataclass(frozen=True)
 class Runs:
-    """Reports of runs on one tree. whole: of all its tests; apart: of some files by themselves."""
+    """Reports of runs on one tree.
+
+    Attributes:
+        whole: Runs of the whole suite.
+        apart: Runs of some files only.
+    """
 
     whole: list[TestReport]
     apart: list[TestReport]
 
     def unsettled(self, idents: Collection[str]) -> set[str]:
-        """Those that are flaky or depend on other tests: another run of the whole suite has to tell."""
+        """Return the tests that are flaky or depend on other tests; another run of the whole suite tells which."""
         whole, apart = _seen(self.whole, idents), _seen(self.apart, idents)
         return {i for i in idents if len(whole[i]) == len(apart[i]) == 1 and whole[i] != apart[i]}
 
     def flaky(self, idents: Collection[str]) -> frozenset[str]:
-        """Those that runs of the same kind do not agree on."""
+        """Return the tests that have different outcomes in runs of the same kind (`whole` or `apart`)."""
         whole, apart = _seen(self.whole, idents), _seen(self.apart, idents)
         return frozenset(i for i in idents if len(whole[i]) > 1 or len(apart[i]) > 1)
 
     def not_green(self, ident: str) -> tuple[int, int]:
-        """In how many runs it was not green, of how many that say something of it."""
+        """Return the number of runs in which a test was not green, and the number of runs that report an outcome."""
         said = [found[ident] for run in (*self.whole, *self.apart) if (found := outcomes(run, [ident]))]
         return sum(outcome != "green" for outcome in said), len(said)
 
 
 def counting_neither_way(old: Runs, new: Runs, idents: Collection[str]) -> frozenset[str]:
-    """The tests that are flaky on either tree, but for those that the patch seems to have broken: green in every run on
-    the old tree, red in most of those on the new one."""
+    """Return the tests that are flaky on either tree, except those that the patch seems to have broken.
+
+    A test seems broken if it is green in every run on the old tree and not green in most runs on the new tree.
+    """
     flaky = old.flaky(idents) | new.flaky(idents)
 
     def broken(ident: str) -> bool:
@@ -70,7 +82,7 @@ def counting_neither_way(old: Runs, new: Runs, idents: Collection[str]) -> froze
 
 
 def _seen(reports: Iterable[TestReport], idents: Collection[str]) -> dict[str, set[Outcome]]:
-    """The outcomes that each test had."""
+    """Return the outcomes that each test had in these runs."""
     seen: dict[str, set[Outcome]] = {ident: set() for ident in idents}
     for report in reports:
         for ident, outcome in outcomes(report, idents).items():
@@ -79,7 +91,7 @@ def _seen(reports: Iterable[TestReport], idents: Collection[str]) -> dict[str, s
 
 
 def outcomes(report: TestReport, idents: Iterable[str]) -> dict[str, Outcome]:
-    """What a run says of each id; those that it says nothing of are left out."""
+    """Return the outcome of each test in one run, without the tests that the run does not report."""
     red, green = report.red, set(report.passed)
     with_red, with_green = members(red), members(green)
     found: dict[str, Outcome] = {}
@@ -98,12 +110,12 @@ def outcomes(report: TestReport, idents: Iterable[str]) -> dict[str, Outcome]:
 
 
 def containers(ident: str) -> set[str]:
-    """The ids of the class, the file and the folders that a test is in."""
+    """Return the ids of the class, the file and the folders that contain a test."""
     return ({ident[: border.start()] for border in _BORDER.finditer(ident)} | {"."}) - {ident}
 
 
 def members(idents: Iterable[str]) -> dict[str, set[str]]:
-    """For each id that any of these are in, which are."""
+    """Map the id of each class, file and folder to the ids among `idents` that it contains."""
     found: dict[str, set[str]] = defaultdict(set)
     for ident in idents:
         for outer in containers(ident):
@@ -112,7 +124,7 @@ def members(idents: Iterable[str]) -> dict[str, set[str]]:
 
 
 def without(report: TestReport, idents: Collection[str]) -> TestReport:
-    """A report as if these tests had not been run."""
+    """Return the report without these tests."""
 
     def rest(ids: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(ident for ident in ids if ident not in idents)

@@ -1,14 +1,14 @@
-"""The completion gate: a turn without a tool call is not proof of being done."""
+"""The completion gate: check that the work is complete when the model ends a turn without a tool call."""
 
 from __future__ import annotations
 
 import re
 
 MOST_ASKED = 2
-"""Times the model is told what is missing; then what it has is taken as it is."""
+"""Most times that the model is told what is missing; after that its result is accepted as it is."""
 
 SAID = 200
-"""Characters of its own words that the model is shown again."""
+"""Most characters of the model's own answer that are quoted back to it."""
 
 NO_CHANGE = "No change:"
 NOT_TESTED = "Not tested:"
@@ -18,14 +18,18 @@ ANNOUNCED = re.compile(
     r"(?! (?:note|mention|add|leave|stop)\b))\b",
     re.IGNORECASE,
 )
-"""How the last sentence of an answer begins that breaks off before what it speaks of: M3 at times ends its turn there."""
+"""Start of a last sentence that announces a step. M3 sometimes ends its turn there without taking the step."""
 STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*\S", re.MULTILINE | re.IGNORECASE)
 
 
 def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:
-    """What the model still owes before its word "done" is taken; empty when nothing.
+    """Return what the model is told to do before it counts as done; empty if nothing is missing.
 
-    `text` is its last answer: a line that starts with "No change:" or "Not tested:" and a reason is accepted.
+    Args:
+        text: The model's last answer. A line with "No change:" or "Not tested:" and a reason replaces the change or
+            the test run.
+        changed: Whether any file of the repository has changed.
+        tested_since_change: Whether tests have run since the last change.
     """
     stated = {match[1].lower() for match in STATED.finditer(text)}
     if not changed and NO_CHANGE.lower() not in stated:

@@ -1,4 +1,4 @@
-"""What all attempts at an issue have in common: the server, the packed repository, how sandboxes are made."""
+"""Prepare what all attempts at an issue share: the model server and the packed repository."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ from m3agent.serving.prices import Prices
 
 @dataclass(frozen=True)
 class Ground:
-    """The server, its key, what it costs, and the repository as text.
+    """What all attempts at an issue share.
 
-    context: None where the conversation has it already.
+    Attributes:
+        endpoint: The model server, as probed.
+        key: API key of the server.
+        prices: What the server costs; None if unknown.
+        context: The repository as text; None if the conversation contains it already (a resumed session).
     """
 
     endpoint: Endpoint
@@ -50,8 +54,16 @@ async def prepare(
 ) -> Ground:
     """Probe the server and pack the repository for it.
 
+    Args:
+        request: The fix to prepare.
+        server: The model server to use.
+        state: Folder for sessions and caches.
+        log: Receives the events to log.
+        say: Receives notes for the person.
+
     Raises:
-        UsageError, ModelServerError: what is wrong with either.
+        UsageError: The repository or the settings do not allow the run, such as a price limit without known prices.
+        ModelServerError: The server did not answer as expected.
     """
     settings, started = request.settings, time.monotonic()
     endpoint = await probe(server.url, api_key=server.key, model=settings.model)
@@ -68,7 +80,7 @@ async def prepare(
 async def _pack(
     request: FixRequest, endpoint: Endpoint, key: str | None, state: Path, log: Callable[[Event], None]
 ) -> Context | None:
-    """The repository as text, in what the model's window leaves for it; None where the conversation has it already."""
+    """Pack the repository within the model's window; return None if the conversation contains it already."""
     if request.resume is not None:
         return None
     settings, checkout = request.settings, request.repository.checkout
@@ -92,7 +104,10 @@ async def _pack(
 
 
 def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
-    """Tokens for the repository: as set, and never more than the window leaves beside the conversation."""
+    """Return the token budget for the repository.
+
+    It is the configured budget, limited to what the window leaves beside the conversation. None means no limit.
+    """
     window = endpoint.max_model_len
     if window is None:
         return settings.context_budget
@@ -103,7 +118,11 @@ def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
 def _check_host(
     endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]
 ) -> Prices | None:
-    """Before anything goes to a host for the first time: say which; and refuse a price limit nobody can watch."""
+    """Return the server's prices, and announce a host that receives data for the first time.
+
+    Raises:
+        UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
+    """
     prices = prices_of(endpoint, settings.server_price)
     if settings.max_cost is not None and prices is None:
         raise UsageError(

@@ -1,16 +1,25 @@
-"""Whether a patch is believed: fresh sandboxes run the tests on the old and on the new tree.
+"""Verify a patch: run the tests on the old and on the new tree, each in a fresh sandbox.
 
-Verified means: a test that was red on the old tree is green on the new one, nothing that was green is lost or is red
-now, and no red test stays red beside one that was fixed, or is no longer run. The tests that count are the old
-tree's: what the patch did to existing test files is undone for the check, and test files it adds are run on both (but
-not a new conftest.py, which could hide tests on both). Undone as well is what it did to files that decide how tests
-run: pytest's configuration, Python's start-up files, new modules in the place of Python's or pytest's own. Only where
-that shows nothing either way do tests count that the patch wrote into existing files: those with new ids, red on the
-old code and green on the new.
+A patch is verified if all of these hold:
 
-What a verdict would rest on is run again, and tests that turn out to be flaky (see `m3agent.agent.flaky` for the rule)
-count neither way. Nothing is run again where nothing was fixed and nothing broken, or
-where the run on the new tree was cut short, which nothing can make good.
+- A test that was red on the old tree is green on the new tree.
+- No test that was green on the old tree is red or missing on the new tree.
+- No red test stays red in the same file as a fixed test.
+- Every test that was red on the old tree still runs on the new tree.
+
+The check uses the tests of the old tree:
+
+- It undoes the patch's changes to existing test files.
+- It runs test files that the patch adds on both trees. A new conftest.py is left out: it could hide tests on both.
+- It undoes changes to files that decide how tests run: pytest's configuration, Python's start-up files, and new modules
+  that shadow modules of Python or pytest.
+
+If this shows nothing either way, the tests that the patch wrote into existing files count. They must have new ids, be
+red on the old code and green on the new code.
+
+Tests that would decide the verdict run again. Flaky tests (`m3agent.agent.flaky` has the rule) count neither way.
+Nothing runs again if no test was fixed or broken. Nothing runs again either if the run on the new tree was cut short:
+reruns cannot repair that.
 """
 
 from __future__ import annotations
@@ -40,18 +49,29 @@ TAKEN_NAMES = frozenset(
     {"sitecustomize", "usercustomize", "_pytest", *WANTED_MODULES, *sys.stdlib_module_names}
 )
 TEST_TIMEOUT = 600.0
-"""Seconds for the whole suite, on each of the two trees."""
+"""Timeout of the whole suite on each of the two trees, in seconds."""
 FREE_SECONDS = 10.0
-"""Reruns end when they took longer than the first runs of all tests; but not as long as they took less than this."""
+"""Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""
 MOST_FILES = 1000
-"""Files named on one command line; where more are to be run again, the whole suite is."""
+"""Most files named on one command line. If more files have to run again, the whole suite runs again."""
 
 Verdict = Literal["verified", "unverified", "failed"]
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The verdict and its evidence: sets of test ids, sorted (see `m3agent.agent.events.Verify`)."""
+    """The verdict and its evidence.
+
+    Attributes:
+        verdict: Whether the patch is believed.
+        reason: The reason for the verdict, in one sentence.
+        fixed, broken, still_red, new_tests, flaky: Sorted test ids; `m3agent.agent.events.Verify` defines the sets.
+        before: The first test run on the old tree.
+        after: The first test run on the new tree.
+        old_tree: Git tree id of the old code with the patch's new test files.
+        new_tree: Git tree id of the new code with the old tests.
+        seconds: Wall time of the whole verification.
+    """
 
     verdict: Verdict
     reason: str
@@ -68,7 +88,7 @@ class Verification:
 
 
 def is_test_file(path: str) -> bool:
-    """Whether a file belongs to the tests: by pytest's and unittest's naming, or by its folder."""
+    """Return whether a file belongs to the tests, by its name (pytest's and unittest's rules) or its folder."""
     pure = PurePosixPath(path)
     name = pure.name
     named = name == "conftest.py" or (
@@ -78,8 +98,11 @@ def is_test_file(path: str) -> bool:
 
 
 def is_surrounding(path: str, base: Collection[str]) -> bool:
-    """Whether a file decides how tests run: configuration, a start-up file, or a module that was not in `base` and
-    takes the place of one of Python's or pytest's."""
+    """Return whether a file decides how tests run.
+
+    Such files are configuration, Python's start-up files, and modules missing from `base` that shadow a module of
+    Python or pytest.
+    """
     pure = PurePosixPath(path)
     if pure.name in CONFIGURATION or pure.suffix == ".pth":
         return True
@@ -90,7 +113,12 @@ def is_surrounding(path: str, base: Collection[str]) -> bool:
 
 
 def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list[str]]:
-    """(old tree with the patch's new tests, new tree with the old tests as they were, paths of the new tests)."""
+    """Write the two trees to compare.
+
+    Returns:
+        The tree id of the old code with the patch's new test files, the tree id of the new code with the existing test
+        files unchanged, and the paths of the new test files.
+    """
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     patched = without_surroundings(patch, base, patched)
     tests = [path for path in patch.paths if is_test_file(path)]
@@ -107,7 +135,11 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list
 
 
 def trees_with_new_tests(workspace: Workspace, patch: Patch) -> tuple[str, str] | None:
-    """The old and the new code, both with all test files as the patch leaves them; None if it changed no existing one."""
+    """Write the old and the new code, both with all test files as the patch leaves them.
+
+    Returns:
+        The two tree ids; None if the patch changed no existing test file.
+    """
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     patched = without_surroundings(patch, base, patched)
     if not any(path in base and path in patched and is_test_file(path) for path in patch.paths):
@@ -121,7 +153,7 @@ def trees_with_new_tests(workspace: Workspace, patch: Patch) -> tuple[str, str] 
 def without_surroundings(
     patch: Patch, base: dict[str, TreeEntry], patched: dict[str, TreeEntry]
 ) -> dict[str, TreeEntry]:
-    """The patched files, but those that decide how tests run as they were."""
+    """Return the patched files, with the patch's changes to files that decide how tests run undone."""
     undone = {path for path in patch.paths if is_surrounding(path, base)}
     kept = {path: entry for path, entry in patched.items() if path not in undone}
     return kept | {path: base[path] for path in undone if path in base}
@@ -130,15 +162,21 @@ def without_surroundings(
 def judge(
     before: TestReport, after: TestReport, touched: Collection[str] = ()
 ) -> tuple[Verdict, str, list[set[str]]]:
-    """The verdict, its reason in a sentence, and the sets fixed, broken, still red.
+    """Judge a patch by the test runs before and after it.
 
-    `touched` are the paths of the patch: who changes a test file should leave nothing red in it.
+    Args:
+        before: The test run on the old tree.
+        after: The test run on the new tree.
+        touched: Paths that the patch changes. A patch that changes a test file must leave no red test in it.
+
+    Returns:
+        The verdict, its reason in one sentence, and the sets of fixed, broken and still red tests.
     """
     passed_before, passed_after = set(before.passed), set(after.passed)
     fixed, still_red = set[str](), set[str]()
     within, red_within = members(after.red | passed_after), members(after.red)
     for ident in before.red:
-        # a file that could not be imported is one red id; its tests have ids of their own once it can be
+        # a file that cannot be imported is one red id; once it can be imported, each of its tests has an id
         inside = within.get(ident, set())
         if ident in after.red or inside & after.red:
             still_red |= {ident} | (inside & after.red)
@@ -148,7 +186,7 @@ def judge(
             still_red.add(ident)
     lost = passed_before - passed_after
     turned = after.red - before.red - still_red - lost
-    if not before.complete:  # they may not have had their turn
+    if not before.complete:  # the cut-short first run may not have reached these tests
         still_red, turned = still_red | turned, set()
     broken = lost | turned
     gone = {i for i in before.red & still_red - after.red if i not in red_within}
@@ -189,18 +227,28 @@ def judge(
 
 
 def file_of(ident: str) -> str:
-    """The file of a test id."""
+    """Return the path of the file that a test id names."""
     return ident.partition("::")[0]
 
 
 def count(items: Collection[str], noun: str) -> str:
-    """`1 test`, `3 tests`."""
+    """Return the number of items with its noun: `1 test`, `3 tests`."""
     return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """An old and a new tree, and the runs of their tests: at the same time, each in a sandbox of its own."""
+    """An old and a new tree. Their tests run at the same time, each tree in its own sandbox.
+
+    Attributes:
+        old: Git tree id of the old tree.
+        new: Git tree id of the new tree.
+        prefix: Distinguishes this pair's log files from those of another pair.
+        store: Holds both trees.
+        new_sandbox: Starts a sandbox for a workspace.
+        folder: Where the logs of the test runs go.
+        reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
+    """
 
     old: str
     new: str
@@ -211,15 +259,20 @@ class _Pair:
     reruns: int
 
     async def run(self, suffix: str = "", targets: Sequence[str] = (".",)) -> tuple[TestReport, TestReport]:
-        """The tests of both trees."""
+        """Run the tests of both trees; return the reports of the old and the new tree."""
         before, after = await self._run({"before": self.old, "after": self.new}, suffix, targets)
         return before, after
 
     async def find_flaky(
         self, first: tuple[TestReport, TestReport], idents: set[str], beside: Collection[str] = ()
     ) -> frozenset[str]:
-        """Which of these tests count neither way, for they are flaky; and of those `beside` them, in the same files.
-        first: the trees' first runs."""
+        """Run tests again and return those that count neither way because they are flaky.
+
+        Args:
+            first: The first reports of the old and the new tree.
+            idents: The tests to run again.
+            beside: Tests that are judged as well if they are in the same files as `idents`.
+        """
         if not idents or not self.reruns:
             return frozenset()
         files = {file_of(ident) for ident in idents}
@@ -260,12 +313,17 @@ async def verify(
     folder: Path,
     reruns: int = RERUNS,
 ) -> Verification:
-    """Run the tests on both trees, each in a sandbox of its own that the session never touched.
+    """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
-    reruns: how often at most what the verdict rests on is run again; with 0, flaky tests are not looked for.
+    Args:
+        workspace: Where the patch was made.
+        patch: The patch to verify.
+        new_sandbox: Starts a fresh sandbox for a workspace.
+        folder: Where the logs of the test runs go.
+        reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
 
     Raises:
-        SandboxError: a sandbox failed; the patch is then neither believed nor blamed.
+        SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
     old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
@@ -273,7 +331,7 @@ async def verify(
     before, after = await pair.run()
     touched = set(patch.paths)
     if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
-        touched |= {file_of(ident) for ident in before.red}  # a configuration is every test file's
+        touched |= {file_of(ident) for ident in before.red}  # a configuration file affects every test file
     verdict, reason, (fixed, broken, still_red) = judge(before, after, touched)
     flaky = frozenset[str]()
     if after.complete:

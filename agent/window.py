@@ -1,8 +1,8 @@
-"""How full the model's window is, and what stays of a conversation when its tail is summarised.
+"""Track how full the model's context window is, and choose what a summary of the conversation keeps.
 
-A summary costs the model its memory of what it did, and the server the cached part behind the repository, so it comes
-rarely: only when the next step may not fit, and then most of the tail goes at once. The rules, the repository and the
-issue stay as they are, so their cached prefix does.
+A summary has two costs. The model loses its memory of what it did, and the server loses the cached part of the prompt
+behind the repository. Summaries are therefore rare: one is made only when the next step may not fit, and it replaces
+most of the tail at once. The rules, the repository and the issue stay unchanged, so their cached prefix stays valid.
 """
 
 from __future__ import annotations
@@ -18,26 +18,32 @@ from m3agent.agent.printable import printable_line
 from m3agent.serving.chat import Usage
 
 MOST_CONVERSATION = 131_072
-"""Tokens of the window kept free for the conversation when the repository is packed, or a quarter of a small window."""
+"""Most tokens kept free for the conversation when the repository is packed; a quarter of the window if that is less."""
 MOST_STEP = 32_768
-"""Tokens that one more answer and its results may take, or an eighth of a small window: with less left it is summarised."""
+"""Most tokens reserved for one more answer and its results; an eighth of the window if that is less. With less left,
+the conversation is summarised."""
 MOST_SUMMARY = 4000
+"""Most tokens that a summary may take."""
 MOST_CALLS = 100
-"""Calls listed where the model gave no summary of its own."""
+"""Most calls listed if the model wrote no summary itself."""
 SHOWN = 160
-"""Characters of each of them."""
+"""Most characters shown of a call's arguments, and of its result."""
 NOTES = re.compile(r"<notes>\n(.*)\n</notes>", re.DOTALL)
-"""What stands in a summary (`prompt.summary`)."""
+"""The model's notes in a summary (`prompt.summary`)."""
 
 
 def conversation_room(window: int) -> int:
-    """Tokens of a window that the packed repository leaves to the conversation."""
+    """Return how many tokens of a window the packed repository leaves for the conversation."""
     return min(MOST_CONVERSATION, window // 4)
 
 
 @dataclass
 class Window:
-    """limit: tokens that prompt and answer may have together, None where nobody said."""
+    """Tracks how full the model's context window is.
+
+    Attributes:
+        limit: Most tokens that prompt and answer may have together; None if unknown.
+    """
 
     limit: int | None
     _tokens: int | None = None
@@ -45,38 +51,53 @@ class Window:
 
     @property
     def _step(self) -> int:
-        """Tokens that have to be left for one more step."""
+        """Tokens reserved for one more step."""
         return min(MOST_STEP, (self.limit or 8 * MOST_STEP) // 8)
 
     @property
     def summary_tokens(self) -> int:
-        """Tokens that a summary may take, thinking included."""
+        """Most tokens that a summary may take, thinking included."""
         return min(MOST_SUMMARY, max(1, self._step // 2))
 
     def told(self, usage: Usage, messages: int) -> None:
-        """What the server counted for the last request, whose answer is the last of so many messages."""
+        """Record the token counts of the last request.
+
+        Args:
+            usage: What the server counted.
+            messages: Number of messages in the conversation, the request's answer included.
+        """
         if usage.prompt is not None and usage.completion is not None:
             self._tokens, self._messages = usage.prompt + usage.completion, messages
 
     def refused(self, limit: int | None, messages: Sequence[Message]) -> bool:
-        """A request was too long, `limit` is what the server says of its window; whether a summary makes it shorter."""
+        """Record that a request was too long.
+
+        Args:
+            limit: The window in tokens, from the server's error; None if the error does not state it.
+            messages: The conversation.
+
+        Returns:
+            Whether a summary would make the conversation shorter.
+        """
         self.limit = self.limit or limit
         return self.kept_steps(messages).start > FIRST
 
     def forget(self) -> None:
-        """The conversation was shortened: what it takes now is not known before the next answer."""
+        """Forget the token count after a summary; the next answer brings a new one."""
         self._tokens = None
 
     def is_nearly_full(self, messages: Sequence[Message]) -> bool:
-        """Whether one more step may not fit, and a summary would help. What came since the server last counted is
-        estimated from its bytes."""
+        """Return whether one more step may not fit and a summary would help.
+
+        Tokens of messages that the server has not counted yet are estimated from their bytes.
+        """
         if self.limit is None or self._tokens is None:
             return False
         used = self._tokens + tokens(messages[self._messages :])
         return used > self.limit - self._step and self._is_worth_it(messages)
 
     def kept_steps(self, messages: Sequence[Message]) -> range:
-        """Positions of the last steps, each an answer with all that it was told after it, that stay beside a summary."""
+        """Return the positions of the last steps, which a summary keeps. A step is an answer and all replies to it."""
         begin, used = len(messages), 0
         for position in range(len(messages) - 1, FIRST - 1, -1):
             used += tokens([messages[position]])
@@ -87,18 +108,21 @@ class Window:
         return range(begin, len(messages))
 
     def _is_worth_it(self, messages: Sequence[Message]) -> bool:
-        """Whether a good part of the tail would go: else the next summary would come at once."""
+        """Return whether a summary would remove much of the tail; otherwise the next summary would follow at once."""
         return tokens(messages[FIRST:]) > self._step
 
 
 def tokens(messages: Iterable[Message]) -> int:
-    """About as many tokens, rather too many."""
+    """Estimate the number of tokens in messages; the estimate is rather too high."""
     return sum(estimate(json.dumps(message).encode()) for message in messages)
 
 
 def calls_made(messages: Sequence[Message]) -> str:
-    """What a conversation's tail did, for where the model cannot say it: the notes of an earlier summary, and the calls
-    with the first line of each result."""
+    """Describe what the model did so far, for a summary that the model could not write itself.
+
+    Returns:
+        The notes of earlier summaries, and the calls with the first line of each result.
+    """
     results = {m["tool_call_id"]: str(m["content"]) for m in messages if m["role"] == "tool"}
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     lines = [
