@@ -1,1 +1,5 @@
-"""The mind: command line, issue, context, loop, stall, session, verification, report."""
+"""Fix issues with a language model, from the command line, from Python or from an editor.
+
+Contains the command line, the issue, the packed context, the loop, stall detection, the session and its log,
+verification, and reports.
+"""

@@ -1,4 +1,4 @@
-"""What the model has been told and has said, in memory and on the disk: the file only grows, and resuming reads it back."""
+"""Keep a session's conversation with the model in memory and in an append-only file, which resuming reads back."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from m3agent.agent.errors import UsageError
 Message = dict[str, Any]
 FILE = "messages.jsonl"
 FIRST = 2
-"""Messages that a conversation begins with and keeps: the rules, and the repository with the issue."""
+"""Number of first messages that summaries never replace: the rules, and the repository with the issue."""
 SUMMARY = "summary"
-"""Role of the line that stands for a summary: `content`, and `kept`, where the messages behind it begin and end."""
+"""Role of a line that records a summary. Its `content` is the summary. Its `kept` has the start and stop position of the
+messages that stay after it."""
 
 
 class Digest:
-    """SHA-256 over messages, one after the other: what `turn.started` says of its request, and exports check."""
+    """SHA-256 over a sequence of messages. `turn.started` records it for each request, and exports check it."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Take in the next messages."""
+        """Add the next messages."""
         for message in messages:
             self._hash.update(json.dumps(message).encode())
 
@@ -35,10 +36,13 @@ class Digest:
 
 
 def read_lines(folder: Path) -> list[Message]:
-    """What stands in a session's file: messages, and where summaries took the place of some. Half a line at the end is
-    left out; empty where there is no file.
+    """Read the lines of a session's file: messages, and summaries that replaced messages.
 
-    Raises UsageError where the file is damaged.
+    Returns:
+        The complete lines, without a torn last line; empty if there is no file.
+
+    Raises:
+        UsageError: The file is damaged.
     """
     try:
         raw = (folder / FILE).read_bytes().rpartition(b"\n")[0]
@@ -55,9 +59,13 @@ def read_lines(folder: Path) -> list[Message]:
 
 
 def read_messages(folder: Path) -> list[Message] | None:
-    """The messages of a session as its last request has them, for who only looks. None where there are none.
+    """Read the messages of a session as its last request has them, without changing the file.
 
-    Raises UsageError where the file is damaged.
+    Returns:
+        The messages; None if there are none.
+
+    Raises:
+        UsageError: The file is damaged.
     """
     messages: list[Message] = []
     for line in read_lines(folder):
@@ -69,7 +77,7 @@ def read_messages(folder: Path) -> list[Message] | None:
 
 
 def as_line(message: Message) -> bytes:
-    """A message as its line in the file, without the end."""
+    """Encode a message as its line in the file, without the newline."""
     return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode()
 
 
@@ -79,10 +87,10 @@ def _summarised(messages: list[Message], line: Message) -> list[Message]:
 
 
 class Conversation(Sequence[Message]):
-    """The messages of one session, each a line of `messages.jsonl` in its folder as soon as it is appended.
+    """The messages of one session. `append` writes each message as a line of `messages.jsonl` in the session's folder.
 
-    The file holds what requests are made of, so that a resumed session sends the same bytes as the one that ended; the
-    first lines hold the packed repository.
+    The file contains everything that requests consist of. A resumed session therefore sends the same bytes as the
+    session that ended. The first lines contain the packed repository.
     """
 
     def __init__(self, folder: Path, messages: list[Message]) -> None:
@@ -93,7 +101,7 @@ class Conversation(Sequence[Message]):
 
     @classmethod
     def begin(cls, folder: Path, messages: Iterable[Message]) -> Conversation:
-        """A new conversation that starts with these."""
+        """Start a new conversation with these messages."""
         conversation = cls(folder, [])
         for message in messages:
             conversation.append(message)
@@ -101,10 +109,12 @@ class Conversation(Sequence[Message]):
 
     @classmethod
     def read(cls, folder: Path) -> Conversation:
-        """The conversation of a session that ended before its time; half a line at the end was never sent.
+        """Read the conversation of a session that ended early, to continue it.
+
+        A torn last line is removed from the file: that message was never sent.
 
         Raises:
-            UsageError: there is none, or it is not one.
+            UsageError: The file is damaged, or the session ended before its first request.
         """
         messages = read_messages(folder) or []
         if all(message["role"] == "system" for message in messages):
@@ -115,14 +125,25 @@ class Conversation(Sequence[Message]):
         return cls(folder, messages)
 
     def append(self, message: Message) -> None:
-        """Add a message; it is with the kernel when this returns. Raises EnvironmentFault, and then it is not added."""
+        """Add a message. It has been handed to the kernel when this returns.
+
+        Raises:
+            EnvironmentFault: The file cannot be written; the message was not added.
+        """
         self._write(message)
         self._messages.append(message)
 
     def summarise(self, text: str, kept: range) -> None:
-        """Put a user's message with `text` in the place of all messages but the first and those `kept`, by position.
+        """Replace all messages but the first `FIRST` and the kept ones with a user message.
 
-        What was said stays in the file. Raises EnvironmentFault, and then nothing has changed.
+        The file keeps the replaced messages.
+
+        Args:
+            text: Text of the user message.
+            kept: Positions of the messages that stay after it.
+
+        Raises:
+            EnvironmentFault: The file cannot be written; nothing has changed.
         """
         line = {"role": SUMMARY, "content": text, "kept": [kept.start, kept.stop]}
         self._write(line)
@@ -130,7 +151,7 @@ class Conversation(Sequence[Message]):
         self._digest, self._digested = Digest(), 0
 
     def digest(self) -> str:
-        """SHA-256 over all messages."""
+        """Return the SHA-256 over all messages, in hexadecimal."""
         self._digest.add(self._messages[self._digested :])
         self._digested = len(self._messages)
         return str(self._digest)

@@ -1,4 +1,4 @@
-"""The group of commands under `m3agent eval`, and the options that they share; each command is in a module of its own."""
+"""Define the command group `m3agent eval` and the options that its commands share. Each command has its own module."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ Validation = Annotated[
 
 
 def names(listed: str | None) -> tuple[str, ...]:
-    """The ids of `--ids`."""
+    """Return the ids given with `--ids`, a comma-separated list."""
     return tuple(name.strip() for name in (listed or "").split(",") if name.strip())

@@ -1,7 +1,7 @@
-"""The event log's vocabulary: one JSON object a line, each of a type of its own. The contract is docs/events.md.
+"""Define the events of a session's log: one JSON object per line, one class per type. The contract is docs/events.md.
 
-Everything else (screen, `--json`, trajectories, reports, resume) is a view of these. Readers ignore fields and types
-they do not know; writers never change the meaning of one that exists.
+The screen, `--json`, trajectories, reports and resume are views of these events. Readers ignore fields and types that
+they do not know. Writers never change the meaning of an existing field or type.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Event:
-    """Base of all events; `type` names the kind on the wire.
+    """Base of all events; `type` is the type's name in the log.
 
-    Plain data, never validated: a file name or an answer that is no valid Unicode has to be logged as well.
+    Events are plain data and never validated: file names and answers that are not valid Unicode must be logged as well.
     """
 
     type: ClassVar[str]
@@ -24,10 +24,19 @@ class Event:
 
 @dataclass(frozen=True)
 class SessionStarted(Event):
-    """First event. repository: root (None when bare), head, branch, bare, shallow, dirty (changed paths).
-    issue: title, source, digest, text, images. endpoint: url, source (named, running or embedded), description. tree: git
-    tree id the work starts from. attempt: number, of (how many side by side), hint, temperature, seed, group (the first
-    one's session); None where there is only one."""
+    """The session begins; its first event.
+
+    Attributes:
+        m3agent: Version of m3agent.
+        repository: root (None when bare), git_dir, head, branch, bare, shallow, dirty (number of changed files).
+        issue: title, source, digest, text, images.
+        endpoint: url, source (named, running or embedded), description.
+        sandbox: backend, image, memory.
+        settings: The settings in force, without keys.
+        tree: Git tree id of the initial work tree.
+        attempt: number, of (number of attempts), hint, temperature, seed, group (session id of the first attempt); None
+            if there is only one attempt.
+    """
 
     type = "session.started"
     m3agent: str
@@ -42,8 +51,14 @@ class SessionStarted(Event):
 
 @dataclass(frozen=True)
 class SessionResumed(Event):
-    """A session that ended before its time goes on, in another process. messages: how many the conversation has; tree: the
-    state that the work tree was put back to; interrupted: ids of the calls that had begun and are not run again."""
+    """A session that ended early continues in another process.
+
+    Attributes:
+        m3agent: Version of m3agent.
+        messages: Number of messages in the conversation.
+        tree: State to which the work tree was reset.
+        interrupted: Ids of the calls that had begun and are not run again.
+    """
 
     type = "session.resumed"
     m3agent: str
@@ -54,7 +69,12 @@ class SessionResumed(Event):
 
 @dataclass(frozen=True)
 class SessionForked(Event):
-    """The lines before this one are those of another session, up to the end of one of its turns. source: its id."""
+    """The lines before this one belong to another session.
+
+    Attributes:
+        source: Id of the other session.
+        turn: The last turn of the other session that was copied.
+    """
 
     type = "session.forked"
     source: str
@@ -63,7 +83,12 @@ class SessionForked(Event):
 
 @dataclass(frozen=True)
 class EnvironmentReady(Event):
-    """The sandboxes of this session start from the repository's own environment. seconds: to find or build it."""
+    """The repository's environment was found or built; the session's sandboxes start from it.
+
+    Attributes:
+        image: The image of the environment.
+        seconds: Time to find or build it.
+    """
 
     type = "environment.ready"
     image: str
@@ -72,8 +97,13 @@ class EnvironmentReady(Event):
 
 @dataclass(frozen=True)
 class ToolsOffered(Event):
-    """What every request of this session offers the model besides our own tools. tools: the entries of a request's `tools`, in
-    their order; MCP servers outside the sandbox carry their calls out. Without such tools there is no such line."""
+    """Every request of this session offers the model tools of MCP servers, which run outside the sandbox.
+
+    Without such tools the log has no such line.
+
+    Attributes:
+        tools: The entries that follow m3agent's own tools in a request's `tools`, in order.
+    """
 
     type = "tools.offered"
     tools: list[dict[str, Any]]
@@ -81,8 +111,17 @@ class ToolsOffered(Event):
 
 @dataclass(frozen=True)
 class ContextPacked(Event):
-    """The repository as the model sees it. tokens are exact only if `exact`; dropped maps a reason to a count; redacted
-    names the files in which secrets were replaced."""
+    """The repository was packed into the text that the model sees.
+
+    Attributes:
+        files: Number of files in the text.
+        tokens: Number of tokens; an estimate unless `exact`.
+        exact: Whether `tokens` is exact.
+        dropped: Number of files left out, by reason.
+        redacted: Files in which secrets were replaced.
+        digest: SHA-256 of the text.
+        seconds: Time to pack.
+    """
 
     type = "context.packed"
     files: int
@@ -96,8 +135,21 @@ class ContextPacked(Event):
 
 @dataclass(frozen=True)
 class EndpointProbed(Event):
-    """What the server said of itself, and what trying showed: prefix_caching, cached_tokens (whether usage counts them) and
-    tokenizer_seconds (for a million tokens) are null where it could not be found out."""
+    """The model server was probed. Fields are None if the probe could not find them out.
+
+    Attributes:
+        url: Address of the server.
+        model: Name of the model.
+        flavour: Kind of the server: vllm, sglang, trtllm, embedded or unknown.
+        version: Version of the server.
+        max_model_len: Context window in tokens.
+        reasoning_field: Name of the field that carries the reasoning.
+        images: Whether messages may contain images.
+        prefix_caching: Whether the server found the beginning of a prompt in its cache.
+        cached_tokens: Whether the usage contains the number of cached tokens.
+        tokenizer_seconds: Time of the server's tokenizer for a million tokens.
+        seconds: Time of the probe.
+    """
 
     type = "endpoint.probed"
     url: str
@@ -115,7 +167,13 @@ class EndpointProbed(Event):
 
 @dataclass(frozen=True)
 class TurnStarted(Event):
-    """A request is about to be sent. messages: how many; digest: SHA-256 over them as JSON."""
+    """A request is about to be sent.
+
+    Attributes:
+        turn: Number of the turn, from 1.
+        messages: Number of messages.
+        digest: SHA-256 over the messages as JSON.
+    """
 
     type = "turn.started"
     turn: int
@@ -125,7 +183,7 @@ class TurnStarted(Event):
 
 @dataclass(frozen=True)
 class Message(Event):
-    """The assistant's answer, whole: reasoning, text, and its calls as id, name, arguments."""
+    """The assistant's complete answer; each of its calls has id, name and arguments."""
 
     type = "message"
     turn: int
@@ -136,7 +194,16 @@ class Message(Event):
 
 @dataclass(frozen=True)
 class CallStarted(Event):
-    """Written and synced before the side effect. call: number in the session; tree: the work tree's state before."""
+    """A tool call begins. The line is written and synced before the call has any effect.
+
+    Attributes:
+        turn: Number of the turn.
+        call: Number of the call in the session, from 1.
+        id: Id that the model gave the call.
+        name: Name of the tool.
+        arguments: Its arguments; None if they were not a JSON object.
+        tree: State of the work tree before the call.
+    """
 
     type = "call.started"
     turn: int
@@ -149,8 +216,24 @@ class CallStarted(Event):
 
 @dataclass(frozen=True)
 class CallFinished(Event):
-    """Written and synced after it. status: done, refused or interrupted. digest: of the whole output, before cutting.
-    tree: the work tree's state after."""
+    """A tool call ended. The line is written and synced after the call.
+
+    Attributes:
+        turn: Number of the turn.
+        call: Number of the call in the session, from 1.
+        id: Id that the model gave the call.
+        name: Name of the tool.
+        status: done, refused (nothing was run) or interrupted.
+        content: The tool's result as text.
+        is_error: Whether the result is an error.
+        exit_code: Exit status of the command; None without one.
+        digest: SHA-256 of the whole output, before cutting.
+        truncated: Whether the output was cut.
+        full_path: File with the complete output.
+        data: Structured result of the tool.
+        seconds: Time of the call.
+        tree: State of the work tree after the call.
+    """
 
     type = "call.finished"
     turn: int
@@ -171,7 +254,7 @@ class CallFinished(Event):
 
 @dataclass(frozen=True)
 class FileChanged(Event):
-    """A call changed the work tree. changes: [status letter (A, M, D), path]."""
+    """A call changed the work tree; `changes` has a status letter (A, M or D) and a path for each file."""
 
     type = "file.changed"
     turn: int
@@ -182,8 +265,19 @@ class FileChanged(Event):
 
 @dataclass(frozen=True)
 class NetworkRequest(Event):
-    """A program in a sandbox asked for a host, and that is over. where: the session's sandbox or a verification's.
-    host and port are empty and 0 where the request made no sense; sent and received are bytes to and from the host."""
+    """A request of a program in a sandbox to a host has ended.
+
+    Attributes:
+        where: Whether the sandbox belongs to the session or to the verification.
+        method: Method of the request; CONNECT for https.
+        host: Name of the host; empty if the request was malformed.
+        port: Port of the host; 0 if the request was malformed.
+        verdict: Whether the request was allowed, refused, or failed.
+        reason: Reason for the verdict; empty after a normal end.
+        sent: Bytes sent to the host.
+        received: Bytes received from the host.
+        seconds: Time from the request to its end.
+    """
 
     type = "network.request"
     where: Literal["session", "verify"]
@@ -199,7 +293,15 @@ class NetworkRequest(Event):
 
 @dataclass(frozen=True)
 class TestFinished(Event):
-    """The sets of ids of a test run. where: `session`, or `before`/`after` of the verification."""
+    """A test run ended, with the sets of test ids by outcome.
+
+    Attributes:
+        where: `session`; `before` or `after` for the verification's runs.
+        call: Number of the call that ran the tests; None outside a call.
+        passed, failed, errored, skipped: Test ids.
+        complete: False if the run was cut short.
+        tree: State of the work tree; empty for the verification, which composes its own trees.
+    """
 
     __test__: ClassVar[bool] = False
     type = "test.finished"
@@ -215,7 +317,15 @@ class TestFinished(Event):
 
 @dataclass(frozen=True)
 class Stall(Event):
-    """The run no longer gets anywhere. action: told (a word), forced (a different move asked for) or stopped."""
+    """The run makes no progress.
+
+    Attributes:
+        turn: Number of the turn.
+        rule: The rule that found it.
+        count: Count of the rule, in its own unit.
+        action: told (a note to the model), forced (the note demands a different move) or stopped.
+        text: The note to the model, or the reason for the end.
+    """
 
     type = "stall"
     turn: int
@@ -227,7 +337,13 @@ class Stall(Event):
 
 @dataclass(frozen=True)
 class Gate(Event):
-    """The model said it was done. missing: what it was told is missing; empty when it was let through."""
+    """The model said that it is done.
+
+    Attributes:
+        turn: Number of the turn.
+        missing: What the model was told is missing; empty if it may finish.
+        asked: Number of earlier times that the model was told what is missing.
+    """
 
     type = "gate"
     turn: int
@@ -237,8 +353,15 @@ class Gate(Event):
 
 @dataclass(frozen=True)
 class ContextSummarised(Event):
-    """The window was nearly full: `text` took the place of all messages but the first two and the last `kept` of
-    `messages`. own_words: whether the model wrote it; else it lists the calls."""
+    """The model's window was nearly full, and a summary replaced the tail of the conversation.
+
+    Attributes:
+        turn: Number of the last turn before the summary.
+        messages: Number of messages before the summary.
+        kept: Number of last messages that stay. The first two stay as well.
+        own_words: Whether the model wrote the summary; otherwise it lists the calls.
+        text: The summary.
+    """
 
     type = "context.summarised"
     turn: int
@@ -250,9 +373,18 @@ class ContextSummarised(Event):
 
 @dataclass(frozen=True)
 class Verify(Event):
-    """The verdict of the fresh sandboxes. fixed: red before, green after; broken: green before and not after, or red
-    after and not before; still_red: red before and after; new: tests the patch adds; flaky: those whose outcome changed
-    between runs on one tree, in none of the first three."""
+    """The verdict of the verification in fresh sandboxes.
+
+    Attributes:
+        verdict: Whether the patch is believed.
+        reason: The reason for the verdict, in one sentence.
+        fixed: Tests that are red before the patch and green after it.
+        broken: Tests that are green before the patch and not after it, or red after it and not before.
+        still_red: Tests that are red before and after the patch.
+        new: Tests that the patch adds.
+        flaky: Tests with different outcomes on the same tree; none of them is in fixed, broken or still_red.
+        seconds: Wall time of the verification.
+    """
 
     type = "verify"
     verdict: Literal["verified", "unverified", "failed"]
@@ -267,8 +399,18 @@ class Verify(Event):
 
 @dataclass(frozen=True)
 class TurnFinished(Event):
-    """What a turn cost. Token counts are null where the server did not say; cached_share is the part of the prompt (0 to
-    1) that its cache had; tokens_per_second from the first token on; price in dollars, null when unknown."""
+    """An answer is complete, with its usage. Fields are None if unknown.
+
+    Attributes:
+        turn: Number of the turn.
+        finish: Why the answer ended: stop, tool_calls, length or content_filter.
+        prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens: Token counts of the server.
+        cached_share: Share of the prompt (0 to 1) that the server's cache had.
+        tokens_per_second: Generation speed from the first token on.
+        first_token_seconds: Time to first token.
+        seconds: Time of the whole request.
+        price: Price in US dollars.
+    """
 
     type = "turn.finished"
     turn: int
@@ -286,7 +428,13 @@ class TurnFinished(Event):
 
 @dataclass(frozen=True)
 class Retry(Event):
-    """A request is sent again; what came of the last one was thrown away."""
+    """A request failed and is sent again; its partial answer was discarded.
+
+    Attributes:
+        attempt: Number of the failed attempt.
+        wait: Seconds until the next attempt.
+        reason: Why the request failed.
+    """
 
     type = "retry"
     attempt: int
@@ -296,7 +444,13 @@ class Retry(Event):
 
 @dataclass(frozen=True)
 class Error(Event):
-    """What ended the session early, in one sentence. exit: the process's exit code."""
+    """The reason for an early end of the session.
+
+    Attributes:
+        kind: Name of the error.
+        text: The reason, in one sentence.
+        exit: Exit code of the process.
+    """
 
     type = "error"
     kind: str
@@ -306,8 +460,13 @@ class Error(Event):
 
 @dataclass(frozen=True)
 class AttemptChosen(Event):
-    """One of several attempts is handed over. chosen: its number; ranking: all of them, best first, each as number,
-    session, verdict (none without a checked patch), regressions, agreement (patches of its kind), lines changed."""
+    """The best of several attempts was chosen.
+
+    Attributes:
+        chosen: Number of the chosen attempt.
+        ranking: All attempts, best first. Each has number, session, verdict (none without a checked patch), regressions,
+            agreement (number of patches with the same change), lines (changed lines).
+    """
 
     type = "attempt.chosen"
     chosen: int
@@ -316,9 +475,24 @@ class AttemptChosen(Event):
 
 @dataclass(frozen=True)
 class SessionFinished(Event):
-    """Last event. reason: why it ended so, in one sentence; patch: path of the patch file, null when there is none;
-    notes: what the user should know of it (files that run later, files left out); pull_request: address of the one opened,
-    null without one."""
+    """The session ended; its last event. Usage fields cover the whole session and are None if unknown.
+
+    Attributes:
+        status: How the session ended (`m3agent.agent.errors.Status`).
+        exit: Exit code.
+        reason: Why it ended so, in one sentence.
+        patch: Path of the patch file; None without one.
+        paths: Paths that the patch changes.
+        notes: What the user should know about the patch, such as files that run later or files left out.
+        pull_request: Address of the opened pull request; None without one.
+        turns: Number of turns.
+        calls: Number of tool calls.
+        prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens: Token counts of the server.
+        cached_share: Share of the prompts (0 to 1) that the server's cache had.
+        tokens_per_second: Mean generation speed.
+        price: Price in US dollars.
+        seconds: Wall time.
+    """
 
     type = "session.finished"
     status: str

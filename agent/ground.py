@@ -34,7 +34,7 @@ class Ground:
 
     Attributes:
         endpoint: The model server, as probed.
-        key: API key of the server.
+        key: API key of the server; None without one.
         prices: What the server costs; None if unknown.
         context: The repository as text; None if the conversation contains it already (a resumed session).
     """

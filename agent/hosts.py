@@ -1,4 +1,4 @@
-"""Says once which hosts a repository goes to that are not this machine."""
+"""Announce once each remote host that receives data of a repository."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from m3agent.serving.http import host_of, is_local
 
 
 def announce(url: str, state: Path, say: Callable[[str], None], what: str) -> None:
-    """Tell that `what` goes to the server at `url`, unless that is this machine or was said before.
+    """Announce that data goes to the server at `url`, unless it is this machine or was announced before.
 
-    `state` is the folder for sessions and caches.
+    Args:
+        url: Address of the server.
+        state: Folder for sessions and caches; its file `known-hosts` lists the announced hosts.
+        say: Receives the sentence for the person.
+        what: The data and its verb, such as "the repository and the issue go".
     """
     if is_local(url):
         return

@@ -1,4 +1,4 @@
-"""What one session may use: turns, time, tokens, money."""
+"""Limits of one session: turns, time, tokens and cost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from m3agent.serving.chat import Turn
 
 @dataclass
 class RunLimits:
-    """The limits, and what has been used of them. minutes are of wall time, tokens are completion tokens.
+    """The limits of one session, and what it has used of them.
 
-    together: what all attempts at one issue have used, to which the limits of tokens and cost apply.
+    Attributes:
+        turns: Most turns.
+        minutes: Most wall time, in minutes.
+        tokens: Most completion tokens; None means no limit.
+        cost: Most cost in US dollars; None means no limit.
+        started: When the session started, on the monotonic clock.
+        used: What this session has used.
+        together: What all attempts at one issue have used together. If set, the limits of tokens and cost apply to it.
     """
 
     turns: int
@@ -25,23 +32,23 @@ class RunLimits:
     together: Totals | None = None
 
     def add(self, turn: Turn, price: float | None) -> None:
-        """Account one turn; price in dollars, where it is known."""
+        """Count one turn; `price` is in US dollars, None if unknown."""
         self.used.add(turn, price)
         if self.together is not None:
             self.together.add(turn, price)
 
     @property
     def deadline(self) -> float:
-        """When the time is over, on the monotonic clock."""
+        """When the time limit is reached, on the monotonic clock in seconds."""
         return self.started + self.minutes * 60
 
     @property
     def seconds(self) -> float:
-        """Wall time used."""
+        """Wall time used, in seconds."""
         return time.monotonic() - self.started
 
     def reached(self) -> str | None:
-        """Which limit is reached, in words; None while none is."""
+        """Return the limit that is reached, in words; None if no limit is reached."""
         if self.used.turns >= self.turns:
             return f"{self.turns} turns"
         if time.monotonic() >= self.deadline:

@@ -1,4 +1,4 @@
-"""The model as the loop asks it: each request logged and accounted for, each answer listened to while it comes."""
+"""Send the loop's requests to the model: log each request, count its usage, and watch each answer while it streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAID = frozenset({"reasoning", "text"})
 
 
 class Chanting(Exception):
-    """An answer on its way says the same over and over, and was not waited for."""
+    """A streaming answer repeats itself over and over; it was aborted."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.text)
@@ -31,7 +31,21 @@ class Chanting(Exception):
 
 @dataclass
 class Model:
-    """One session's conversation with a model server; `turn` is the number of the last request."""
+    """One session's conversation with a model server.
+
+    Attributes:
+        client: Sends the requests.
+        session: The session's event log.
+        limits: The limits of the session, and what it has used of them.
+        messages: The conversation.
+        stall: Watches the stream for repetition.
+        tools: The `tools` list of every request.
+        prices: Prices of the server; None if unknown.
+        thinking: Thinking mode of every request.
+        sampling: Sampling parameters of every request.
+        on_delta: Receives the stream's deltas.
+        turn: Number of the last request, from 1; 0 before the first.
+    """
 
     client: Client
     session: Session
@@ -39,7 +53,6 @@ class Model:
     messages: Conversation
     stall: StallDetector
     tools: Sequence[dict[str, Any]]
-    """The `tools` list of every request."""
     prices: Prices | None = None
     thinking: ThinkingMode = "adaptive"
     sampling: Sampling = Sampling()  # noqa: RUF009  # it is frozen
@@ -52,11 +65,16 @@ class Model:
         max_tokens: int | None = None,
         deadline: float | None = None,
     ) -> Turn:
-        """One request; its answer is in the history and the log when this returns.
+        """Send one request. Its answer is in the conversation and the log when this returns.
+
+        Args:
+            tool_choice: Whether the model may call tools.
+            max_tokens: Most tokens of the answer; None leaves it to the client.
+            deadline: When to give up, on the monotonic clock; None means the session's time limit.
 
         Raises:
-            Chanting: it was going round in circles; the history is as before.
-            ModelServerError: there was no answer.
+            Chanting: The answer repeated itself and was aborted; the conversation is unchanged.
+            ModelServerError: There was no answer.
         """
         self.turn += 1
         digest = self.messages.digest()

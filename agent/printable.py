@@ -1,7 +1,7 @@
-"""Text from a repository, a model or a server, made safe to print on a terminal.
+"""Make text from a repository, a model or a server safe to print on a terminal.
 
-This only removes what could drive a terminal or mislead its reader. Secrets are replaced elsewhere: those in a text by
-`context.secrets`, a key that is known by `serving.http.mask_key`.
+This module only removes characters that could control a terminal or mislead its reader. Secrets are replaced elsewhere:
+`context.secrets` replaces secrets in a text, `serving.http.mask_key` replaces a known key.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
-"""Control characters, lone surrogates, what changes the direction of writing, and tags."""
+"""Control characters, lone surrogates, characters that change the direction of writing, and tag characters."""
 
 
 def printable_text(text: str) -> str:
-    """Replace what could drive a terminal by spaces; line breaks stay."""
+    """Replace characters that could control a terminal with spaces; line breaks stay."""
     return "\n".join(UNPRINTABLE.sub(" ", line) for line in text.split("\n"))
 
 
@@ -35,8 +35,8 @@ def print_note(text: str) -> None:
 def replace_unprintable(text: str, stand_in: str = " ") -> str:
     """Replace every character that Unicode does not call printable, such as line breaks and joiners.
 
-    This is stricter than `printable_line`, which leaves emoji and scripts that need joiners whole: it is for names and
-    titles that are used elsewhere than on a terminal.
+    This is stricter than `printable_line`, which keeps emoji and scripts that need joiners. It is for names and titles
+    that are used outside a terminal.
     """
     return "".join(character if character.isprintable() else stand_in for character in text)
 

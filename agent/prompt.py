@@ -1,7 +1,8 @@
-"""The words the model gets. Byte for byte the same for the same commit and issue: no time, path or id of a run.
+"""Build the prompts that the model gets.
 
-The system text and the repository come first and never change within a run; everything volatile (commit, issue,
-counts) stands behind the files, so that a server's prefix cache keeps what is expensive.
+For the same commit and issue the prompt is the same byte for byte: it contains no time, path or id of a run. The system
+text and the repository come first and never change within a run. Everything volatile (commit, issue, counts) follows the
+files. A server's prefix cache can then keep the expensive part.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ SUMMARISE = (
     "with files and lines; what you changed and why; what you tried that did not work; what is still to be done."
 )
 MOST_NAMED = 20
-"""Failing tests that a forced move names."""
+"""Most failing tests that `where_it_stands` names."""
 MOST_DIFF = 4000
-"""Characters of the diff shown with it."""
+"""Most characters of the diff that `where_it_stands` shows."""
 CUT_OFF = "Your last answer was cut off at the length limit. Go on in smaller steps; write long files in several edits."
 
 
@@ -73,13 +74,20 @@ def first_messages(
     hosts: Sequence[AllowedHost] = (),
     hint: str = "",
 ) -> list[dict[str, Any]]:
-    """System and first user message. `dirty` is the number of files that differ from the commit.
+    """Return the system message and the first user message.
 
-    With `images` (`Endpoint.images`) the issue's images stand behind the text as parts of their own, in their order;
-    without, a line says how many there are. An issue without images gives plain text either way. `hosts` are those
-    that commands may reach. With `instructions` the model is told which of the files are the repository's own instructions
-    for agents; they are in the context already, so the prefix stays. A `hint` comes last: attempts at one issue differ in
-    nothing before it.
+    Args:
+        context: The packed repository.
+        issue: The issue to fix.
+        head: The commit that the files belong to.
+        dirty: Number of files that differ from the commit.
+        images: Whether the server accepts images (`Endpoint.images`). If so, the issue's images follow the text as
+            separate parts, in order. If not, a line states their number. An issue without images gives a message of
+            plain text either way.
+        instructions: Whether to name the files that contain the repository's instructions for agents. These files are
+            in the context already, so the cached prefix does not change.
+        hosts: Hosts that commands may reach.
+        hint: Text at the very end. Attempts at one issue have the same text before it.
     """
     state = f"The files above are those of commit {head}"
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
@@ -122,13 +130,21 @@ def _count(issue: Issue) -> str:
 
 
 def asks_for_words(message: Mapping[str, Any]) -> bool:
-    """Whether a message asks for words only, so that a session which ended there is told to go on."""
+    """Return whether a message asks for an answer without tool calls.
+
+    A session that ended at such a message gets a message to continue when it is resumed.
+    """
     beginning = LIMIT_REACHED.partition("{")[0]
     return message["role"] == "user" and str(message["content"]).startswith((beginning, SUMMARISE))
 
 
 def summary(notes: str, state: str) -> str:
-    """What stands in the place of a conversation's tail: what the model noted, and how things are."""
+    """Return the message that replaces the tail of a conversation.
+
+    Args:
+        notes: The model's notes, or a list of its calls.
+        state: The state of the tests and of the change (`where_it_stands`).
+    """
     return (
         "The conversation was longer than your context window, so its tail was taken out. You had noted:\n\n"
         f"<notes>\n{notes}\n</notes>\n\n{state}\n\n"

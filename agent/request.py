@@ -1,4 +1,4 @@
-"""What a fix is asked to do."""
+"""Define the request for a fix: what to fix, where, and what to do with the patch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from m3agent.tools.mcp.server import McpServer
 
 @dataclass(frozen=True)
 class FixRequest:
-    """What to fix, where, and what to do with the patch. resume: where a session that ended before its time goes on; None
-    for a new one. mcp: servers whose tools the model may use besides ours, and may_call: who is asked before each call."""
+    """What to fix, where, and what to do with the patch.
+
+    Attributes:
+        issue: The issue to fix.
+        repository: The repository to fix it in.
+        settings: The settings in force.
+        hand_over: What to do with the patch.
+        resume: Where to continue a session that ended early; None for a new session.
+        mcp: MCP servers whose tools the model may use besides m3agent's own tools.
+        may_call: Asked before each call of an MCP server's tool; the call is made if it returns True.
+    """
 
     issue: Issue
     repository: Repository

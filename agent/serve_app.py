@@ -1,4 +1,4 @@
-"""The group of commands under `m3agent serve`: itself a command, and the engine's own options may follow `--`."""
+"""Define the command group `m3agent serve`. The group is a command itself; the engine's options may follow `--`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import typer
 from typer.core import TyperGroup
 
 ENGINE_OPTIONS = "m3agent.engine_options"
-"""Under this name a context's `meta` has what follows `--`."""
+"""Key of a context's `meta` that holds the arguments after `--`."""
 
 
 class _ServeGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Set aside what follows `--`, which would be taken for the name of a command."""
+        """Set aside the arguments after `--`, which click would take for the name of a command."""
         if "--" in args:
             place = args.index("--")
             ctx.meta[ENGINE_OPTIONS] = tuple(args[place + 1 :])

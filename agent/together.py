@@ -1,4 +1,4 @@
-"""Work that is done at once, and fails as itself."""
+"""Run coroutines concurrently; re-raise the first failure unwrapped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ async def all_of(
 @overload
 async def all_of(*work: Coroutine[Any, Any, A]) -> tuple[A, ...]: ...
 async def all_of(*work: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
-    """All of it at once; the first failure cancels the rest, which is waited for, and is raised as itself.
+    """Run coroutines concurrently and return their results in order.
 
-    A task group would raise it within a group, which handlers of the error itself do not catch.
+    The first failure cancels the others, waits for their end, and is then raised unwrapped. A task group would raise it
+    inside an exception group, which handlers of the error itself do not catch.
     """
     tasks = [asyncio.ensure_future(item) for item in work]
     try:
@@ -35,7 +36,11 @@ async def all_of(*work: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
 
 
 async def some_at_a_time(most: int, work: Callable[[A], Awaitable[B]], items: Iterable[A]) -> list[B]:
-    """What `work` gives for each item, in their order, with at most so many at once; fails as `all_of` does."""
+    """Run `work` for each item, at most `most` at the same time.
+
+    Returns:
+        The results, in the order of the items. The first failure is handled as in `all_of`.
+    """
     room = asyncio.Semaphore(most)
 
     async def one(item: A) -> B:

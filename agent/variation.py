@@ -1,4 +1,4 @@
-"""How attempts at one issue differ: in the temperature, and in a hint at the very end of what they are told."""
+"""Vary the attempts at one issue: by temperature, and by a hint at the very end of the prompt."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ HINTS = (
     "Look for code in this repository that does something similar and does it right, and at all callers of what you change.",
 )
 TEMPERATURES = (1.0, 0.7)
-"""The first is MiniMax's for M3, which the first attempt has like a fix without attempts."""
+"""The first is MiniMax's temperature for M3. The first attempt uses it, like a fix with a single attempt."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """What is an attempt's own. number: from 1. seed: heeded by the embedded engine only; None leaves it the server's."""
+    """What distinguishes one attempt from the others.
+
+    Attributes:
+        number: Number of the attempt, from 1.
+        of: Number of attempts.
+        hint: Text at the end of the prompt; empty for none.
+        temperature: Sampling temperature.
+        seed: Sampling seed, which only the embedded engine uses. None leaves the choice to the server.
+    """
 
     number: int = 1
     of: int = 1
@@ -29,12 +37,12 @@ class Variation:
 
     @property
     def sampling(self) -> Sampling:
-        """How the model draws its tokens."""
+        """The sampling parameters of the attempt's requests."""
         return Sampling(temperature=self.temperature, seed=self.seed)
 
 
 def variations(attempts: int, seed: int | None) -> list[Variation]:
-    """As many as there are attempts; the first is what a fix with one attempt does."""
+    """Return one variation for each attempt. The first is the same as in a fix with a single attempt."""
     found = [Variation(of=attempts)]
     for index in range(1, attempts):
         hint, temperature = HINTS[index % len(HINTS)], TEMPERATURES[index % len(TEMPERATURES)]

@@ -1,1 +1,5 @@
-"""The Agent Client Protocol: an editor starts `m3agent acp` and drives it over its standard streams."""
+"""Serve editors over the Agent Client Protocol: an editor starts `m3agent acp` and talks to it over stdin and stdout.
+
+Contains the agent (`agent`), its sessions (`session`, `store`), the transport (`pipe`), prompts (`blocks`), the updates
+that the editor shows (`updates`), and the command (`command`).
+"""

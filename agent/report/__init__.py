@@ -1,1 +1,5 @@
-"""`m3agent report`: sessions as one HTML page that needs nothing else, made from their logs."""
+"""Render sessions as one self-contained HTML page, from their logs (`m3agent report`).
+
+Contains the report's data (`reader`, `model`, `patch`), its plots (`plot`, `axis`), its texts (`text`), and the page
+(`page`, `template`, `write`).
+"""

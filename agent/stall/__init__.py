@@ -1,4 +1,8 @@
-"""Notices a run that is stuck: `StallDetector` is fed with calls and answers and says what to do about it."""
+"""Detect a run that makes no progress: `StallDetector` takes calls and answers and returns what to do.
+
+Contains the detector (`detector`), the history of calls (`history`), the normalisation of outputs (`normal`), the
+detection of repetitive streams (`chant`), and all limits (`thresholds`).
+"""
 
 from m3agent.agent.stall.detector import StallDetector
 from m3agent.agent.stall.feed import as_seen

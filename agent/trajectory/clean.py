@@ -1,4 +1,4 @@
-"""What leaves the machine: no secrets, and nothing that a strict reader of JSON refuses."""
+"""Clean data before it leaves the machine: replace secrets, and values that a strict JSON parser rejects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Any
 from m3agent.agent.context.secrets import redact
 
 DEEPEST = 64
-"""Levels of nesting that are kept: far more than a call's arguments have, far fewer than a reader's stack."""
+"""Levels of nesting that are kept: far more than a call's arguments have, far fewer than overflow a parser's stack."""
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """A copy of a JSON value with markers in place of secrets, halves of surrogate pairs as escapes and no NaN."""
+    """Copy a JSON value: markers replace secrets, escapes replace lone surrogates, strings replace NaN and infinity.
+
+    Args:
+        value: The JSON value.
+        depth: Levels of nesting above `value`.
+    """
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -27,5 +32,5 @@ def clean(value: Any, depth: int = 0) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """A text as UTF-8 can hold it, without secrets."""
+    """Return a text that UTF-8 can encode, with secrets replaced."""
     return redact(text.encode("utf-8", "backslashreplace").decode(), "").text
