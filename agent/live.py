@@ -1,7 +1,7 @@
-"""Standard error as one place to write to: lines that stay and, on a terminal, rows below them that change.
+"""Write lines to stderr and, on a terminal, changing rows below them.
 
-One thread does all the writing, and nobody waits for it: a terminal that was stopped (Ctrl-S) or a pipe that nobody
-reads holds up what is seen, not the work.
+A thread does all the writing, and no other thread waits for it. A stopped terminal (Ctrl-S) or a pipe without a reader
+therefore delays the output, but not the work.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 STANDARD_ERROR = 2
 INTERVAL = 1 / 8  # seconds from one drawing to the next
-PATIENCE = 5.0  # seconds that the end waits for a reader who does not read
-NO_TEXT = [(ControlType.CARRIAGE_RETURN,)]  # any: it says to rich that a segment takes no cells
+PATIENCE = 5.0  # seconds that `stop` waits for output that nobody reads
+NO_TEXT = [(ControlType.CARRIAGE_RETURN,)]  # any control code: it tells rich that a segment takes no cells
 
 Rows = Callable[[int, int, float], Sequence[Text]]
-"""What is drawn: by width and height of the terminal in cells, and the time on the monotonic clock."""
+"""Returns the rows to draw. Arguments: width and height of the terminal in cells, time in seconds (monotonic clock)."""
 
 
 class _StandardError(io.RawIOBase):
-    """Descriptor 2 itself. Nothing is buffered, so no lock is held when the process ends in the middle of a write."""
+    """Descriptor 2, unbuffered: no lock is held when the process ends in the middle of a write."""
 
     def fileno(self) -> int:
         return STANDARD_ERROR
@@ -52,26 +52,26 @@ class _StandardError(io.RawIOBase):
         while left:
             try:
                 left = left[os.write(STANDARD_ERROR, left) :]
-            except BlockingIOError:  # another program made the terminal that we share so
+            except BlockingIOError:  # another program on the same terminal made it non-blocking
                 select.select([], [STANDARD_ERROR], [])
         return len(memoryview(data))
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Nobody reads it any more. Rich would end the process."""
+        """Stop printing when the reader is gone. Rich would end the process."""
         self.quiet = True
 
 
 class LiveView:
-    """Lines and, between `start` and `stop`, rows on a terminal. Errors in writing end what is seen and nothing else."""
+    """Lines and, between `start` and `stop`, rows on a terminal. A write error ends the output and nothing else."""
 
     def __init__(self, rows: Rows) -> None:
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
         raw = cast(BinaryIO, _StandardError())
         file = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
         self._console = _Console(file=file, highlight=False, soft_wrap=True)
-        # Where descriptor 2 was closed when Python started, it may be any file by now.
+        # If descriptor 2 was closed when Python started, it may be another file now.
         self._console.quiet = sys.__stderr__ is None
         self._rows = rows
         self._lines: queue.SimpleQueue[Text | None] = queue.SimpleQueue()
@@ -79,9 +79,13 @@ class LiveView:
         self._thread: threading.Thread | None = None
 
     def start(self, *, rows: bool) -> None:
-        """From here on a thread writes; with rows, if this is a terminal that can move its cursor."""
+        """Start the writing thread.
+
+        Args:
+            rows: Whether to draw rows; they are drawn only on a terminal that can move its cursor.
+        """
         console = self._console
-        # rich takes a pipe for a terminal where FORCE_COLOR is set
+        # with FORCE_COLOR, rich takes a pipe for a terminal
         rows = rows and not console.quiet and console.is_interactive and os.isatty(STANDARD_ERROR)
         self._stopping.clear()
         self._thread = threading.Thread(target=self._draw if rows else self._copy, daemon=True)
@@ -91,7 +95,7 @@ class LiveView:
             signal.signal(signal.SIGTSTP, self._suspend)
 
     def print(self, line: Text) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._thread is not None:
             self._lines.put(line)
             return
@@ -99,7 +103,7 @@ class LiveView:
             self._console.print(line)
 
     def stop(self) -> None:
-        """Write what is left, take the rows away, give the cursor back."""
+        """Write the remaining lines, remove the rows and show the cursor again."""
         if signal.getsignal(signal.SIGTSTP) == self._suspend:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         if self._thread is not None:
@@ -109,13 +113,13 @@ class LiveView:
             self._thread = None
 
     def _suspend(self, *_: object) -> None:
-        """Ctrl-Z: the shell gets the terminal as it was."""
+        """Handle Ctrl-Z: restore the terminal, stop the process, and start again when it continues."""
         self.stop()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.start(rows=True)
 
     def _copy(self) -> None:
-        with contextlib.suppress(OSError):  # nobody reads it any more
+        with contextlib.suppress(OSError):  # the reader is gone
             while (line := self._lines.get()) is not None:
                 self._console.print(line)
 
@@ -132,14 +136,14 @@ class LiveView:
         ):
             while not self._stopping.wait(INTERVAL):
                 if lines := self._waiting():
-                    self._console.print(Text("\n").join(lines))  # and the rows below them
+                    self._console.print(Text("\n").join(lines))  # draws the rows as well
                 else:
                     live.refresh()
             if lines := self._waiting():
                 self._console.print(Text("\n").join(lines))
 
     def _waiting(self) -> list[Text]:
-        """The lines that came since the last drawing."""
+        """Return the lines that arrived since the last drawing."""
         lines = []
         with contextlib.suppress(queue.Empty):
             while (line := self._lines.get_nowait()) is not None:
@@ -150,10 +154,10 @@ class LiveView:
         rows = self._rows(*options.size, time.monotonic())
         if not rows:
             return
-        # Where rich and the terminal count a character's cells differently, the row is cut off, not wrapped.
+        # Without wrapping, a row is cut off if rich and the terminal disagree about a character's width.
         yield Segment("\x1b[?7l", None, NO_TEXT)
         yield from rows[:-1]
         rows[-1].end = ""
         yield rows[-1]
-        # From the first column, what is typed and echoed cannot reach the end of the row.
+        # Back to the first column: echoed input cannot reach the end of the row from there.
         yield Segment("\x1b[?7h\r", None, NO_TEXT)

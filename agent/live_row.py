@@ -1,6 +1,6 @@
-"""What one session does right now and has used so far, and how that stands in the rows below the lines on a terminal.
+"""Track what one session does and has used so far, and render it as rows for a terminal.
 
-A row knows only the session's lines and what the model streams. It never prints.
+A row uses only the lines of the session's log and the model's stream. It never prints.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from m3agent.agent.session_log import Line
 from m3agent.serving.chat import Delta
 from m3agent.tools.registry import traits_of
 
-NEAR = 2 / 3  # of a limit: from there on it is shown beside what has been used
-SILENT = 5.0  # seconds without a word in the middle of an answer, from which on the silence is shown
-LASTING = 2.0  # seconds, from which on it is shown how long something takes
-TAIL = 300  # characters kept of what the model says: more than a row has cells
-MOST = 6  # attempts that are shown at once
-LEAST_TAIL = 12  # cells: a shorter end of the model's words says nothing
-BRIEF = 30  # cells for what an attempt does where it has but one row
+NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
+SILENT = 5.0  # seconds without a delta in the middle of an answer after which the silence is shown
+LASTING = 2.0  # seconds after which the duration of an activity is shown
+TAIL = 300  # characters kept of the model's stream: more than a row has cells
+MOST = 6  # most attempts shown at once
+LEAST_TAIL = 12  # cells; a shorter end of the stream tells nothing
+BRIEF = 30  # cells for the activity of an attempt that has one row only
 FRAMES = Spinner("dots").frames
 SPEAKING = {"reasoning": "thinking", "text": "writing", "call": "calling a tool"}
 STARTING = "starting the sandbox, reading the repository"
@@ -39,31 +39,37 @@ VERIFYING = "verifying in fresh sandboxes"
 
 @dataclass
 class StatusRow:
-    """One session. number, of: which attempt it is, of how many; call: its last call, its tool and what tells most."""
+    """The state of one session.
+
+    Attributes:
+        number: Number of the attempt, from 1.
+        of: Number of attempts.
+        call: The last call: its tool, and the most telling part of its arguments.
+    """
 
     number: int = 1
     of: int = 1
     call: str = ""
     _turn: int = 0
     _used: Totals = field(default_factory=Totals)
-    _speed: float | None = None  # of the last answer, in tokens a second
+    _speed: float | None = None  # of the last answer, in tokens per second
     _limits: Mapping[str, Any] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _doing: str = "starting"
     _since: float = field(default_factory=time.monotonic)
-    _calls: int = 0  # that the last answer asked for
-    _speaking: str = ""  # the kind of what the model says at the moment
+    _calls: int = 0  # calls in the last answer
+    _speaking: str = ""  # kind of the deltas that arrive now; empty if none do
     _streamed: int = 0  # characters of this answer
     _tail: str = ""
     _heard: float = 0.0
 
     @property
     def prefix(self) -> str:
-        """What stands before an attempt's lines; empty where there is but one."""
+        """The prefix of an attempt's lines; empty if there is only one attempt."""
         return "" if self.of == 1 else f"{self.number:>{len(str(self.of))}}│ "
 
     def see(self, line: Line) -> None:
-        """A line of the session's log."""
+        """Take a line of the session's log."""
         match line["type"]:
             case "session.started":
                 attempt = line.get("attempt") or {"number": 1, "of": 1}
@@ -71,7 +77,7 @@ class StatusRow:
                 self._limits = line["settings"]
                 self._do(STARTING)
             case "session.resumed":
-                self._limits = {}  # others may have been given since
+                self._limits = {}  # the limits may have changed
                 self._do(STARTING)
             case "turn.started":
                 self._turn, self._streamed, self._tail = line["turn"], 0, ""
@@ -99,7 +105,7 @@ class StatusRow:
                 self._do("finishing")
 
     def hear(self, delta: Delta) -> None:
-        """A piece of the model's answer. Runs for every token, so it only keeps."""
+        """Take a piece of the model's answer. This runs for every token, so it only stores values."""
         if delta.kind == "reset":
             self._streamed, self._tail = 0, ""
             self._do(WAITING)
@@ -112,7 +118,12 @@ class StatusRow:
         self._heard = time.monotonic()
 
     def lines(self, width: int, now: float) -> list[Text]:
-        """What it does, with the end of what the model says, and below, once it is known, what was used."""
+        """Render two rows: the activity with the end of the stream, and the usage, once it is known.
+
+        Args:
+            width: Cells of a row.
+            now: Time on the monotonic clock, in seconds.
+        """
         first = self._head(now).append(self._what(now))
         first.truncate(width, overflow="ellipsis")
         room = width - first.cell_len - 2
@@ -123,7 +134,7 @@ class StatusRow:
         return [first, indent.append(used, "dim")] if used else [first]
 
     def line(self, width: int, now: float) -> Text:
-        """All of it in one row."""
+        """Render the activity and the usage in one row; the arguments are those of `lines`."""
         what = Text(self._what(now))
         what.truncate(BRIEF, overflow="ellipsis")
         line = self._head(now).append_text(what)
@@ -169,11 +180,15 @@ class StatusRow:
 
 
 def area(rows: Sequence[StatusRow], width: int, height: int, now: float) -> list[Text]:
-    """The rows of all running sessions, for a terminal of this size in cells: none is wider, and lines keep room above.
+    """Render the rows of all running sessions. They leave room for lines above them.
 
-    now: on the monotonic clock.
+    Args:
+        rows: The sessions.
+        width: Width of the terminal in cells; no row is wider.
+        height: Height of the terminal in cells.
+        now: Time on the monotonic clock, in seconds.
     """
-    width = max(1, width - 1)  # some terminals wrap where the last column is written
+    width = max(1, width - 1)  # some terminals wrap when the last column is written
     room = max(1, height - 2)
     if len(rows) <= MOST and 2 * len(rows) <= room:
         return [line for row in rows for line in row.lines(width, now)]
@@ -191,13 +206,13 @@ def _near(value: float, limit: float | None) -> bool:
 
 
 def _clock(seconds: float) -> str:
-    """`0:07`, `12:34`, `1:02:03`."""
+    """Format a duration in seconds: `0:07`, `12:34`, `1:02:03`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 def _fitting(parts: Iterable[str], room: int) -> str:
-    """As many of the parts as there is room for, in cells; one too long is left out."""
+    """Join the parts with commas, leaving out each part that no longer fits into `room` cells."""
     line = ""
     for part in parts:
         longer = f"{line}, {part}" if line else part
@@ -206,7 +221,7 @@ def _fitting(parts: Iterable[str], room: int) -> str:
 
 
 def _end(line: str, room: int) -> str:
-    """The end of a line, in at most so many cells."""
+    """Return the end of a line, in at most `room` cells."""
     if cell_len(line) <= room:
         return line
     while cell_len(line) > room - 1:

@@ -1,4 +1,4 @@
-"""Our own standard streams as a sandboxed command's: bytes through as they are, at the reader's pace."""
+"""Connect this process's standard streams to a sandboxed command: bytes pass unchanged, at the reader's pace."""
 
 from __future__ import annotations
 
@@ -18,31 +18,37 @@ CHUNK = 1 << 16  # bytes of standard input read at once
 
 
 async def standard_input() -> AsyncIterator[bytes]:
-    """Our standard input, piece by piece, to its end."""
-    # a daemon thread reads: the end of the command does not wait for somebody to type
+    """Yield this process's stdin piece by piece until its end."""
+    # a daemon thread reads: the end of the command must not wait for input
     while data := await in_background(lambda: _read(0)):
         yield data
 
 
 class Output:
-    """Passes a command's output on to our own, beside the event loop: whoever reads it may be slow."""
+    """Writes a command's output to this process's stdout and stderr, outside the event loop: the reader may be slow.
+
+    Attributes:
+        taken: Bytes of output received so far.
+    """
 
     def __init__(self) -> None:
         self.taken = 0
-        """Bytes of output that came."""
         self._queue: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         self._open = {fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if stream is not None}
 
     def put(self, fd: int, data: bytes) -> None:
-        """Take a piece for standard output (1) or standard error (2)."""
+        """Queue a piece of output for stdout (`fd` 1) or stderr (2)."""
         self.taken += len(data)
         self._queue.put_nowait((fd, data))
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, once all it has put is written; nobody reading any more ends it early.
+        """Run `work` and write what it puts; return its result once all output is written.
+
+        A write error cancels `work`.
 
         Raises:
-            BrokenPipeError: whoever reads our output has gone. EnvironmentFault: it cannot be written.
+            BrokenPipeError: The reader of the output is gone.
+            EnvironmentFault: The output cannot be written.
         """
         working = asyncio.create_task(work)
         writing = asyncio.create_task(self._write_all())
@@ -61,7 +67,7 @@ class Output:
         while (item := await self._queue.get()) is not None:
             fd, data = item
             if fd not in self._open:
-                continue  # closed by who started us; the number may be something else's by now
+                continue  # the parent process closed it; the descriptor may be another file now
             try:
                 await in_background(lambda fd=fd, data=data: _write(fd, data))  # type: ignore[misc]
             except BrokenPipeError:
@@ -78,7 +84,7 @@ def _read(fd: int) -> bytes:
         except BlockingIOError:
             select.select([fd], [], [])
         except OSError:
-            return b""  # as good as its end: a terminal that hung up, a folder
+            return b""  # treat as the end: the terminal hung up, or stdin is a folder
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -1,8 +1,7 @@
-"""What a person sees while fixes run: lines on standard error and, where that is a terminal, a row or two below them for
-each that is running.
+"""Show running fixes on stderr: lines that stay and, on a terminal, one or two changing rows below for each fix.
 
-A view of the event logs and nothing more: it is fed the same lines that `--json` prints. What stays is written here,
-what changes in `live_row.py`.
+The screen is a view of the event logs: it gets the same lines that `--json` prints. This module writes the lines that
+stay; `live_row.py` renders the changing rows.
 """
 
 from __future__ import annotations
@@ -25,15 +24,19 @@ STATUS_STYLES = {
     "limit": "bold yellow",
     "stalled": "bold yellow",
 }
-MOST_TOLD = 20  # different requests to the network that are shown
-LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # below this share of a prompt longer than this the cache is at fault
-SAID = 300  # characters of the model's own words shown after a turn
+MOST_TOLD = 20  # most different network requests that are shown
+LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # the cache should have this share of a prompt longer than so many tokens
+SAID = 300  # most characters of the model's answer shown after a turn
 
 
 class Screen:
-    """Use as a context manager, which shows the rows. quiet: nothing but `say`; rows: False for lines only.
+    """The screen of running fixes. It is a context manager and shows the rows between its entry and its exit.
 
-    A session has its row from its `listener` or first line on until it is finished.
+    A session has a row from its `listener` or its first line until it is finished.
+
+    Args:
+        quiet: Whether to show only the notes of `say`.
+        rows: Whether to show the changing rows on a terminal.
     """
 
     def __init__(self, *, quiet: bool = False, rows: bool = True) -> None:
@@ -41,10 +44,10 @@ class Screen:
         self._quiet = quiet
         self._wants_rows = rows and not quiet
         self._rows: dict[str, StatusRow] = {}
-        self._row = StatusRow()  # of the session whose line is being shown
-        self._common: dict[str, str] = {}  # what all attempts have in common, by its label
-        self._errors: set[str] = set()  # they mostly end a session, or all of them, and are said once
-        self._told: set[str] = set()  # requests to the network that were refused or failed
+        self._row = StatusRow()  # row of the session that the current line belongs to
+        self._common: dict[str, str] = {}  # facts that all attempts share, by label
+        self._errors: set[str] = set()  # errors shown so far: several sessions may report the same
+        self._told: set[str] = set()  # shown network requests that were refused or failed
 
     def __enter__(self) -> Self:
         self._live.start(rows=self._wants_rows)
@@ -54,20 +57,20 @@ class Screen:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """A note for the person, always shown."""
+        """Show a note for the person, also if the screen is quiet."""
         self._live.print(Text(f"note: {printable_line(text, 500)}", style="dim"))
 
     def listener(self, session: str) -> Callable[[Delta], None]:
-        """What is to be told each piece of the answers in this session."""
+        """Return the callback for the stream's deltas of a session."""
         return self._row_of(session).hear
 
     def read(self, lines: Iterable[Line]) -> None:
-        """What an earlier process of a session that goes on has logged: it counts, and is not shown again."""
+        """Take the lines that an earlier process of a resumed session has logged, without showing them again."""
         for line in lines:
             self._row_of(line["session"]).see(line)
 
     def on_line(self, line: Line) -> None:
-        """An event was logged."""
+        """Show a line that was just logged."""
         self._row = self._row_of(line["session"])
         self._row.see(line)
         if line["type"] == "session.finished":
@@ -89,7 +92,7 @@ class Screen:
         )
 
     def _print_common(self, label: str, text: str) -> None:
-        """What attempts have in common is said once and for all of them; where one differs, it says so."""
+        """Print a fact that attempts share: once for all, and again for each attempt where it differs."""
         if label not in self._common:
             self._common[label] = text
             self._live.print(Text.assemble((f"{label:<8} ", "bold cyan"), text))
@@ -134,7 +137,7 @@ class Screen:
     def _on_network_request(self, line: Line) -> None:
         what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"
         told = f"{line['verdict']} {what}: {line['reason']}"
-        # each once, and not without end: programs may ask as often as they like
+        # each request once, and a limited number: programs may send as many as they like
         if line["verdict"] != "allowed" and told not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(told)
             self._print("network", printable_line(told, 300), "yellow")
@@ -193,7 +196,7 @@ class Screen:
 
 
 def _used(line: Line) -> str:
-    """Tokens, speed and price of a turn or of the session, as far as they are known; empty if no tokens are."""
+    """Format the known tokens, speed and price of a turn or a session; empty if the tokens are unknown."""
     prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
     if prompt is None or completion is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a person sees while a server starts and runs: lines that stay, and on a terminal a bar for what is loading."""
+"""Show a server that starts and runs: lines that stay and, on a terminal, a progress bar while it loads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from m3agent.serving.launch.record import Phase, ServerRecord
 
 BAR = 24  # cells
 LABEL = 22  # cells
-SILENT = 300.0  # seconds without news from which on that is said, where there are no rows
+SILENT = 300.0  # seconds without news after which the silence is reported if there are no rows
 MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
 
 
@@ -39,11 +39,11 @@ class ServeView:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """A sentence."""
+        """Show a sentence."""
         self._live.print(Text(f"m3agent: {printable_line(text, 1000)}"))
 
     def progress(self, progress: Progress) -> None:
-        """What the engine does; a line for each new phase, and the row."""
+        """Show what the engine does: a line for each finished phase, and the row."""
         before, self._progress = self._progress, progress
         if before is None or before.phase != progress.phase:
             took = time.monotonic() - self._since
@@ -52,11 +52,11 @@ class ServeView:
                 self._line(before.phase.words, f"{_told(before)} {took:.0f} s".strip())
 
     def checking(self, what: str) -> None:
-        """What is looked at next: in the row only."""
+        """Show in the row what is checked next."""
         self._looking = what
 
     def checked(self, check: Check) -> None:
-        """The outcome of a check."""
+        """Show the outcome of a check."""
         mark, style = MARKS[check.ok]
         line = Text.assemble(
             (f"{mark:<{LABEL}}", style), f"{check.name}: {printable_line(check.detail, 400)}"
@@ -66,7 +66,7 @@ class ServeView:
         self._live.print(line)
 
     def phase(self, record: ServerRecord) -> None:
-        """The server does something else now."""
+        """Show that the server entered a new phase."""
         if record.phase == self._phase:
             return
         self._phase = record.phase

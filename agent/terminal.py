@@ -1,4 +1,4 @@
-"""An interactive shell in a sandbox: a terminal at each end, keys and screen over the one stream between them."""
+"""Run an interactive shell in a sandbox: a terminal at each end, and one stream between them for keys and output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOREVER = 7 * 86400.0
 FRAME = struct.Struct(">BI")
 KEYS, SIZE = 0, 1
 
-# Runs inside. Its standard input carries frames (kind, length, payload): keys pressed, and the terminal's size.
+# Runs in the sandbox. Its stdin carries frames (kind, length, payload): keys, and the size of the terminal.
 RELAY = """
 import fcntl, os, pty, select, struct, sys, termios
 pid, fd = pty.fork()
@@ -61,7 +61,7 @@ sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(s
 
 
 async def terminal_session(sandbox: Sandbox) -> int:
-    """Join our terminal to a shell in the sandbox until it ends; its exit code."""
+    """Connect this process's terminal to a shell in the sandbox until it ends; return the shell's exit status."""
     sizes: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGWINCH, sizes.put_nowait, None)
@@ -84,7 +84,7 @@ async def terminal_session(sandbox: Sandbox) -> int:
 
 
 async def _frames(sizes: asyncio.Queue[None]) -> AsyncIterator[bytes]:
-    """Our terminal's size, then keys and new sizes as they come."""
+    """Yield the terminal's size, then keys and new sizes as they arrive, as frames for the relay."""
     yield _size()
     keys = asyncio.ensure_future(in_background(_read_keys))
     resized = asyncio.ensure_future(sizes.get())
@@ -114,5 +114,5 @@ def _read_keys() -> bytes:
 
 def _size() -> bytes:
     columns, rows = os.get_terminal_size(0)
-    payload = struct.pack("=HH", rows, columns)  # as the kernel has it
+    payload = struct.pack("=HH", rows, columns)  # the kernel's order and native byte order
     return FRAME.pack(SIZE, len(payload)) + payload

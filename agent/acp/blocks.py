@@ -1,4 +1,4 @@
-"""A prompt's blocks as the issue that they are: text, files that the client sends along, images."""
+"""Convert the blocks of a client's prompt (text, attached files, images) into an issue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What was asked. typed: by the person, without what the client sent along; text: all of it."""
+    """A client's prompt.
+
+    Attributes:
+        typed: What the person typed, without the files that the client attached.
+        text: The whole text, attached files included.
+        images: The images of the prompt.
+    """
 
     typed: str
     text: str
@@ -41,21 +47,21 @@ class Prompt:
 
     @property
     def title(self) -> str:
-        """What an issue of these words is called."""
+        """The title of the issue, taken from what the person typed."""
         return title_of(self.typed)
 
     def issue(self) -> Issue:
-        """The prompt as an issue of its own."""
+        """Return the prompt as an issue."""
         text = f"{self.text.strip()}\n"
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         return Issue(self.title, text, "acp", digest, self.images)
 
 
 def read_prompt(blocks: Sequence[Block]) -> Prompt:
-    """The prompt that these blocks are.
+    """Read a prompt from its blocks.
 
     Raises:
-        UsageError: there is nothing in it, too much, or an image that is none.
+        UsageError: The prompt is empty or too large, has a block of an unknown type, or an invalid image.
     """
     typed: list[str] = []
     parts: list[str] = []

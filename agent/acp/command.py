@@ -1,4 +1,4 @@
-"""`m3agent acp`: speaks the Agent Client Protocol over standard input and output."""
+"""`m3agent acp`: serve an editor over the Agent Client Protocol on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _serve() -> None:
     from m3agent.agent.acp.agent import Agent
     from m3agent.agent.acp.pipe import Pipe
 
-    # or a client that goes amid a message is a traceback
+    # without a handler, a client that leaves in the middle of a message causes a traceback
     logging.getLogger().addHandler(logging.NullHandler())
     agent = Agent()
     connection = AgentSideConnection(

@@ -1,4 +1,7 @@
-"""Messages as lines of JSON over standard input and output; what is none is answered, and ends nothing."""
+"""Exchange messages as lines of JSON over stdin and stdout.
+
+Malformed messages get an error reply; the connection stays open.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from typing import Any
 from m3agent.agent.errors import UsageError
 
 MOST = 64 << 20
-"""Bytes of one message: images come in it."""
+"""Most bytes of one message; messages may contain images."""
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
-"""By JSON-RPC 2.0."""
+"""Error codes of JSON-RPC 2.0."""
 
 
 class Pipe:
-    """A transport for the SDK's connection. Its own ends with an exception for JSON that is no object."""
+    """A transport for the SDK's connection. The SDK's own transport raises an exception for JSON that is not an object."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -27,10 +30,12 @@ class Pipe:
 
     @classmethod
     async def standard(cls) -> Pipe:
-        """Over this process's own streams. Whatever else is printed goes to standard error from now on: nothing but
-        messages may stand on standard output.
+        """Open a transport over this process's stdin and stdout.
 
-        Raises UsageError where one of them is no pipe.
+        From then on, everything else that this process prints goes to stderr: stdout may contain messages only.
+
+        Raises:
+            UsageError: One of the two streams is not a pipe, a socket or a terminal.
         """
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MOST)
@@ -47,7 +52,7 @@ class Pipe:
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message; None when there will be none."""
+        """Return the next message; None at the end of the stream."""
         while line := await self._line():
             if not line.strip():
                 continue
@@ -62,7 +67,11 @@ class Pipe:
         return None
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send one. Raises ConnectionError where nobody reads any more."""
+        """Send a message.
+
+        Raises:
+            ConnectionError: The client no longer reads.
+        """
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         async with self._lock:
             if self._writer.is_closing():
@@ -71,11 +80,11 @@ class Pipe:
             await self._writer.drain()
 
     async def close(self) -> None:
-        """Send no more."""
+        """Close the writing end."""
         self._writer.close()
 
     async def _line(self) -> bytes:
-        """The next line, or what is left at the end. A line that is too long is refused and passed over."""
+        """Return the next line, or the rest at the end of the stream. Refuse and skip a line that is too long."""
         while True:
             try:
                 return await self._reader.readuntil(b"\n")
@@ -87,7 +96,7 @@ class Pipe:
                 await self._refuse(INVALID_REQUEST, f"a message has at most {MOST >> 20} MiB")
 
     async def _skip(self) -> None:
-        """Pass over the rest of a line."""
+        """Skip the rest of a line."""
         while True:
             try:
                 await self._reader.readuntil(b"\n")
@@ -103,7 +112,7 @@ class Pipe:
 
 
 def _is_pipe(descriptor: int) -> bool:
-    """Whether it can be waited for: a pipe, a socket or a terminal."""
+    """Return whether the event loop can wait for a descriptor: a pipe, a socket or a terminal."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -112,7 +121,7 @@ def _is_pipe(descriptor: int) -> bool:
 
 
 def _standard_error() -> int:
-    """Its descriptor, or one that takes everything where it is closed."""
+    """Return the descriptor of stderr, or one of the null device if stderr is closed."""
     try:
         os.fstat(2)
     except OSError:

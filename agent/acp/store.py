@@ -1,4 +1,4 @@
-"""Sessions as a client knows them: what was asked, and which fixes came of it. They outlive the process."""
+"""Store the sessions of ACP clients on the disk: their prompts and the fixes that these started."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from m3agent.agent.errors import UsageError
 from m3agent.agent.session import new_id
 
 FOLDER, FILE = "acp", "session.jsonl"
-"""In the state folder: a folder for each of a client's sessions, and the record in it."""
+"""Folder in the state folder, with one folder for each session of a client; and the record in each of them."""
 _ID = re.compile(r"[0-9a-f-]{8,64}")
 
 
 class Mode(StrEnum):
-    """What happens with a patch: the person is asked, it is applied, or it is only shown."""
+    """What happens with a patch: ask the person, apply it, or only show it."""
 
     ASK = "ask"
     AUTO = "auto"
@@ -30,7 +30,16 @@ class Mode(StrEnum):
 
 @dataclass
 class Record:
-    """A client's session. fixes: ids of the sessions that came of its prompts, in their order; entries: what happened."""
+    """The record of a client's session.
+
+    Attributes:
+        id: Id of the session.
+        cwd: The folder that the session works in.
+        updated: Time of the last entry, UTC in ISO 8601.
+        title: Title of the first prompt; empty before it.
+        mode: What happens with patches.
+        entries: What happened, oldest first.
+    """
 
     id: str
     cwd: str
@@ -41,11 +50,11 @@ class Record:
 
     @property
     def last_fix(self) -> str | None:
-        """The session of the last prompt."""
+        """Id of the session of the last fix; None before the first."""
         return next((e["session"] for e in reversed(self.entries) if e["kind"] == "fix"), None)
 
     def take(self, entry: dict[str, Any]) -> None:
-        """Count an entry in."""
+        """Add an entry, and update the fields that depend on it."""
         self.updated = entry["ts"]
         self.entries.append(entry)
         match entry["kind"]:
@@ -56,25 +65,37 @@ class Record:
 
 
 class OpenSession:
-    """A session that this process has open; nobody else can have it meanwhile."""
+    """A client's session that this process has open. No other process can open it at the same time."""
 
     def __init__(self, record: Record, file: AppendOnlyFile) -> None:
         self.record = record
         self._file = file
 
     def write(self, kind: str, **values: Any) -> None:
-        """Keep that something happened. Raises EnvironmentFault where it cannot be written."""
+        """Write an entry and sync it.
+
+        Args:
+            kind: Kind of the entry.
+            values: Fields of the entry.
+
+        Raises:
+            EnvironmentFault: The entry cannot be written.
+        """
         entry = {"ts": _now(), "kind": kind, **values}
         self._file.append(json.dumps(entry).encode(), sync=True)
         self.record.take(entry)
 
     def close(self) -> None:
-        """Let others have it."""
+        """Close the session; other processes can open it then."""
         self._file.close()
 
 
 def new_session(state: Path, cwd: str) -> OpenSession:
-    """A new session for a folder. Raises EnvironmentFault where it cannot be kept."""
+    """Create a session for the folder `cwd`.
+
+    Raises:
+        EnvironmentFault: The session cannot be written.
+    """
     name = new_id()
     folder = state / FOLDER / name
     try:
@@ -87,7 +108,11 @@ def new_session(state: Path, cwd: str) -> OpenSession:
 
 
 def open_session(state: Path, name: str) -> OpenSession:
-    """A session that there is. Raises UsageError where there is none of that name, or another process has it."""
+    """Open an existing session.
+
+    Raises:
+        UsageError: There is no session of that name, its record is damaged, or another process has it open.
+    """
     path = state / FOLDER / name / FILE
     if not _ID.fullmatch(name) or not path.is_file():
         raise UsageError(f"there is no session {name[:80]!r}")
@@ -101,7 +126,7 @@ def open_session(state: Path, name: str) -> OpenSession:
 
 
 def all_sessions(state: Path) -> Iterator[Record]:
-    """All that there are, the last ones first; those whose record cannot be read are passed over."""
+    """Yield the records of all sessions, newest first, without those that cannot be read."""
     for path in sorted((state / FOLDER).glob(f"*/{FILE}"), reverse=True):
         try:
             yield read(path)
@@ -110,7 +135,11 @@ def all_sessions(state: Path) -> Iterator[Record]:
 
 
 def read(path: Path) -> Record:
-    """A session's record. Raises UsageError for a damaged one."""
+    """Read a session's record.
+
+    Raises:
+        UsageError: The record cannot be read or is damaged.
+    """
     try:
         lines = [
             json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")

@@ -1,4 +1,4 @@
-"""A fix's log and its streamed answers as the updates that a client shows."""
+"""Convert a fix's log and its streamed answers into updates for an ACP client."""
 
 from __future__ import annotations
 
@@ -37,20 +37,25 @@ from m3agent.serving.chat import Delta
 from m3agent.tools.registry import traits_of
 
 Update = Any
-"""One of the SDK's models of updates."""
+"""One of the SDK's update models."""
 ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 STEPS = ("Read the repository", "Find and make the change", "Verify it in fresh sandboxes", "Hand it over")
 MOST_FILES = 50
+"""Most files of one change that are shown as diffs."""
 MOST_DIFF = 1 << 20
-"""Bytes of one file that a diff is shown of."""
+"""Most bytes of a file that is shown as a diff."""
 MOST_OUTPUT = 20_000
-"""Characters of a call's result that are shown; all of it is in the session's folder."""
+"""Most characters of a call's result that are shown; the session's folder contains the whole result."""
 
 
 class Updates:
-    """The updates of one fix. root: the work tree's folder; folder: of the fix's session.
+    """Sends the updates of one fix.
 
-    replay: for a fix that is over, whose answers are told whole, since nobody streams them.
+    Args:
+        root: Folder of the work tree.
+        folder: Folder of the fix's session.
+        tell: Receives the updates.
+        replay: Whether the fix is over and its log is shown again. No usage is reported then.
     """
 
     def __init__(
@@ -66,7 +71,7 @@ class Updates:
         self._trees: dict[int, str] = {}  # the work tree before each call
 
     def hear(self, delta: Delta) -> None:
-        """A piece of an answer."""
+        """Send a piece of a streamed answer."""
         match delta.kind:
             case "reasoning":
                 self._streamed = True
@@ -82,11 +87,11 @@ class Updates:
                 pass
 
     def note(self, text: str) -> None:
-        """A note for the person."""
+        """Send a note for the person."""
         self._tell(update_agent_thought_text(f"\n\n{printable_line(text, 500)}\n\n"))
 
     def see(self, line: Line) -> None:
-        """A line of the log."""
+        """Send the updates for a line of the log."""
         handler = getattr(self, "_on_" + line["type"].replace(".", "_"), None)
         if handler is not None:
             handler(line)
@@ -158,14 +163,14 @@ class Updates:
         if before is None or self._store is None:
             return
         paths = [path for _, path in line["changes"]]
-        with contextlib.suppress(SandboxError):  # a diff is for convenience
+        with contextlib.suppress(SandboxError):  # the client can do without a diff
             found = diffs(self._store, self._root, before, line["tree"], paths)
             if found:
                 self._tell(update_tool_call(self._call(line), content=found))
 
     @cached_property
     def _store(self) -> TreeStore | None:
-        """The fix's trees; None where they are gone, for to open a store would make one."""
+        """The store of the fix's trees; None if it was removed, because opening it would create it again."""
         folder = self._folder / TREES
         return TreeStore(folder) if folder.is_dir() else None
 
@@ -187,7 +192,7 @@ class Updates:
         return f"{self._folder.name}-{line['call']}"
 
     def _reach(self, step: int) -> None:
-        """A step has begun, those before it are over."""
+        """Send the plan when a new step begins; all earlier steps are complete then."""
         if step <= self._step:
             return
         self._step = step
@@ -195,7 +200,11 @@ class Updates:
 
 
 def plan(step: int) -> Update:
-    """The plan when `step` has begun; `len(STEPS)`: all are over."""
+    """Return the plan as an update.
+
+    Args:
+        step: Index of the step that has begun; `len(STEPS)` if all are complete.
+    """
 
     def status(number: int) -> Literal["pending", "in_progress", "completed"]:
         if number < step:
@@ -208,7 +217,15 @@ def plan(step: int) -> Update:
 
 
 def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence[str]) -> list[ToolContent]:
-    """What changed in these files from one tree to the other, as far as it is text that can be shown."""
+    """Return the changes of files between two trees, without files that are binary or too large.
+
+    Args:
+        store: Contains both trees.
+        root: Folder of the work tree.
+        before: Id of the old tree.
+        after: Id of the new tree.
+        paths: Paths relative to `root`; only the first `MOST_FILES` are shown.
+    """
     old, new = (_texts(store, tree, paths[:MOST_FILES]) for tree in (before, after))
     return [
         tool_diff_content(str(root / path), new[path] or "", old[path])
@@ -218,7 +235,7 @@ def diffs(store: TreeStore, root: Path, before: str, after: str, paths: Sequence
 
 
 def _texts(store: TreeStore, tree: str, paths: Sequence[str]) -> dict[str, str | None]:
-    """The files' texts, None for those that the tree does not have; without those that are no text, or too much."""
+    """Return the texts of files in a tree: None for missing files, no entry for files that are binary or too large."""
     entries = {entry.path: entry for entry in store.list_tree(tree)}
     there = [path for path in paths if path in entries]
     found: dict[str, str | None] = {path: None for path in paths if path not in entries}

@@ -1,4 +1,4 @@
-"""Notices a stream that says the same over and over, so that the generation can be aborted."""
+"""Detect a stream that repeats itself over and over, so that the generation can be aborted."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ from m3agent.agent.stall.thresholds import Thresholds
 
 FENCE = "```"
 CODE = 4
-"""So many times more repeats and characters inside a block of code, where tables and data repeat themselves."""
+"""Factor for the limits of repeats and characters inside a block of code, where tables and data repeat themselves."""
 
 
 class Chant:
-    """Looks at the end of a stream every `chant_step` characters, wherever its pieces were cut."""
+    """Searches the end of a stream for repetition every `chant_step` characters, regardless of how its pieces are cut."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
         self.reset()
 
     def reset(self) -> None:
-        """A new stream begins."""
+        """Start with a new stream."""
         self._pieces: list[str] = []
         self._waiting = 0
         self._tail = ""
         self._fences = 0
 
     def hear(self, text: str) -> int:
-        """How often the end of the stream was found before it, if that is a chant; else 0."""
+        """Take a piece of the stream.
+
+        Returns:
+            How often the end of the stream occurs before it if the stream repeats itself; else 0.
+        """
         step = self._thresholds.chant_step
         self._pieces.append(text)
         self._waiting += len(text)
@@ -33,7 +37,7 @@ class Chant:
         waiting = "".join(self._pieces)
         most = 0
         for start in range(0, len(waiting) - step + 1, step):
-            # the first look that finds a chant counts, however much more came in the same piece
+            # the first search that finds a repetition counts, even if the same piece contains more text
             most = most or self._look(waiting[start : start + step])
         rest = waiting[len(waiting) // step * step :]
         self._pieces, self._waiting = [rest], len(rest)

@@ -1,8 +1,8 @@
-"""Notices a run that no longer gets anywhere. Pure: fed with what happened, asked for a verdict.
+"""Detect a run that makes no progress. The detector has no side effects: it takes what happened and returns a verdict.
 
-A loop is known by the calls and results that make it up. A changed result is never part of a loop, and clears what was
-held against its call. Each loop is met in steps: a word, a forced move, the end; one that was left and comes back goes on
-where it was.
+A loop is identified by its calls and results. A changed result is never part of a loop, and clears the count of its
+call. The detector escalates against each loop in three steps: a note to the model, a forced move, the end of the run. A
+loop that stops and comes back continues at the step that it had reached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Hit:
-    """A rule that is at its limit. members: the identities of what makes up the loop."""
+    """A rule that has reached its limit.
+
+    Attributes:
+        rule: Name of the rule.
+        count: Count of the rule, in its own unit.
+        members: Identities of the calls, results or states that make up the loop.
+        patience: Turns in which the loop may continue before the next step.
+        text: What happened, in words.
+    """
 
     rule: str
     count: int
@@ -35,7 +43,13 @@ class Hit:
 
 @dataclass
 class Loop:
-    """One loop of the run: the steps taken against it, and the turns that it went on for since the last."""
+    """One loop of the run.
+
+    Attributes:
+        level: Number of steps taken against it.
+        hits: Turns in which it continued since the last step.
+        turn: The last turn in which it was seen.
+    """
 
     level: int = 0
     hits: int = 0
@@ -43,7 +57,11 @@ class Loop:
 
 
 class StallDetector:
-    """One run's. `answered` comes after each answer of the model, before `see` for each of its calls."""
+    """The detector of one run.
+
+    Call `hear` for each piece of the stream, `answered` after each answer of the model, and then `see` for each of the
+    answer's calls.
+    """
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
@@ -59,7 +77,7 @@ class StallDetector:
         self._edited = False
 
     def see(self, call: Seen) -> Verdict | None:
-        """Feed one finished call."""
+        """Take one finished call; return a verdict if the run is in a loop."""
         if call.infrastructure:
             return None
         step, replaced = self._history.add(call, self._turn)
@@ -71,7 +89,14 @@ class StallDetector:
         return self._judge([*self._hits(step), *tested])
 
     def answered(self, *, reasoning: str, text: str, calls: int, finish: str) -> Verdict | None:
-        """Feed one answer: its texts, the number of its calls, and why it ended."""
+        """Take one answer; return a verdict if the run is in a loop.
+
+        Args:
+            reasoning: The answer's reasoning.
+            text: The answer's text.
+            calls: Number of its calls.
+            finish: Why it ended: stop, tool_calls, length or content_filter.
+        """
         self._turn += 1
         self._chant.reset()
         limits = self.thresholds
@@ -92,12 +117,12 @@ class StallDetector:
         return self._judge(hits)
 
     def hear(self, text: str) -> Verdict | None:
-        """Feed a piece of the stream, reasoning or text. A verdict means: abort this generation."""
+        """Take a piece of the stream, reasoning or text. A verdict means that the generation has to be aborted."""
         found = self._chant.hear(text)
         if not found:
             return None
         self._chant.reset()
-        # the answer that is coming in belongs to the turn after the last one answered
+        # the streaming answer belongs to the turn after the last complete answer
         if self._turn + 1 < self.thresholds.first_turn_chant:
             return None
         what = f"the answer said the same over and over ({found} times) and was stopped"
@@ -145,7 +170,7 @@ class StallDetector:
             what = (
                 f"{step.name} was called {count} times{between} with the same arguments and the same result"
             )
-            # an error that outlives edits may be a hard one: it is told of as soon, but the end comes later
+            # an error that stays after edits may be hard to fix: the first note comes as early, the end later
             tried = step.failed and any(
                 step.times[-2] < each.number < step.number and each.changed for each in steps
             )
@@ -163,7 +188,7 @@ class StallDetector:
             marks = [(step.key, step.tree) for step in last]
             calls = {step.call for step in last[:length]}
             turns = {step.turn for step in last}
-            # one call that answers this and that in turn is something that changes, not a loop
+            # one call with alternating results shows that something changes: it is no loop
             if (
                 len(calls) > 1
                 and len({mark[0] for mark in marks[:length]}) == len(calls)
@@ -193,7 +218,7 @@ class StallDetector:
             yield Hit("same-error", turns, members, limits.soft_patience, what)
 
     def _tested(self, call: Seen, *, changed: bool) -> Iterable[Hit]:
-        """Count the rounds of edit and test that left the failures as they were."""
+        """Count the rounds of edit and test after which the same tests fail as before."""
         limits = self.thresholds
         self._edited = self._edited or changed
         if call.failing is None:
@@ -213,9 +238,14 @@ class StallDetector:
     # -- what follows ------------------------------------------------------------------------------------------------
 
     def _judge(self, hits: Iterable[Hit], *, each: bool = False) -> Verdict | None:
-        """The verdict on these hits: one loop seen from several sides, so the first rule names it.
+        """Return the verdict on these hits, which several rules found in the same loop; the first rule names it.
 
-        It speaks once a turn, as the model made all of a turn's calls without knowing it; with `each` every time.
+        There is at most one verdict a turn for each loop, because the model makes all calls of a turn before it can
+        read a note.
+
+        Args:
+            hits: What the rules found.
+            each: Return a verdict every time, also within one turn.
         """
         found = list(hits)
         if not found:

@@ -1,4 +1,4 @@
-"""Calls and their results as the detector is fed them."""
+"""Convert calls and their results into the input of the stall detector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from m3agent.tools.base import ToolResult
 
 
 def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> Seen:
-    """A finished call as the stall detector is fed it. content: the result as the model reads it; tree: the work tree's state after it."""
+    """Return a finished call as input of the stall detector.
+
+    Args:
+        call: The model's call.
+        result: The tool's result.
+        content: The result as the model reads it.
+        tree: State of the work tree after the call.
+    """
     data = result.data
     return Seen(
         name=call.name,

@@ -1,4 +1,4 @@
-"""The calls so far, as the rules see them."""
+"""Keep the history of calls that the rules of the stall detector use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,20 @@ from m3agent.tools.registry import traits_of
 class Step:
     """One call of the history.
 
-    call, result: their identities. error: class of its error, empty for a success. changed: the work tree is another
-    than before. fresh: it showed a result, or led to a state of the tree, that had not been seen. unread: lines that had
-    not been read, for reads. times: numbers of the calls like it up to it, since its result was last another.
+    Attributes:
+        number: Number of the call in the history, from 1.
+        turn: The turn that made the call.
+        name: Name of the tool.
+        call: Identity of the call.
+        result: Identity of the result.
+        error: Class of the error; empty if there is none.
+        failed: Whether the call failed.
+        tree: State of the work tree after the call; empty if unknown.
+        changed: Whether the call changed the work tree.
+        fresh: Whether the call showed a new result or led to a new state of the work tree.
+        read: Whether the call reads files.
+        unread: Number of lines that had not been read before; 0 for calls that are no reads.
+        times: Numbers of the equal calls up to this one, since their result last changed.
     """
 
     number: int
@@ -42,9 +53,10 @@ class Step:
 
 
 def failed(seen: Seen) -> bool:
-    """Whether a call failed: by its mark, its exit code or its tests; by its words only where nothing else tells.
+    """Return whether a call failed, by its error flag, its exit status or its tests.
 
-    What a file holds says nothing about the call that read it.
+    The words of the output decide only if none of these is known, and never for reads and edits: the content of a file
+    says nothing about the call that read it.
     """
     if seen.is_error or seen.exit_code or seen.failing:
         return True
@@ -54,17 +66,24 @@ def failed(seen: Seen) -> bool:
 
 
 class History:
-    """Turns what is seen into steps, and keeps as many of them as the rules look back on."""
+    """Turns finished calls into steps and keeps as many steps as the rules need.
+
+    Attributes:
+        steps: The last steps, oldest first.
+        tree: State of the work tree after the last call; empty if unknown.
+        since_fresh: Calls since the last one that showed something new.
+        rereads: Reads in a row that showed nothing new, without a change in between.
+        returns: Changes back to an earlier state since the last new state.
+        opening: Whether the run is still in its opening, where reading much is normal.
+    """
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._longest = max(thresholds.window, thresholds.longest_cycle * thresholds.rounds)
         self.steps: deque[Step] = deque(maxlen=self._longest)
         self.tree = ""
         self.since_fresh = 0
-        """Calls since something new was seen."""
         self.rereads = 0
         self.returns = 0
-        """Changes back to an earlier state since the last new state."""
         self.opening = True
         self._number = 0
         self._results: set[str] = set()
@@ -75,9 +94,16 @@ class History:
         self._fold_digits = thresholds.fold_digits
 
     def add(self, seen: Seen, turn: int) -> tuple[Step | None, str | None]:
-        """The call as a step, and the earlier key of the same call if its result was another.
+        """Add a finished call.
 
-        No step for what the same turn has had already: all calls of a turn are made without knowing what the first gives.
+        Args:
+            seen: The call.
+            turn: Number of the turn that made it.
+
+        Returns:
+            The step, and the key of the last equal call if the result has changed since then. The step is None if the
+            same turn already made the call with the same result: the model makes all calls of a turn before it sees
+            any result.
         """
         bad = failed(seen)
         kind = traits_of(seen.name).kind
@@ -97,7 +123,7 @@ class History:
         changed = seen.tree != self.tree if seen.tree and self.tree else edited
         new_state = changed and (seen.tree not in self._trees if seen.tree else result not in self._results)
         unread = self._unread(seen) if kind == "read" and not bad else 0
-        # what still holds of another work tree is a check, not a repetition, and what leads to a new one got somewhere
+        # repeating a call after a change of the work tree is a check, and a call that leads to a new state is progress
         check = seen.failing is not None or not (bad or kind == "edit")
         checked = before is not None and check and (new_state or self.changed_since(before.number))
         if before is None or replaced or checked or seen.running:
@@ -105,7 +131,7 @@ class History:
         else:
             times = (*before.times, self._number)[-self._longest :]
         error = error_class(text) if bad and seen.failing is None else ""
-        # "exit code: 0" is not news, but that this command gives no more may be
+        # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
         fresh = new_state or unread > 0 or result not in self._results or (terse and before is None)
         step = Step(
@@ -130,7 +156,7 @@ class History:
         return step, replaced
 
     def changed_since(self, number: int) -> bool:
-        """Whether a call after this one changed the work tree."""
+        """Return whether a call after the call `number` changed the work tree."""
         return any(step.changed for step in self.steps if step.number > number)
 
     def _count(self, step: Step, seen: Seen) -> None:
@@ -148,11 +174,11 @@ class History:
         self.opening = self.opening and reading and self._number <= self._opening
 
     def _unread(self, seen: Seen) -> int:
-        """Lines of a file that had not been read: by path, number and text, so that a changed line counts."""
+        """Count the lines of a file that had not been read, by path, line number and text: a changed line is new."""
         path = traits_of(seen.name).path(seen.arguments)
         new = 0
         for line in seen.content.split("\n"):
-            # eight bytes each: a session reads some 100,000 lines
+            # eight bytes per line keep memory small: a session reads some 100,000 lines
             key = int.from_bytes(
                 hashlib.blake2b(f"{path}\0{line}".encode("utf-8", "replace"), digest_size=8).digest()
             )

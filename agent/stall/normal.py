@@ -1,4 +1,4 @@
-"""What of a result is noise: two results that differ in nothing else are the same result."""
+"""Normalise results: remove noise, so that results that differ only in noise compare as equal."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ VOLATILE = re.compile(
 )
 COUNTED = r"passed|failed|failures?|errors?|warnings?|skipped|tests?|problems?|issues?|matches|files?|left|remaining"
 NUMBER = re.compile(rf"(?<!\d)\d++(?![ ](?:{COUNTED})\b)", re.IGNORECASE)
-"""Not those that count what there is still to do: fewer errors than before is progress."""
+"""Numbers, except those that count remaining work: fewer errors than before is progress."""
 ERROR_LINE = re.compile(
     r"(?:\b\w*(?:Error|Exception)\b|\berror\b ?[:\[]|\bfatal\b|\bnot found\b|\bNo such file\b|\bcannot\b|"
     r"\bcommand not found\b|\bPermission denied\b|\bcould not\b|\bunable to\b|\brefused\b|\bE\d{3} )",
     re.IGNORECASE,
 )
 SAYS_LITTLE = re.compile(r"AssertionError|^Traceback|^E +assert")
-"""An assertion that fails says that the code is still wrong, not that the same mistake was made again."""
+"""Lines that do not identify an error: a failed assertion says that the code is still wrong, not which mistake it is."""
 OMITTED = re.compile(r"^\[\.\.\. .* omitted \.\.\.\]$", re.MULTILINE)
 
 
 def normal(text: str, *, fold_digits: bool) -> str:
-    """The text without what changes from one run to the next; with `fold_digits` without the numbers in it either.
+    """Return the text without the parts that change from run to run.
 
-    That is for failures: in the output of what succeeded a number that changes is progress.
+    Args:
+        text: Output of a call.
+        fold_digits: Replace numbers as well. Use it for failures only: in the output of a success, a number that
+            changes is progress.
     """
     text = ESCAPES.sub("", text).replace("\r\n", "\n")
     text = SPINNER.sub("", text)
@@ -50,18 +53,18 @@ def normal(text: str, *, fold_digits: bool) -> str:
     text = PROCESS.sub(r"\1\2<pid>", text)
     if fold_digits:
         text = NUMBER.sub("#", text)
-    # of a line that was written over, what a terminal shows in the end
+    # after carriage returns, keep what a terminal shows in the end
     lines = (line.rstrip().rpartition("\r")[2].rstrip() for line in text.split("\n"))
     return "\n".join(lines).strip()
 
 
 def says_failed(content: str) -> bool:
-    """Whether the words of an output are those of a failure: for commands whose exit code is not known."""
+    """Return whether an output reads like a failure; used for commands with unknown exit status."""
     return ERROR_LINE.search(content) is not None
 
 
 def error_class(text: str) -> str:
-    """What kind of error a normalised failure tells of: its first lines that speak of one; empty if none does."""
+    """Return the class of error in a normalised failure: its first two distinct lines that name an error, or empty."""
     lines: list[str] = []
     for line in text.split("\n"):
         if ERROR_LINE.search(line) and not SAYS_LITTLE.search(line) and line.strip() not in lines:
@@ -72,7 +75,7 @@ def error_class(text: str) -> str:
 
 
 def call_key(name: str, arguments: dict[str, Any] | None) -> str:
-    """The identity of a call: its tool and arguments, whatever their order and the blanks around them."""
+    """Return the identity of a call: its tool and arguments, regardless of their order and surrounding whitespace."""
     folded = {
         key: value.strip() if isinstance(value, str) else value for key, value in (arguments or {}).items()
     }
@@ -80,5 +83,5 @@ def call_key(name: str, arguments: dict[str, Any] | None) -> str:
 
 
 def hashed(text: str) -> str:
-    """A short stand-in for a text."""
+    """Return the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""What the detector is fed, and what it answers."""
+"""Define the input of the stall detector (a finished call) and its output (a verdict)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any, Literal
 class Seen:
     """One finished call.
 
-    content: what the model reads of the result. digest: of the whole result. tree: state of the work tree after the
-    call, empty where it is not known. failing: ids that failed or errored in a test run, None for other calls.
-    running: a process is still alive, so asking again is sensible. infrastructure: the sandbox or a server was at fault.
+    Attributes:
+        name: Name of the tool.
+        arguments: Arguments of the call; None if they were not a JSON object.
+        content: The result as the model reads it.
+        digest: Digest of the whole result.
+        is_error: Whether the result is an error.
+        exit_code: Exit status of the command; None without one.
+        tree: State of the work tree after the call; empty if unknown.
+        failing: Ids that failed or errored in a test run; None for calls that ran no tests.
+        running: Whether a process is still running, so that a repeated call makes sense.
+        infrastructure: Whether the sandbox or a server caused the result; the detector ignores such calls.
     """
 
     name: str
@@ -34,9 +42,12 @@ Action = Literal["tell", "force", "stop"]
 class Verdict:
     """What to do about a loop.
 
-    action: `tell` puts `text` into the next tool result, `force` asks for a different move there (with the state of the
-    tests and the diff, which the caller adds), `stop` ends the run with `text` as its reason. count: of whatever the
-    rule counts.
+    Attributes:
+        action: `tell` puts `text` into the next tool result. `force` demands a different move there; the caller adds the
+            state of the tests and the diff. `stop` ends the run with `text` as its reason.
+        rule: Name of the rule that found the loop.
+        count: Count of the rule, in its own unit.
+        text: The note to the model, or the reason for the end.
     """
 
     action: Action

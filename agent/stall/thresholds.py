@@ -1,4 +1,4 @@
-"""Every number of the stall detector. `docs/stall.md` has the same table, with the reasons."""
+"""Define all limits of the stall detector. `docs/stall.md` has the same table, with the reasons."""
 
 from __future__ import annotations
 
@@ -7,43 +7,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When the detector speaks, and how fast it goes on from a word to the end.
+    """When each rule applies, and how fast the detector escalates from a note to the end of the run.
 
-    Counts are of calls unless they say otherwise. A rule with the limit 0 is off. `QUIET` is the other documented
-    operating point.
+    Limits count calls unless they say otherwise. The limit 0 turns a rule off. `QUIET` is the other documented operating
+    point.
     """
 
     first_turn: int = 3
     """No verdict on calls and answers before this turn."""
     first_turn_chant: int = 1
-    """No verdict on the stream before this turn: a chant needs no second turn to be one, and costs up to the limit."""
+    """No verdict on the stream before this turn. One answer is enough to find a repetitive stream, and such an answer
+    costs tokens up to the length limit."""
     tells: int = 2
-    """Loops of a run that are met by a word; the next ones start with a forced move."""
+    """Most notes of a run; after that, a new loop starts with a forced move."""
     fold_digits: bool = True
-    """Two errors that differ in numbers alone are the same error (line numbers of a shell, addresses, ports)."""
+    """Errors that differ only in numbers are the same error (line numbers of a shell, addresses, ports)."""
     window: int = 12
-    """Calls that the rules below which allow others in between look back on."""
+    """Last calls that a rule considers if it allows other calls in between."""
 
     in_a_row: int = 3
-    """The same call with the same result, nothing in between."""
+    """Times in a row of the same call with the same result."""
     in_window: int = 4
-    """The same call with the same result, others in between allowed."""
+    """Times of the same call with the same result within the window, with other calls in between."""
     rounds: int = 3
-    """Rounds of a cycle of calls and results."""
+    """Rounds of a cycle with the same calls and the same results."""
     longest_cycle: int = 4
-    """Calls in a round."""
+    """Most calls in one round of a cycle."""
     same_error: int = 4
-    """Failed calls of one class of error within the window, whatever their arguments."""
+    """Turns within the window with a failed call of the same class of error, whatever its arguments."""
     nothing_new: int = 8
-    """Calls in a row without a result, or a state of the work tree, that had not been seen."""
+    """Calls in a row without a new result and without a new state of the work tree."""
     rereads: int = 6
-    """Reads without a line that had not been read, with no change in between."""
+    """Reads that show only lines that were read before, with no change in between."""
     returns: int = 3
-    """Changes of the work tree back to a state it had before, with no new state in between."""
+    """Changes of the work tree back to an earlier state, with no new state in between."""
     unmoved: int = 4
-    """Edits followed by a test run after which the same tests fail as before."""
+    """Rounds of edits and a test run after which the same tests fail as before."""
     opening: int = 15
-    """Calls of the run's opening in which reading is never too much (the two rules on reading)."""
+    """Calls at the beginning of a run for which `nothing_new` and `rereads` do not apply, as long as all of them read."""
 
     empty: int = 3
     """Answers in a row without a call and without text."""
@@ -51,25 +52,28 @@ class Thresholds:
     """Answers in a row that end at the length limit."""
 
     chant_needle: int = 60
-    """Characters at the end of the stream that are looked for in what came before them."""
+    """Characters at the end of the stream that are searched for in the stream before them (the needle)."""
     chant_repeats: int = 10
-    """Times that they must be there."""
+    """Least occurrences of the needle."""
     chant_variants: int = 3
-    """Different texts that may stand between two of them."""
+    """Most different texts between two occurrences."""
     chant_shortest: int = 2000
-    """Characters from the first to the last of them."""
+    """Least characters from the first to the last occurrence."""
     chant_window: int = 12_000
-    """Characters looked back on; four times as many repeats are asked for inside a block of code."""
+    """Characters at the end of the stream that are searched. Inside a block of code, this limit, `chant_repeats` and
+    `chant_shortest` are four times as high."""
     chant_step: int = 1024
-    """Characters of the stream between two looks."""
+    """Characters of the stream between two searches."""
 
     patience: int = 1
-    """Turns in which the loop goes on before the next step."""
+    """Turns in which a loop continues before the next step against it."""
     soft_patience: int = 3
-    """The same where something is tried: one error, failures or results that outlive edits, nothing new, reading again."""
+    """The same for loops in which the model still tries something: the same error, failures or results that stay after
+    edits, nothing new, reading again."""
 
 
 QUIET = Thresholds(
     fold_digits=False, in_a_row=6, in_window=6, rounds=4, same_error=6, nothing_new=12, rereads=9, unmoved=6
 )
-"""For those who want no word where there is any doubt: errors are equal only with their numbers, limits half as high again."""
+"""Thresholds that avoid a note in case of doubt. Errors are equal only if their numbers are equal, and most limits are
+one and a half times as high."""
