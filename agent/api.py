@@ -15,7 +15,7 @@ from m3agent.agent.new_fix import new_fix
 
 
 class FixSettings(TypedDict, total=False):
-    """The settings, by the names that they have everywhere (docs/settings.md). They come before variables and files."""
+    """The settings, by their common names (docs/settings.md). They override environment variables and files."""
 
     # begin: written by `make docs-pages` from agent/settings.py
     endpoint: str
@@ -59,26 +59,29 @@ def fix(
     on_note: Callable[[str], None] | None = None,
     **settings: Unpack[FixSettings],
 ) -> FixResult:
-    """Fix an issue, as `m3agent fix` does it, and return the result.
+    """Fix an issue, as `m3agent fix` does, and return the result. Nothing is printed.
+
+    An interruption ends everything that was started.
 
     Args:
-        issue: its text, a file, an address, `owner/repo#12` or `#12` of the repository's origin.
-        repo: the repository's folder.
-        apply: write a verified or unverified patch into the work tree, never over uncommitted changes.
-        branch: commit it to a new branch of this name instead.
-        attach: images.
-        on_event: is given each line of the event log as it is written (docs/events.md).
-        on_note: is given notes for people, one sentence each.
-        settings: see `FixSettings`; None means that a setting is not given.
+        issue: Its text, a file, an address, `owner/repo#12` or `#12` of the repository's origin.
+        repo: Folder of the repository.
+        apply: Write a verified or unverified patch into the work tree, never over uncommitted changes.
+        branch: Commit the patch to a new branch of this name instead.
+        attach: Images for the issue.
+        on_event: Called with each line of the event log when it is written (docs/events.md).
+        on_note: Called with each note for people, one sentence.
+        settings: See `FixSettings`; None means that a setting is not given.
 
-    A fix that found nothing, a sandbox that does not start and a model server that fails are results, with the reason and
-    the exit code that the command would have. Nothing is printed. An interruption ends all that was started.
+    Returns:
+        The result, with the reason and the exit code of the command. Some failures are results, not exceptions: a fix
+        without a patch, a sandbox that does not start, a model server that fails.
 
     Raises:
-        UsageError: the issue, the repository or a setting is not as it should be.
-        EnvironmentFault: the session cannot be kept.
-        PermissionRefused: an issue's tracker does not give it.
-        RuntimeError: an event loop is running in this thread; await `fix_async` there.
+        UsageError: The issue, the repository or a setting is not valid.
+        EnvironmentFault: The session cannot be written.
+        PermissionRefused: The tracker denies access to the issue.
+        RuntimeError: An event loop is running in this thread; await `fix_async` there.
     """
     try:
         asyncio.get_running_loop()
@@ -109,7 +112,10 @@ async def fix_async(
     on_note: Callable[[str], None] | None = None,
     **settings: Unpack[FixSettings],
 ) -> FixResult:
-    """`fix`, for programs that have an event loop. Cancelled, it ends all that was started and keeps the session."""
+    """Fix an issue like `fix`, within the caller's event loop.
+
+    If the call is cancelled, it ends everything that was started and keeps the session.
+    """
     key = settings.pop("api_key", None)
     return await new_fix(
         issue,

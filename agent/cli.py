@@ -1,7 +1,7 @@
-"""The command line. It only wires: it reads arguments, starts a flow and prints the result.
+"""The command line: read arguments, start the work and print the result.
 
-Nothing heavy is imported at the top: `m3agent --help` answers in the time typer takes to load. Standard output
-carries the product (the patch, JSON lines, a table); everything for people goes to standard error.
+Nothing heavy is imported at the top, so that `m3agent --help` takes no longer than typer's import. The result (a patch,
+JSON lines, a table) goes to stdout; notes for people go to stderr.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ async def _fix(
     from m3agent.agent.new_fix import new_fix
     from m3agent.agent.screen import Screen
 
-    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # JSON lines would stand amid the rows
+    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # a terminal would mix JSON lines and rows
     with screen:
         result = await new_fix(
             spec,

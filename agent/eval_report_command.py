@@ -1,4 +1,4 @@
-"""`m3agent eval report`: what a run's results say, as a table, a page, JSON, JUnit, and SWE-bench's own files."""
+"""`m3agent eval report`: report a run's results as a table, a page, JSON, JUnit XML, or SWE-bench's own files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,16 @@ def report(
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
-    """What can be known to be wrong before any work is done. both: a page and JSON to standard output."""
+    """Check the options before any work is done.
+
+    Args:
+        page: The file for the page; None without one.
+        files: All files to write; None for options that are not given.
+        both: Whether both a page and JSON go to stdout.
+
+    Raises:
+        UsageError: The options conflict, or a file cannot be written.
+    """
     from m3agent.agent.errors import UsageError
     from m3agent.agent.report.write import check_target
 
@@ -114,7 +123,7 @@ def _check_complete(report: Report, run: RunFolder, *, allow_incomplete: bool) -
 
 
 def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictions: Path | None) -> None:
-    """SWE-bench's files, and a word where they cannot say all that the run holds."""
+    """Write SWE-bench's files, and print a note if they cannot represent the whole run."""
     if report is None and predictions is None:
         return
     from m3agent.agent.report.write import write_page
@@ -158,7 +167,7 @@ def _patch(run: RunFolder, ident: str, number: int) -> bytes:
 
 
 def _show_page(run: RunFolder, report: Report, comparison: Comparison | None, page: Path | None) -> None:
-    """Write the page and those of the sessions; to standard output, without the latter, where there is no file."""
+    """Write the page and the sessions' pages; without a file, write only the page, to stdout."""
     from m3agent.agent.report.write import write_page
     from m3agent.evals.report.page import render, rows
     from m3agent.evals.report.sessions import write_sessions

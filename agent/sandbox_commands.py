@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from m3agent.sandbox.proxy import NetworkRequest
 
 TIMEOUT = 60.0  # seconds, as for code_exec
-KEEP_GB = 20.0  # what environment images may take unless said otherwise
-TIMED_OUT, PIPE_CLOSED = 124, 141  # exit codes as `timeout` and shells have them
+KEEP_GB = 20.0  # default budget for environment images, in gigabytes
+TIMED_OUT, PIPE_CLOSED = 124, 141  # exit codes of `timeout` and of shells
 
 sandbox_app = typer.Typer(
     help="Run commands where tool calls run; build and remove environment images.", no_args_is_help=True
@@ -113,7 +113,7 @@ async def _shell(repo: Path, flags: Flags) -> int:
 
 
 async def _passed_through(sandbox: Sandbox, command: list[str], timeout: float) -> int:
-    """Run a command with our own standard streams as its; the exit code to pass on."""
+    """Run a command with this process's standard streams; return the exit code to pass on."""
     from m3agent.agent.passthrough import Output, standard_input
 
     output = Output()
@@ -178,8 +178,8 @@ async def _prune(keep_gb: float) -> None:
 
 
 def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
-    """The exit code to pass on; what the streams do not show is said."""
-    if result.digest.startswith("exec"):  # it never ran: that is why
+    """Return the exit code to pass on, and print notes about what the output does not show."""
+    if result.digest.startswith("exec"):  # the command never ran, and stderr has the reason
         _say(result.stderr.decode(errors="replace"))
     elif result.total_bytes > taken:
         _say(f"the output was cut: {result.total_bytes - taken:,} bytes more are not shown")
@@ -193,7 +193,7 @@ def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
-    """A sandbox over the repository's files, as `fix` gets it."""
+    """Open a sandbox over the repository's files, made as `fix` makes it."""
     import asyncio
 
     from m3agent.agent.environments import chosen_sandbox, with_environment
@@ -220,5 +220,5 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
 
 
 def _say(text: str) -> None:
-    """A note for the person."""
+    """Print a note for the person."""
     print_note(f"m3agent: {text}")

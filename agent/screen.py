@@ -25,7 +25,7 @@ STATUS_STYLES = {
     "stalled": "bold yellow",
 }
 MOST_TOLD = 20  # most different network requests that are shown
-LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # the cache should have this share of a prompt longer than so many tokens
+LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # least cached share of a prompt with more than these tokens
 SAID = 300  # most characters of the model's answer shown after a turn
 
 

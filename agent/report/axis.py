@@ -1,4 +1,4 @@
-"""The vertical axis of a plot in SVG: from 0 to a round number, with bars on it. Colours come from the page's CSS."""
+"""Draw the vertical axis of an SVG plot, from 0 to a round number, and bars on it. The page's CSS sets the colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ LEFT, RIGHT = 62, 14
 
 
 class Axis:
-    """A panel's vertical axis. top, bottom: where it is; tick: how its values are written; smallest: its least step."""
+    """The vertical axis of a panel, from 0 to a round number.
+
+    Args:
+        largest: Largest value to show.
+        top: Upper end of the axis, in SVG units.
+        bottom: Lower end of the axis, in SVG units.
+        tick: Formats the values at the ticks.
+        smallest: Least step between two ticks.
+    """
 
     def __init__(
         self,
@@ -29,11 +37,19 @@ class Axis:
         self.end = self.step * max(1, math.ceil(largest / self.step))
 
     def y(self, value: float) -> float:
-        """Where a value is."""
+        """Return the vertical position of a value, in SVG units."""
         return self.bottom - (self.bottom - self.top) * value / self.end
 
     def bar(self, name: str, middle: float, width: float, low: float, high: float) -> list[str]:
-        """A bar from one value to another; at least half a unit high, so that little is not nothing."""
+        """Draw a bar as SVG elements; it is at least half a unit high, so that small values stay visible.
+
+        Args:
+            name: CSS class of the bar.
+            middle: Horizontal position of its middle, in SVG units.
+            width: Width in SVG units.
+            low: Value at the lower end.
+            high: Value at the upper end.
+        """
         if high <= low:
             return []
         height = max(0.5, self.y(low) - self.y(high))
@@ -43,7 +59,7 @@ class Axis:
         ]
 
     def drawn(self, title: str) -> list[str]:
-        """The axis with its grid, and the panel's title above it."""
+        """Draw the axis with its grid, and the panel's title above it, as SVG elements."""
         parts = [f'<text class="name" x="{LEFT}" y="{self.top - 24}">{title}</text>']
         for tick in range(round(self.end / self.step) + 1):
             y = self.y(tick * self.step)
@@ -56,7 +72,7 @@ class Axis:
 
 
 def round_step(at_least: float, smallest: float = 1) -> float:
-    """The next of 1, 2 or 5 times a power of ten, and `smallest` at least: there are no parts of a token."""
+    """Round up to 1, 2 or 5 times a power of ten, and to at least `smallest`: half a token makes no sense."""
     if at_least <= smallest:
         return smallest
     power = 10.0 ** math.floor(math.log10(at_least))

@@ -1,4 +1,4 @@
-"""The page: sessions' reports through the template, with what the template may call."""
+"""Render the reports of sessions as one HTML page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TONES: dict[str, str] = {
     Status.INTERRUPTED: "warn",
     NOT_FINISHED: "warn",
 }
-"""Colour of a status; the others are failures."""
+"""Tone (colour) of a status; all other statuses are failures and get the tone `bad`."""
 
 ORDER = (
     Status.ERROR,
@@ -44,11 +44,11 @@ ORDER = (
     Status.UNVERIFIED,
     Status.VERIFIED,
 )
-"""Order of several sessions: what needs a look comes first."""
+"""Order of several sessions: those that need attention come first."""
 
 
 SHORT = 100
-"""Characters up to which an argument without line ends shares a line with others."""
+"""Most characters of an argument that shares a line with others; it must not contain line breaks."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Drawing:
 
 
 def render(reports: Sequence[SessionReport]) -> str:
-    """One page of HTML, always valid UTF-8 when encoded. Several sessions are sorted, failures first."""
+    """Render one HTML page, which UTF-8 can always encode. Several sessions are sorted, failures first."""
     several = len(reports) > 1
     ordered = sorted(reports, key=lambda report: report.id, reverse=True)
     ordered.sort(key=lambda report: ORDER.index(report.status) if report.status in ORDER else 0)
@@ -92,7 +92,7 @@ def _drawing(report: SessionReport, prefix: str) -> Drawing:
 
 
 def _by_length(arguments: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """A call's arguments as texts (JSON where they are none): short ones, which share a line, and long ones."""
+    """Split a call's arguments into short ones, which share a line, and long ones; non-strings are shown as JSON."""
     parts: dict[str, list[tuple[str, str]]] = {"short": [], "long": []}
     for name, value in arguments.items():
         shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -101,5 +101,5 @@ def _by_length(arguments: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _safe_link(source: str) -> str:
-    """The address if it is a plain https one that may stand in a link, else nothing."""
+    """Return the address if it is a plain https address that is safe in a link; else an empty string."""
     return source if _LINK.fullmatch(source) and len(source) < 500 else ""

@@ -1,4 +1,4 @@
-"""A patch as git writes it, line by line and by file, for colouring."""
+"""Parse a patch in git's format into files and lines, so that the page can colour them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["added", "removed", "context", "hunk", "header", "meta"]
-"""header: what only names the file or its blobs; meta: what else git says of it (its mode, that it is binary)."""
+"""`header` lines only name the file or its blobs. `meta` lines state other facts, such as the mode or a binary file."""
 
 _HEADERS = ("diff --git ", "index ", "--- ", "+++ ")
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
@@ -15,7 +15,13 @@ _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@"
 
 @dataclass(frozen=True)
 class PatchLine:
-    """One line. number: of the line in the new file, or in the old one for a removed line; None outside hunks."""
+    """One line of a patch.
+
+    Attributes:
+        kind: Kind of the line.
+        text: The line, with its sign.
+        number: Line number in the new file, or in the old file for a removed line; None outside hunks.
+    """
 
     kind: Kind
     text: str
@@ -24,7 +30,14 @@ class PatchLine:
 
 @dataclass
 class FilePatch:
-    """What a patch does to one file. path: of the new file, or of the old one where it is deleted."""
+    """The part of a patch that changes one file.
+
+    Attributes:
+        path: Path of the new file, or of the old file if the patch deletes it.
+        lines: The lines of this part.
+        added: Number of added lines.
+        removed: Number of removed lines.
+    """
 
     path: str
     lines: list[PatchLine] = field(default_factory=list)
@@ -33,9 +46,9 @@ class FilePatch:
 
 
 def parse_patch(text: str) -> list[FilePatch]:
-    """A patch by file. Never fails: what is no patch comes back as context lines of one nameless file.
+    """Split a patch by file. This never fails: other text is returned as the lines of one file without a name.
 
-    Which lines belong to a hunk is counted, since a removed line may look like a header.
+    The line counts of a hunk decide which lines belong to it, because a removed line may look like a header.
     """
     files: list[FilePatch] = []
     old = new = old_left = new_left = 0
@@ -68,7 +81,7 @@ def parse_patch(text: str) -> list[FilePatch]:
 
 
 def _path_of(line: str) -> str:
-    """The path in `diff --git a/PATH b/PATH`, where both are the same; empty where the line does not tell."""
+    """Return the path in `diff --git a/PATH b/PATH` if both paths are the same; else an empty string."""
     names = line.removeprefix("diff --git ")
     half = len(names) // 2
     left, right = names[:half].strip('"'), names[half + 1 :].strip('"')

@@ -1,6 +1,7 @@
-"""Tokens per turn as inline SVG: prompts above, split by what the server's cache had, completions below.
+"""Plot the tokens of each turn as inline SVG.
 
-Two panels with an axis each, since a prompt is often a thousand times its answer. Colours come from the page's CSS.
+The upper panel shows prompts, with their cached part; the lower panel shows completions. Each panel has its own axis,
+because a prompt is often a thousand times as long as its answer. The page's CSS sets the colours.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ _LABEL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 @dataclass(frozen=True)
 class TurnTokens:
-    """What one turn used; None is unknown. anchor: id of the turn's place on the page; mark: something to look at."""
+    """The tokens of one turn; None means unknown.
+
+    Attributes:
+        label: Number of the turn, as shown.
+        anchor: Id of the turn's element on the page.
+        prompt: Prompt tokens.
+        cached: Prompt tokens from the server's cache.
+        completion: Completion tokens.
+        mark: What deserves attention in this turn, such as a stall; empty for nothing.
+    """
 
     label: str
     anchor: str
@@ -33,7 +43,7 @@ class TurnTokens:
 
 
 def plot(turns: Sequence[TurnTokens]) -> Markup:
-    """The plot; empty where no turn knows any count."""
+    """Draw the plot as an SVG element; empty if the tokens of all turns are unknown."""
     if all(turn.prompt is None and turn.completion is None for turn in turns):
         return Markup("")
     slot = (WIDTH - LEFT - RIGHT) / len(turns)
@@ -74,7 +84,7 @@ def plot(turns: Sequence[TurnTokens]) -> Markup:
 
 
 def legend(turns: Sequence[TurnTokens]) -> list[tuple[str, str]]:
-    """What there is to see in the plot, as (CSS class, meaning)."""
+    """Return the legend for what the plot shows, as pairs of CSS class and meaning."""
     entries = (
         ("cached", "prompt, from the server's cache", any(turn.cached for turn in turns)),
         ("fresh", "prompt, computed", any(turn.cached is not None and turn.prompt for turn in turns)),
@@ -90,7 +100,7 @@ def legend(turns: Sequence[TurnTokens]) -> list[tuple[str, str]]:
 
 
 def _told(turn: TurnTokens) -> str:
-    """What pointing at a turn tells."""
+    """Return the tooltip of a turn."""
     known = [
         f"{value:,} {name}"
         for value, name in ((turn.prompt, "prompt"), (turn.cached, "cached"), (turn.completion, "completion"))

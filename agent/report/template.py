@@ -1,4 +1,7 @@
-"""What pages share: head, style, filters, and macros for texts of others (`parts.html.jinja`)."""
+"""Build the template environment that all pages share.
+
+Pages share the head, the style, the filters, and the macros for untrusted text (`parts.html.jinja`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,16 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Limits:
-    """Characters shown of each text; of a longer one its beginning and end, and where the whole is."""
+    """Most characters shown of each kind of text.
+
+    For a longer text the page shows the beginning, the end, and where to find the whole text.
+
+    Attributes:
+        words: The model's texts.
+        arguments: Arguments of a call.
+        result: Result of a call.
+        patch_line: One line of a patch.
+    """
 
     words: int = 12_000
     arguments: int = 8_000
@@ -25,11 +37,15 @@ class Limits:
 
 
 MOST_TESTS = 200
-"""Test ids, or changed paths, listed in one place."""
+"""Most test ids, or changed paths, in one list."""
 
 
 def page_environment(folder: Path | None = None) -> Environment:
-    """Templates with what they may call; those in `folder` too, whose style.css comes after the shared one."""
+    """Return the environment for the page templates, with all filters and globals.
+
+    Args:
+        folder: Folder with further templates and a style.css that follows the shared one; None for none.
+    """
     folders = [_HERE] if folder is None else [folder, _HERE]
     environment = Environment(
         loader=FileSystemLoader(folders),

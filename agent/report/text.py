@@ -1,7 +1,7 @@
-"""Texts and numbers as the page shows them. What a model or a repository wrote is shown, never obeyed.
+"""Format texts and numbers for the page. Text from a model or a repository is shown, never interpreted.
 
-The template escapes by itself; `visible` is for texts of others, in which characters that would not be seen, or would
-change the order of what is seen, get a visible stand-in.
+The template escapes markup itself. `visible` is for untrusted text: it replaces characters that are invisible or change
+the order of the text with visible names.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ INVISIBLE = re.compile(
     "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\ud800-\udfff"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Control characters but tab and newline, those that change direction, those of no width, fillers, lone surrogates,
-and tags. Trojan Source (CVE-2021-42574) and "ASCII smuggling" live on these."""
+"""Control characters except tab and newline, characters that change the direction of writing, zero-width characters,
+fillers, lone surrogates, and tag characters. Trojan Source (CVE-2021-42574) and "ASCII smuggling" use them."""
 
 _C0_NAMES = (
     "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI "
     "DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
 )
-_C0 = _C0_NAMES.split()  # by ISO 646; the pictures that Unicode has for them are in few fonts
+_C0 = _C0_NAMES.split()  # names of ISO 646; few fonts contain Unicode's symbols for these characters
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A text, cut in its middle where it is longer than its limit. omitted: characters left out."""
+    """A text whose middle is left out if it is too long.
+
+    Attributes:
+        head: The beginning, or the whole text.
+        tail: The end; empty if nothing is left out.
+        omitted: Number of characters left out.
+    """
 
     head: str
     tail: str
@@ -39,7 +45,7 @@ class Excerpt:
 
 
 def excerpt(text: str, limit: int) -> Excerpt:
-    """At most `limit` characters of a text: two thirds from its beginning, the rest from its end."""
+    """Return at most `limit` characters of a text: two thirds from its beginning, the rest from its end."""
     if len(text) <= limit:
         return Excerpt(text, "", 0)
     head = limit * 2 // 3
@@ -48,18 +54,18 @@ def excerpt(text: str, limit: int) -> Excerpt:
 
 
 def visible(text: object) -> Markup:
-    """A text as HTML: markup escaped, and what would be invisible shown by name."""
+    """Return a text as HTML, with markup escaped and invisible characters shown by name."""
     return Markup(INVISIBLE.sub(_named, str(escape(str(text)))))  # noqa: S704  # escaped in this very line
 
 
 def plain(text: object) -> str:
-    """The same without markup, for places that take none (the title, labels)."""
+    """Return a text with invisible characters replaced, for places that take no markup (the title, labels)."""
     return INVISIBLE.sub("\ufffd", str(text))
 
 
 def one_line(text: str, limit: int) -> str:
-    """A text's words on one line, cut at its end."""
-    line = " ".join(text[: limit * 8].split())  # eight times is room enough for what is dropped
+    """Return a text on one line of at most `limit` characters, cut at its end."""
+    line = " ".join(text[: limit * 8].split())  # eight times the limit is enough for dropped whitespace
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -70,12 +76,12 @@ def _named(match: re.Match[str]) -> str:
 
 
 def count(value: float | None) -> str:
-    """`13,654`."""
+    """Format a number: `13,654`."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def short_count(value: float) -> str:
-    """`950`, `13.7k`, `1.5M`: three digits, for the ticks of an axis and rows that change."""
+    """Format a number with three digits, for ticks of an axis and changing rows: `950`, `13.7k`, `1.5M`."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * size:
             units = value / size
@@ -84,24 +90,24 @@ def short_count(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """`99.8%`."""
+    """Format a share (0 to 1) as a percentage: `99.8%`."""
     return UNKNOWN if value is None else f"{value:.1%}"
 
 
 def speed(value: float | None) -> str:
-    """Tokens a second."""
+    """Format a speed in tokens per second, without the unit."""
     return UNKNOWN if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def price(value: float | None) -> str:
-    """`$1.25`, and more digits where it is less than a cent."""
+    """Format a price in US dollars: `$1.25`, with four digits below one dollar."""
     if value is None:
         return UNKNOWN
     return "$0" if value == 0 else f"${value:,.2f}" if value >= 1 else f"${value:.4f}"
 
 
 def duration(value: float | None) -> str:
-    """`0.5 s`, `3 min 12 s`, `2 h 5 min`."""
+    """Format a duration in seconds: `0.5 s`, `3 min 12 s`, `2 h 5 min`."""
     if value is None:
         return UNKNOWN
     if value < 10:
@@ -114,7 +120,7 @@ def duration(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """`107 kB`."""
+    """Format a size in bytes: `107 kB`."""
     if value is None:
         return UNKNOWN
     for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -125,13 +131,13 @@ def size(value: float | None) -> str:
 
 
 def moment(stamp: str) -> str:
-    """A log's time as `2026-01-31 12:00:00 UTC`; as it stands where it is no time."""
+    """Format a log's timestamp as `2026-01-31 12:00:00 UTC`; return it unchanged if it is not valid."""
     parsed = instant(stamp)
     return stamp if parsed is None else f"{parsed:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def instant(stamp: str) -> datetime | None:
-    """A log's time; None where it is none or has no zone."""
+    """Parse a log's timestamp; return None if it is not valid or has no time zone."""
     try:
         parsed = datetime.fromisoformat(stamp)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Writing the file that -o names: whole or not at all, and over nothing but an earlier file."""
+"""Write the file of the option -o atomically. Only a regular file is overwritten."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from m3agent.agent.whole_file import write_whole
 
 
 def write_page(path: Path, page: bytes) -> None:
-    """Write the page in a new file beside `path` and put that in its place; readable by its owner only.
+    """Write the page to a new file beside `path`, then rename it to `path`; only the owner can read it.
 
     Raises:
-        UsageError: there is something else than a regular file, or the folder is not there.
-        EnvironmentFault: it cannot be written.
+        UsageError: `path` is not a regular file, or its folder does not exist.
+        EnvironmentFault: The file cannot be written.
     """
     check_target(path)
     try:
@@ -26,7 +26,11 @@ def write_page(path: Path, page: bytes) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Raise UsageError where the page could never be written, before any work is done for it."""
+    """Check that a page can be written to `path`, before any work is done for it.
+
+    Raises:
+        UsageError: `path` is not a regular file, or its folder does not exist.
+    """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
