@@ -3,9 +3,11 @@
 A patch is verified if all of these hold:
 
 - A test that was red on the old tree is green on the new tree.
-- No test that was green on the old tree is red or missing on the new tree.
-- No red test stays red in the same file as a fixed test.
+- Every test that was green on the old tree is green on the new tree.
+- No test is red on the new tree only. This is not checked if the test run on the old tree was cut short.
+- No red test stays red in the same file as a fixed test, or in a test file that the patch changes.
 - Every test that was red on the old tree still runs on the new tree.
+- The test run on the new tree was not cut short.
 
 The check uses the tests of the old tree:
 
