@@ -1,4 +1,7 @@
-"""Hands the patch over: into the work tree, or as a commit on a new branch. Never over anybody's changes."""
+"""Hand the patch over: write it into the work tree, or commit it to a new branch.
+
+Neither way overwrites uncommitted changes, unless the caller allows it with `over_uncommitted`.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,23 @@ from m3agent.sandbox.git import TreeEntry
 from m3agent.sandbox.workspace import Patch, Workspace
 
 STAGED = "m3agent"
-"""In git's folder of the user's repository: where files are made whole before they are moved into the work tree."""
+"""A folder in the git folder of the user's repository. Files are written here in full before they move into
+the work tree.
+"""
 
 
 @dataclass(frozen=True)
 class HandOver:
     """What to do with a patch besides printing it.
 
-    apply: write it into the work tree. branch: commit it to a new one of this name. pull_request: commit it to a new
-    branch, by that name if one is given, push that to origin and open a pull request.
+    Attributes:
+        apply: Write the patch into the work tree.
+        branch: Commit the patch to a new branch with this name.
+        pull_request: Commit the patch to a new branch (named `branch`, if given), push it to origin and open
+            a pull request.
 
-    Raises UsageError for two ways at once.
+    Raises:
+        UsageError: `apply` is combined with `branch` or `pull_request`.
     """
 
     apply: bool = False
@@ -41,11 +50,16 @@ class HandOver:
 
     @property
     def asked(self) -> bool:
-        """Whether anything is to be done."""
+        """Whether there is anything to do besides printing the patch."""
         return self.apply or self.branch is not None or self.pull_request
 
     def check(self, repository: Repository) -> None:
-        """Raise UsageError for what cannot be done here, as far as can be told without a network."""
+        """Check the request against the repository, without using the network.
+
+        Raises:
+            UsageError: The branch name is invalid or taken, or the repository has no work tree to apply a
+                patch to.
+        """
         if self.branch is not None:
             check_branch(repository, self.branch)
         if self.apply and repository.bare:
@@ -53,10 +67,10 @@ class HandOver:
 
 
 def check_branch(repository: Repository, name: str) -> None:
-    """Refuse a branch name that git does not take or that exists.
+    """Refuse a branch name that git does not accept or that conflicts with an existing branch.
 
     Raises:
-        UsageError: with the reason.
+        UsageError: With the reason.
     """
     refused = UsageError(f"'{name}' is not a branch name git accepts: choose another")
     try:
@@ -67,13 +81,22 @@ def check_branch(repository: Repository, name: str) -> None:
         raise refused
     parts = name.split("/")
     above = [f"refs/heads/{'/'.join(parts[:n])}" for n in range(1, len(parts))]
-    # a pattern finds the branch itself and those below it, which a branch of its name would displace
+    # the pattern matches the branch itself and branches below it; git cannot store both `a` and `a/b`
     found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
     refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found))
 
 
 def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
-    """Raise UsageError where there can be no new branch `name` beside `branches`; `where` they are, for the sentence."""
+    """Refuse a new branch name that conflicts with an existing branch.
+
+    Args:
+        name: The name of the new branch.
+        branches: The names of the existing branches.
+        where: Where they exist, as the end of a clause in the error message (such as " on origin").
+
+    Raises:
+        UsageError: The branch exists. Or one of the two names is a folder of the other (`a` and `a/b`).
+    """
     for taken in branches:
         if taken == name:
             raise UsageError(f"branch {name} exists already{where}: choose another name, or delete it first")
@@ -88,13 +111,20 @@ def apply_to_work_tree(
 ) -> None:
     """Write the patched files into the user's work tree: all of them, or none.
 
-    over_uncommitted: also into files with uncommitted changes, which the patch was made on top of: for who has seen it.
+    If this process is killed, each file has either its old or its new content, and the work tree has no other
+    changes. Files that already match the patch are skipped, so the call can be repeated.
 
-    A process that is killed here leaves each file as it was or as it is to be, and nothing else in the work tree; files
-    that are as the patch has them already are passed over, so that it can be done again.
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+        over_uncommitted: Also write to files with uncommitted changes. The patch was made on top of those
+            changes. Set it only if the user has seen the patch.
 
     Raises:
-        PermissionRefused: a file has uncommitted changes, changed meanwhile, or is no longer a plain path.
+        UsageError: The repository is bare.
+        PermissionRefused: A file has uncommitted changes, changed since the session started, lies behind a
+            symbolic link, or cannot be written.
     """
     root = repository.root
     if root is None:
@@ -116,7 +146,7 @@ def apply_to_work_tree(
         ) from None
     for path in patch.paths:
         folder = (root / path).parent
-        while folder != root and _remove_if_empty(folder):  # as git does when a folder's last file goes
+        while folder != root and _remove_if_empty(folder):  # git also removes a folder with its last file
             folder = folder.parent
 
 
@@ -128,7 +158,11 @@ def _write_all(
     workspace: Workspace,
     staged: Path,
 ) -> None:
-    """Bring the files at `paths` from `base` to `patched`, by way of `staged`. Raises OSError, all being as it was."""
+    """Bring the files at `paths` from `base` to `patched`, through temporary files in `staged`.
+
+    Raises:
+        OSError: A file could not be written. All files are as they were before the call.
+    """
     made: list[Path] = []
     moves: list[_Move] = []
     try:
@@ -137,12 +171,13 @@ def _write_all(
                 folder.mkdir()
                 made.append(folder)
             target = root / path
-            # a file that is moved from another file system is not there at once
+            # a move within one file system is atomic; from another file system it is a copy
             same = target.parent.stat().st_dev == staged.stat().st_dev
             room = staged if same else target.parent
             move = _Move(target, _new_name(room), _new_name(room))
             moves.append(move)
-            # both are written before anything is moved: what can fail fails now
+            # write both before the first move: most failures (a full disk, permissions) happen here,
+            # while the work tree is still unchanged
             for source, entries in ((move.new, patched), (move.old, base)):
                 if path in entries:
                     _write(source, workspace, entries[path])
@@ -168,12 +203,22 @@ def commit_to_branch(
     message: str,
     option: str = "--branch",
 ) -> str:
-    """A commit on a new branch from HEAD, without touching work tree, index or the branch checked out; returns its id.
+    """Commit the patch to a new branch that starts at HEAD, and return the id of the commit.
 
-    `option` is how it was asked for.
+    The work tree, the index and the checked-out branch do not change.
+
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+        name: The name of the new branch.
+        message: The commit message.
+        option: The command-line option that the user gave, for error messages.
 
     Raises:
-        PermissionRefused: the patch touches files with uncommitted changes, which are not in HEAD.
+        PermissionRefused: The patch changes files that have uncommitted changes. HEAD does not have these
+            changes.
+        UsageError: The branch name is invalid or taken.
     """
     refuse_dirty(repository, patch, option)
     check_branch(repository, name)
@@ -204,7 +249,7 @@ def commit_to_branch(
 
 
 def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
-    """Raise PermissionRefused where the patch touches files that have uncommitted changes."""
+    """Raise PermissionRefused if the patch changes files that have uncommitted changes."""
     dirty = sorted(repository.dirty_paths() & set(patch.paths))
     if dirty:
         names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
@@ -216,8 +261,14 @@ def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
 
 @dataclass(frozen=True)
 class _Move:
-    """One file to put in place: `new` takes the place of `target` if it exists, else `target` goes. `old` is a copy of
-    what is there, if something is, to put it back."""
+    """One file to put in place.
+
+    Attributes:
+        target: The path in the work tree.
+        new: A temporary file that replaces `target`. If it does not exist, `target` is deleted.
+        old: A copy of the file now at `target`, for undoing the move. It does not exist if there is no file
+            at `target`.
+    """
 
     target: Path
     new: Path
@@ -225,7 +276,7 @@ class _Move:
 
 
 def _carry_out(moves: list[_Move]) -> None:
-    """All of the moves; raises OSError after undoing them where one fails."""
+    """Carry out all moves. If one fails, undo those before it and raise its OSError."""
     done = 0
     try:
         for move in moves:
@@ -248,20 +299,20 @@ def _new_name(folder: Path) -> Path:
 
 
 def _missing_folders(root: Path, target: Path) -> list[Path]:
-    """The folders that `target` lacks, outermost first."""
+    """Return the parent folders of `target` below `root` that do not exist, outermost first."""
     return [f for f in reversed(target.parents) if f.is_relative_to(root) and not f.exists()]
 
 
 def _remove_if_empty(folder: Path) -> bool:
     try:
         folder.rmdir()
-    except OSError:  # it holds files, or is gone already, or is not ours to remove: it may stay
+    except OSError:  # it is not empty, does not exist, or we may not remove it
         return False
     return True
 
 
 def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bool:
-    """Whether a file is as the patch has it."""
+    """Return whether the file at `target` already matches the patch."""
     try:
         mode = target.lstat().st_mode
     except OSError:
@@ -276,12 +327,12 @@ def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bo
 
 
 def _link_target(link: Path) -> bytes:
-    # as it is: Path.readlink() would take "x/" and "./x" for "x"
+    # Path.readlink() would normalize "x/" and "./x" to "x"
     return os.readlink(os.fsencode(link))  # noqa: PTH115
 
 
 def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | None) -> None:
-    """Refuse a file that is not what the session started from."""
+    """Refuse a file that is not as it was when the session started."""
     target = root / path
     if target.parent.resolve() != (root.resolve() / path).parent:
         raise PermissionRefused(f"{target} lies behind a link: the patch is kept in the session's folder")
@@ -318,7 +369,7 @@ def _write(target: Path, workspace: Workspace, entry: TreeEntry) -> None:
 
 
 def _identity(repository: Repository) -> bytes:
-    """Name, address and time for the commit: the user's, or ours where git knows none."""
+    """Return name, address and time for the commit: the user's, or m3agent's own if git knows no user."""
     try:
         return repository.git("var", "GIT_COMMITTER_IDENT").strip()
     except GitCommandFailed:

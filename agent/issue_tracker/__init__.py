@@ -1,1 +1,4 @@
-"""Issues that live on GitHub or GitLab: how they are named, and how they are fetched."""
+"""Access to issues on GitHub and GitLab.
+
+Contains the parser of issue references and the client that downloads issues with comments and images.
+"""

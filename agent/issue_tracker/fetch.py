@@ -1,4 +1,4 @@
-"""Fetches an issue with its comments and images from GitHub or GitLab."""
+"""Fetch an issue with its comments and images from GitHub or GitLab."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ from m3agent.agent.issue_tracker.names import Project, Reference, gitlab_host
 from m3agent.agent.printable import replace_unprintable
 
 PAGE = 100
-"""Comments asked for at a time: the most that both trackers give."""
+"""Comments in one page: the largest page size of both trackers."""
 
 MAX_PAGES = 100
 
@@ -26,7 +26,13 @@ _GH_SECONDS = 10
 
 @dataclass(frozen=True)
 class FetchedIssue:
-    """What a tracker has of an issue; `text` is body and comments, without the title."""
+    """An issue as the tracker returns it.
+
+    Attributes:
+        title: The title.
+        text: The body and the comments, without the title.
+        images: The images in body and comments.
+    """
 
     title: str
     text: str
@@ -36,9 +42,18 @@ class FetchedIssue:
 def fetch_issue(
     reference: Reference, *, env: Mapping[str, str], say: Callable[[str], None], timeout: float
 ) -> FetchedIssue:
-    """Title, body, comments in their order and images of an issue. Blocking; `timeout` in seconds of silence.
+    """Fetch title, body, comments (in their order) and images of an issue. Blocking.
 
-    Raises `UsageError`, `PermissionRefused` or `EnvironmentFault` with one sentence.
+    Args:
+        reference: The issue.
+        env: The environment variables that tokens are taken from.
+        say: Receives progress messages for people.
+        timeout: The longest silence of a server, in seconds.
+
+    Raises:
+        UsageError: The issue does not exist, is a pull request, or is too large.
+        PermissionRefused: The tracker denies access.
+        EnvironmentFault: The tracker does not answer, or answers with an error.
     """
     token = find_token(reference, env)
     say(f"fetching {reference.label} from {reference.host}")
@@ -59,9 +74,13 @@ def fetch_issue(
 
 
 def find_token(reference: Project, env: Mapping[str, str]) -> Token | None:
-    """The token for the API: from the environment, for GitHub else from its command line `gh`; None without one.
+    """Return the token for the API, or None.
 
-    GITLAB_TOKEN is for one host, and any host may stand in an address: see `gitlab_host`.
+    The token comes from the environment. For GitHub, the command `gh auth token` is the fallback.
+    GITLAB_TOKEN is sent to one host only, because an issue's address may name any host; see `gitlab_host`.
+
+    Raises:
+        UsageError: The value that was found has characters that no token has.
     """
     if reference.kind == "gitlab" and reference.host != gitlab_host(env):
         return None
@@ -80,7 +99,7 @@ def find_token(reference: Project, env: Mapping[str, str]) -> Token | None:
             check=False,
             timeout=_GH_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired):  # not a program that works here: as good as none
+    except (OSError, subprocess.TimeoutExpired):  # `gh` does not work here
         return None
     value = done.stdout.decode(errors="replace").strip()
     return _checked(value, "'gh auth token'") if done.returncode == 0 and value else None
@@ -117,7 +136,7 @@ def _gitlab(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple
             if not note.get("system"):
                 parts.add_comment(note.get("author"), "username", _text(note, "body"))
     except PermissionRefused:
-        # GitLab shows a public issue to everybody, but its comments to nobody without a token.
+        # GitLab shows a public issue to everybody, but its comments only to requests with a token.
         if api.token is not None:
             raise
         say(
@@ -128,7 +147,7 @@ def _gitlab(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple
 
 
 class _Parts:
-    """The issue's text as it grows: the body, then each comment under its author's name."""
+    """The text of the issue while it is collected: the body, then each comment under its author's name."""
 
     def __init__(self, reference: Reference, body: str) -> None:
         self._label = reference.label
@@ -137,7 +156,9 @@ class _Parts:
         self._add(body.strip())
 
     def add_comment(self, author: object, name_key: str, body: str) -> None:
-        """Add a comment; one without text is left out, an account that is gone is called `ghost`, as by GitHub."""
+        """Add a comment, unless its text is empty. The author of a deleted account is called `ghost`, as on
+        GitHub.
+        """
         if body.strip():
             name = _text(author, name_key) if isinstance(author, dict) else ""
             name = replace_unprintable(name, "").strip()[:100]
@@ -149,13 +170,13 @@ class _Parts:
         self.texts.append(text + "\n")
 
     def check(self, small_enough: bool) -> None:
-        """Raise the complaint about an issue that is too large."""
+        """Raise the error for an issue that is too large, unless `small_enough`."""
         if not small_enough:
             raise too_large(f"The issue {self._label}")
 
 
 def _pages(api: Api, url: str, parts: _Parts) -> Iterator[dict[str, Any]]:
-    """The entries of a list, page after page."""
+    """Yield the entries of a list, page after page."""
     following: str | None = url
     pages = 0
     while following is not None:
@@ -187,7 +208,9 @@ def _title(api: Api, issue: dict[str, Any]) -> str:
 
 
 def _text(entry: dict[str, Any], key: str) -> str:
-    """A text out of JSON, with `\\n` line ends and without what is no character: JSON may hold halves of them."""
+    """Return a string from JSON with `\\n` line ends. JSON may hold lone surrogates; they are replaced, and
+    so is NUL.
+    """
     value = entry.get(key)
     if not isinstance(value, str):
         return ""
@@ -196,7 +219,9 @@ def _text(entry: dict[str, Any], key: str) -> str:
 
 
 def _absolute(url: str, reference: Reference) -> str:
-    """GitLab writes its uploads from the project's page on; all else is as the web has it."""
+    """Complete the address of a GitLab upload, which is relative to the project's page; return other
+    addresses unchanged.
+    """
     if reference.kind == "gitlab" and url.startswith("/uploads/"):
         return f"{reference.web}/{reference.project}{url}"
     return url

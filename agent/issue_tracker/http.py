@@ -1,4 +1,6 @@
-"""Asking a tracker's API: bounded in bytes and seconds, and each refusal as one sentence."""
+"""Send requests to a tracker's API, with limits on bytes and seconds; turn each error response into a
+one-sentence error.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +24,27 @@ if TYPE_CHECKING:
     import httpx2
 
 MAX_RESPONSE = 4 * MAX_BYTES
-"""Most bytes read of one answer: an issue of `MAX_BYTES` as JSON, with what stands around it."""
+"""The largest response, in bytes: an issue of `MAX_BYTES` as JSON, with the other fields around it."""
 
 _REDIRECTS = (301, 302, 307, 308)
 _NAMES = {"github": "GitHub", "gitlab": "GitLab"}
 
 
 class TooLarge(Exception):
-    """More bytes than were allowed."""
+    """The response has more bytes than the limit."""
 
 
 class TooSlow(Exception):
-    """More seconds than were allowed."""
+    """The response took more seconds than the limit."""
 
 
 class _Transient(EnvironmentFault):
-    """What may well be gone in a second."""
+    """A failure that a retry after a second may fix."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A key for an API and where it came from; it is never shown."""
+    """A key for an API and its source. The key is never shown."""
 
     value: str = field(repr=False)
     source: str
@@ -50,7 +52,13 @@ class Token:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API said: its JSON, the address that said it, and that of the next page (None on the last)."""
+    """A response of the API.
+
+    Attributes:
+        json: The decoded body.
+        url: The address that sent the response (after a redirect).
+        next: The address of the next page; None on the last page.
+    """
 
     json: Any
     url: str
@@ -58,7 +66,12 @@ class Answer:
 
 
 def new_client(url: str, timeout: float) -> httpx2.Client:
-    """A client that follows no redirects by itself; `timeout` in seconds of silence; no proxy for this machine."""
+    """Return an HTTP client that follows no redirects and uses no proxy for addresses on this machine.
+
+    Args:
+        url: An address on the server that the client will talk to.
+        timeout: The longest silence, in seconds.
+    """
     import httpx2
 
     return httpx2.Client(
@@ -69,9 +82,16 @@ def new_client(url: str, timeout: float) -> httpx2.Client:
 
 
 def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> bytes:
-    """The body, at most `limit` bytes and until `deadline` (of time.monotonic).
+    """Read the body of a response. At most one chunk beyond the limit is held in memory.
 
-    Raises `TooLarge` and `TooSlow`; no more than a piece beyond the limit is ever held.
+    Args:
+        response: A response whose body is a stream.
+        limit: The largest body, in bytes.
+        deadline: The time of `time.monotonic()` by which the body must be complete.
+
+    Raises:
+        TooLarge: The body has more than `limit` bytes.
+        TooSlow: The deadline passed.
     """
     length = response.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
@@ -87,7 +107,7 @@ def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> byte
 
 
 def token_variable(reference: Project) -> str:
-    """What to set for a token to be sent, for a sentence."""
+    """Return, as part of a sentence, which environment variables to set for a token."""
     if reference.kind == "github":
         return "GITHUB_TOKEN"
     return (
@@ -98,7 +118,15 @@ def token_variable(reference: Project) -> str:
 
 
 class Api:
-    """One tracker's API for one issue or project. `timeout` in seconds: three times that for one answer, however it trickles."""
+    """One tracker's API, for one issue or project.
+
+    Args:
+        reference: The issue or project.
+        token: The key to send, or None.
+        client: The HTTP client.
+        say: Receives messages for people.
+        timeout: The longest silence of the server, in seconds. A whole response may take three times as long.
+    """
 
     def __init__(
         self,
@@ -119,9 +147,13 @@ class Api:
         self._variable = token_variable(reference)
 
     def get(self, url: str) -> Answer:
-        """What the API answers at `url`; one redirect within its host is followed.
+        """Return the response to GET `url`. Follow one redirect within the API's host.
 
-        Raises `UsageError`, `PermissionRefused` or `EnvironmentFault`, by whose doing it is that there is no answer.
+        Raises:
+            UsageError: The issue or project does not exist (any more), or the response is too large.
+            PermissionRefused: The API denies access.
+            EnvironmentFault: The API does not answer, limits the rate of requests, or answers with another
+                error.
         """
         response, body = self._fetch(url)
         if response.status_code in _REDIRECTS:
@@ -137,9 +169,13 @@ class Api:
         return Answer(self._parsed(body), url, following)
 
     def post(self, url: str, value: object) -> Answer:
-        """What the API answers when it has made `value` at `url`. Asked once: it must not be made twice.
+        """Create `value` at `url` and return the response.
 
-        Raises as `get` does. Whether it was made is not known after an `EnvironmentFault`.
+        The request is sent once, because a retry could create the object twice. After an `EnvironmentFault`
+        it is unknown whether the object was created.
+
+        Raises:
+            UsageError, PermissionRefused, EnvironmentFault: As for `get`.
         """
         response, body = self._fetch_once(url, json.dumps(value).encode())
         if response.status_code != 201:
@@ -147,7 +183,7 @@ class Api:
         return Answer(self._parsed(body), url, None)
 
     def not_the_api(self) -> EnvironmentFault:
-        """The fault of a server that answers something else."""
+        """Return the error for a server whose response is not from the expected API."""
         advice = (
             "check --github-api (GitHub Enterprise has its API under /api/v3)"
             if self._reference.kind == "github"
@@ -162,7 +198,9 @@ class Api:
             raise self.not_the_api() from None
 
     def _same_host(self, base: str, link: str, does: str) -> str:
-        """Where `link` leads from `base`, if that is the API still: the token goes nowhere else."""
+        """Resolve `link` against `base`, and refuse any address outside the API. The token must not reach
+        another host.
+        """
         here = urlsplit(self._reference.api)
         try:
             url = urljoin(base, link)
@@ -249,7 +287,7 @@ class Api:
         return EnvironmentFault(f"{self._host} answered {status} for {label}{said}.")
 
     def _words(self, body: bytes) -> str:
-        """The messages in an error's JSON as one short line, without the token."""
+        """Return the messages in an error's JSON as one short line, without the token."""
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
@@ -265,7 +303,7 @@ class Api:
 
 
 def _reset(headers: httpx2.Headers) -> float | None:
-    """When requests are answered again, in seconds since 1970; None when no limit is spoken of."""
+    """Return when the API accepts requests again, in seconds since 1970; None if the headers do not say."""
     wait = headers.get("retry-after", "")
     if wait.isdecimal():
         return time.time() + int(wait)
@@ -277,7 +315,7 @@ def _reset(headers: httpx2.Headers) -> float | None:
 
 
 def _local(seconds: float) -> str:
-    """A moment in the clock of this machine, with its zone."""
+    """Return a time as text in this machine's time zone."""
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
     except (OverflowError, OSError, ValueError):
@@ -285,7 +323,7 @@ def _local(seconds: float) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What lies at the bottom of a transport's error, like "Connection refused"."""
+    """Return the root cause of a transport error, such as "Connection refused"."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

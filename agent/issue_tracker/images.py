@@ -1,4 +1,4 @@
-"""Images in an issue's Markdown: found, and fetched from nowhere but the public web and the tracker itself."""
+"""Find images in an issue's Markdown and fetch them, only from the public web and from the tracker itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx2
 
 MAX_HOPS = 4
-"""Addresses visited for one image; GitHub's own take two."""
+"""Addresses visited for one image. Images on GitHub take two."""
 
 # Every repetition is bounded and cannot run past the next start, so that a hostile text takes linear time.
 _MARKDOWN = re.compile(
@@ -35,11 +35,13 @@ _INLINE_CODE = re.compile(r"(?<!`)(`{1,3})(?!`)[^`\n]{1,2000}(?<!`)\1(?!`)")
 
 
 class _Refused(Exception):
-    """Why an image is left out."""
+    """The reason why an image is left out."""
 
 
 def find_images(text: str) -> list[str]:
-    """The addresses of images in Markdown with HTML, as written, each once and in order; code is left alone."""
+    """Return the addresses of images in Markdown with HTML: as written, without duplicates, in order. Code is
+    ignored.
+    """
     text = _INLINE_CODE.sub(" ", _without_fences(text))
     definitions = {found["label"].casefold(): found["url"] for found in _DEFINITION.finditer(text)}
     found: list[tuple[int, str]] = []
@@ -63,11 +65,17 @@ def load_images(
     say: Callable[[str], None],
     timeout: float,
 ) -> list[IssueImage]:
-    """Fetch the images; what cannot be had is said and left out. No token goes with the requests.
+    """Fetch the images. Report each one that cannot be fetched, and leave it out. No token is sent with the
+    requests.
 
-    `base` is what relative addresses stand below. Only the host of `api` may be without TLS or in a private network:
-    it was named by the user, the rest by whoever wrote the issue. `timeout` in seconds: three times that for all of
-    them together.
+    Args:
+        urls: The addresses of the images.
+        client: The HTTP client.
+        base: The address that relative addresses are resolved against.
+        api: The address of the tracker's API. Only its host may be without TLS or in a private network: the
+            user named it. The other addresses come from the author of the issue.
+        say: Receives messages for people.
+        timeout: In seconds. The time limit for all images together is three times as long.
     """
     wanted = list(urls)
     if not wanted:
@@ -128,7 +136,11 @@ def _fetch(client: httpx2.Client, base: str, link: str, own: tuple[str, str], de
 
 
 def _visit(client: httpx2.Client, url: str, own: tuple[str, str], deadline: float) -> bytes | str:
-    """The body at `url`, or the address that it sends us on to. Raises `_Refused` before it goes where it may not."""
+    """Return the body at `url`, or the address that it redirects to.
+
+    Raises:
+        _Refused: The address is not allowed. Nothing was sent to it.
+    """
     import httpx2
 
     if time.monotonic() > deadline:
@@ -140,7 +152,7 @@ def _visit(client: httpx2.Client, url: str, own: tuple[str, str], deadline: floa
         raise _Refused("its address is not https")
     if parts.username is not None or parts.password is not None:
         raise _Refused("its address holds a user name")
-    # The connection goes to the very address that was checked: asked again, the name could lead elsewhere.
+    # Connect to the address that was checked. A second DNS lookup could return a different one.
     addresses = public_addresses(parts.hostname, parts.port or 443)
     for number, address in enumerate(addresses, start=1):
         host = f"[{address}]" if ":" in address else address
@@ -167,7 +179,11 @@ def _answer(
 
 
 def public_addresses(host: str, port: int) -> list[str]:
-    """The addresses behind a name. Raises `_Refused` when one of them is not on the public internet."""
+    """Return the IP addresses of a host.
+
+    Raises:
+        _Refused: The host is unknown, or one of its addresses is not on the public internet.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""Which issue of which tracker a name stands for: an address, `owner/repo#N`, or `#N` of the origin remote."""
+"""Parse a reference to an issue on a tracker: a web address, `owner/repo#N`, or `#N` of the origin remote."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,13 +16,20 @@ _SHORT = re.compile(r"(?P<project>[a-z0-9][\w-]*/[\w.-]+)?#(?P<number>[0-9]+)", 
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 _SEGMENT = re.compile(r"(?!\.\.?$)[\w.-]+", re.ASCII)
 _SCP = re.compile(r"(?:[^@/\s]+@)?(?P<host>[^:/@\s]+):(?P<path>[^\s]+)")
-# Where the ssh of a host listens on the port of https.
+# Host names for ssh over the https port.
 _SSH_HOSTS = {"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com"}
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project on a tracker: `api` and `web` are addresses without a slash at the end, `project` is `owner/repo`."""
+    """A project on a tracker.
+
+    Attributes:
+        kind: Which tracker.
+        api: The address of its API, without a slash at the end.
+        web: The address of its web pages, without a slash at the end.
+        project: `owner/repo`; on GitLab also with subgroups.
+    """
 
     kind: Literal["github", "gitlab"]
     api: str
@@ -31,17 +38,17 @@ class Project:
 
     @property
     def label(self) -> str:
-        """It for people."""
+        """The name to show to people."""
         return self.project
 
     @property
     def what(self) -> str:
-        """The same with the name of its kind, for a sentence."""
+        """The label with the kind of thing, for a sentence."""
         return f"repository {self.label}"
 
     @property
     def instead(self) -> str:
-        """What else to do where the tracker does not answer: the end of a sentence."""
+        """The end of a sentence that says what else the user can do if the tracker does not answer."""
         return ""
 
     @property
@@ -52,23 +59,23 @@ class Project:
 
 @dataclass(frozen=True)
 class Reference(Project):
-    """An issue of a tracker."""
+    """An issue on a tracker."""
 
     number: int
 
     @property
     def label(self) -> str:
-        """It for people."""
+        """The name to show to people."""
         return f"{self.project}#{self.number}"
 
     @property
     def what(self) -> str:
-        """The same with the name of its kind, for a sentence."""
+        """The label with the kind of thing, for a sentence."""
         return f"issue {self.label}"
 
     @property
     def instead(self) -> str:
-        """What else to do where the tracker does not answer: the end of a sentence."""
+        """The end of a sentence that says what else the user can do if the tracker does not answer."""
         return ", or give the issue's text as a file"
 
     @property
@@ -80,10 +87,17 @@ class Reference(Project):
 def parse_reference(
     spec: str, *, github_api: str, origin: Callable[[], str | None], env: Mapping[str, str]
 ) -> Reference | None:
-    """The issue that `spec` names, or None when it is no tracker's name for one.
+    """Return the issue that `spec` names; None if `spec` is not a reference to an issue on a tracker.
 
-    `github_api` decides which host counts as GitHub; `origin` gives the address of the repository's origin remote
-    when it is needed. Raises `UsageError` for what lives on a tracker but is no issue.
+    Args:
+        spec: The text that the user gave.
+        github_api: The address of GitHub's API. It decides which host counts as GitHub.
+        origin: Returns the address of the repository's origin remote. Called only if `spec` is `#N`.
+        env: The environment variables.
+
+    Raises:
+        UsageError: `spec` names something on a tracker that is not an issue, or a host that is not configured
+            as a tracker.
     """
     web = web_of(github_api)
     short = _SHORT.fullmatch(spec)
@@ -117,7 +131,7 @@ def parse_reference(
 
 
 def web_of(github_api: str) -> str:
-    """The address of the web pages that belong to a GitHub API."""
+    """Return the address of the web pages that belong to a GitHub API."""
     parts = urlsplit(github_api)
     host = parts.netloc.lower()
     if host == "api.github.com" or (host.startswith("api.") and host.endswith(".ghe.com")):
@@ -126,7 +140,7 @@ def web_of(github_api: str) -> str:
 
 
 def _address(spec: str, github: str) -> SplitResult | None:
-    """`spec` as a web address; without a scheme only where it begins with a host that we know."""
+    """Parse `spec` as a web address. Without a scheme, it must begin with a known host."""
     if re.search(r"\s", spec):
         return None
     if "://" not in spec:
@@ -135,14 +149,14 @@ def _address(spec: str, github: str) -> SplitResult | None:
         spec = f"https://{spec}"
     try:
         parts = urlsplit(spec)
-        _ = parts.port  # raises for what is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None
     return parts if parts.scheme in ("http", "https") and parts.hostname else None
 
 
 def _host(parts: SplitResult) -> str:
-    """Host and port, without the port that goes without saying."""
+    """Return host and port, without the scheme's default port."""
     host = (parts.hostname or "").removesuffix(".")
     host = "github.com" if host == "www.github.com" else host
     host = f"[{host}]" if ":" in host else host
@@ -196,11 +210,13 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
 
 
 def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Project | None:
-    """The project that the address of a git remote leads to, or None where that is none on GitHub or GitLab."""
+    """Return the project that a git remote's address leads to; None if it is not a project on GitHub or
+    GitLab.
+    """
     host, path = _remote(origin)
     web = web_of(github_api)
     project = path.strip("/").removesuffix(".git").strip("/")
-    # ssh has a port of its own, which says nothing about that of the web pages
+    # the port of an ssh address is unrelated to the port of the web pages
     names = (
         {urlsplit(web).netloc, urlsplit(web).hostname}
         if not origin.startswith("http")
@@ -215,13 +231,13 @@ def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Proje
 
 
 def place_of(origin: str) -> str:
-    """Where the address of a git remote leads to, for a sentence, without a user name or password in it."""
+    """Describe where a git remote's address leads to, for a sentence; user name and password are left out."""
     host, _ = _remote(origin)
     return f"on {host}" if host else "a local one"
 
 
 def _remote(origin: str) -> tuple[str, str]:
-    """Host (lower case; "" for a local folder) and path of a git remote."""
+    """Return host (lower case; "" for a local folder) and path of a git remote."""
     if "://" in origin:
         try:
             parts = urlsplit(origin)
@@ -237,13 +253,17 @@ def _remote(origin: str) -> tuple[str, str]:
 
 
 def _is_gitlab(host: str, env: Mapping[str, str]) -> bool:
-    """GitLab's own host, the one in GITLAB_HOST, or one that is called so."""
+    """Return whether the host is the one in GITLAB_HOST (or gitlab.com), or has a label that starts with
+    "gitlab".
+    """
     name = host.partition(":")[0]
     return host == gitlab_host(env) or any(label.startswith("gitlab") for label in name.split("."))
 
 
 def gitlab_host(env: Mapping[str, str]) -> str:
-    """The host that GITLAB_TOKEN is for: GITLAB_HOST, as GitLab's own command line has it, else gitlab.com."""
+    """Return the host that GITLAB_TOKEN is for: GITLAB_HOST, as in GitLab's own command line, else
+    gitlab.com.
+    """
     return re.sub(r"^https?://", "", env.get("GITLAB_HOST", "").strip().lower()).rstrip("/") or "gitlab.com"
 
 
@@ -253,7 +273,7 @@ def _is_project(path: str) -> bool:
 
 
 def _web_address(host: str) -> str:
-    """https always, but for a server on this machine."""
+    """Return the address with https; with http for a server on this machine."""
     return f"http://{host}" if is_local(f"http://{host}") else f"https://{host}"
 
 
