@@ -1,6 +1,6 @@
-"""Which keys of a repository's configuration git may see on the host: those that are plain data.
+"""Select the keys of a repository's configuration that git may read on the host: plain data only.
 
-`host_git` finds a repository and imports this only where something is to be written or refused.
+`host_git` finds a repository. It imports this module only to write a configuration or to refuse a repository.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ _ALLOWED = (
     "remote.*.url",
 )
 _FOR_REMOTES = ("http.extraheader", "http.*.extraheader")
-"""Headers that some keep their key to a server in."""
+"""HTTP headers, in which some users keep their key for a server."""
 _NOT_HEEDED = ("extensions.partialclone", "extensions.worktreeconfig")
-"""The first makes git fetch by itself, the second makes it read another file of keys. All other extensions say how the
-repository is stored; git refuses those it does not know."""
+"""Extensions that are left out.
+
+The first makes git fetch objects by itself. The second makes git read another configuration file. All other
+extensions say how the repository is stored; git refuses those that it does not know.
+"""
 _MOST_BYTES = 4 << 20
 _SECONDS = 60.0
 
@@ -62,18 +65,32 @@ def make(
     *,
     remote: bool,
 ) -> tuple[str, bytes]:
-    """Write our common folder of that name, whose configuration may be missing or of an older `stamp`.
+    """Write m3agent's common folder for a repository. Its configuration may be missing or have an older
+    stamp.
 
-    Returns the folder and the first line of its configuration. It lies in the folder for state, or in a private
-    temporary one where that cannot be written. Any number of processes may do this at once: the links never change,
-    and the configuration is put in place as a whole, last.
+    The folder lies in the state folder. If that cannot be written, it lies in a private temporary folder.
+    Several processes may do this at the same time: the links never change, and the configuration is replaced
+    atomically as the last step.
+
+    Args:
+        root: The folder in which `.git` was found, or None.
+        git_dir: The git folder of the work tree.
+        common_dir: The git folder that linked work trees share.
+        stamp: Identifies the state of the repository's configuration.
+        state: The state folder, or None.
+        name: The name of the folder to write.
+        remote: Also keep the keys for talking to a remote.
+
+    Returns:
+        The folder, and the first line of its configuration.
 
     Raises:
-        EnvironmentFault: the repository's configuration cannot be read, or places the work tree elsewhere.
+        EnvironmentFault: The repository's configuration cannot be read, or names another folder as the work
+            tree.
     """
     linked = git_dir != common_dir
     keys = _read(f"{common_dir}/config", git_dir)
-    # A linked work tree has neither of these from the configuration that it shares.
+    # A linked work tree ignores these two keys in the shared configuration.
     own = [] if linked else [(key, value) for key, value in keys if key in ("core.bare", "core.worktree")]
     if any(_is_true(value) for key, value in keys if key == "extensions.worktreeconfig"):
         more = _read(f"{git_dir}/config.worktree", git_dir)
@@ -113,8 +130,8 @@ _made: dict[str, str] = {}
 
 
 def _temporary(name: str) -> str:
-    """A folder for the time that this process runs."""
-    if not os.path.isdir(_made.get(name, "")):  # not made yet, or cleared away since
+    """Return a folder that is removed when this process ends."""
+    if not os.path.isdir(_made.get(name, "")):  # not made yet, or deleted since
         _made[name] = tempfile.mkdtemp(prefix="m3agent-git-")
         atexit.register(shutil.rmtree, _made[name], ignore_errors=True)
     return _made[name]
@@ -128,7 +145,9 @@ def _fill(folder: str, common_dir: str, config: bytes) -> None:
 
 
 def _read(path: str, git_dir: str) -> _Keys:
-    """The keys of a configuration file in their order, read by git as a mere file; none where there is no file."""
+    """Return the keys of a configuration file in their order; none if there is no file. Git parses it as a
+    plain file.
+    """
     if not os.path.lexists(path):
         return []
     content = read_regular(path, _MOST_BYTES + 1)
@@ -158,12 +177,12 @@ def _read(path: str, git_dir: str) -> _Keys:
 def _is_data(key: str, allowed: tuple[str, ...]) -> bool:
     if key.startswith("extensions."):
         return key not in _NOT_HEEDED
-    # Section and last part are in lower case; what is between them may be anything, dots included.
+    # Git prints section and variable in lower case. The subsection between them may hold anything, also dots.
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed)
 
 
 def _line(key: str, value: str | None) -> bytes:
-    """A key as git reads it back."""
+    """Return a key and its value in the format that git reads."""
     section, _, rest = key.partition(".")
     subsection, dot, name = rest.rpartition(".")
     head = f'[{section} "{_escaped(subsection)}"]' if dot else f"[{section}]"
@@ -176,20 +195,21 @@ def _escaped(text: str) -> str:
 
 
 def _is_true(value: str | None) -> bool:
-    """Whether git takes a value for true: a key without one is."""
+    """Return whether git reads a value as true. A key without a value is true."""
     if value is None:
         return True
     return value.lower() in ("true", "yes", "on") or (value.isdecimal() and int(value) != 0)
 
 
 def ask_git_about_owner(where: str, git_dir: str) -> None:
-    """Have git decide about a repository of another user: by its own rule, and by the user's `safe.directory`.
+    """Let git decide whether to trust a repository of another user, by its own rule and the user's
+    `safe.directory`.
 
-    This alone lets git find the repository by itself. It reads its configuration only once it trusts it, and the
-    command starts nothing.
+    Only here does git search for the repository itself. It reads the repository's configuration only if it
+    trusts the owner, and the command starts no program.
 
     Raises:
-        EnvironmentFault: git refuses it.
+        EnvironmentFault: Git refuses the repository.
     """
     try:
         done = for_owner_question().run("rev-parse", "--absolute-git-dir", cwd=where, timeout=_SECONDS)
@@ -208,21 +228,23 @@ def ask_git_about_owner(where: str, git_dir: str) -> None:
 
 
 def no_git() -> M3AgentError:
-    """There is no git to start."""
+    """Return the error for a host without git."""
     return EnvironmentFault(
         "git is not installed: install it first (Debian and Ubuntu: apt-get install git)."
     )
 
 
 def damaged(path: str) -> M3AgentError:
-    """What is at `path` is no git folder, or no file of one."""
+    """Return the error for a path that is not a usable git folder, or not a usable file of one."""
     return EnvironmentFault(
         f"{path} is not a usable git folder (incomplete or damaged): run 'git fsck' there or clone afresh."
     )
 
 
 def bare_inside(path: str, root: str) -> M3AgentError:
-    """A bare repository among another one's files may have come with them, and nobody asked for it."""
+    """Return the error for a bare repository inside another one's work tree: it may have come with a clone,
+    unnoticed.
+    """
     return UsageError(
         f"{path} is a bare repository inside the work tree of {root}: give the folder {root}, or a clone of the bare "
         "repository that lies elsewhere."

@@ -1,4 +1,4 @@
-"""Runs git in the background, with nothing imported for it."""
+"""Run git in the background, without slow imports."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from m3agent.agent.host_git import HostGit
 
 
 class GitProcess:
-    """One git command in a repository, which runs while we do something else.
+    """One git command that runs in the background.
 
-    What it writes to standard error is not kept: whoever needs the words runs the command again by `repository.git`.
+    Its standard error is discarded. To get the error text, run the command again with `repository.git`.
 
     Raises:
-        OSError: git cannot be started.
-        EnvironmentFault: see `HostGit.command`.
+        OSError: Git cannot be started.
+        EnvironmentFault: See `HostGit.command`.
     """
 
     def __init__(self, repository: HostGit, *args: str) -> None:
         command = repository.command()
-        # Into memory, not a pipe: git need not wait until we read.
+        # A memory file, not a pipe: git never blocks while nobody reads.
         output = os.memfd_create("git", os.MFD_CLOEXEC)
         try:
             argv = command.argv("-C", repository.folder, *args)
@@ -39,7 +39,7 @@ class GitProcess:
         self._output = output
 
     def output(self) -> bytes | None:
-        """All it wrote to standard output once it has ended, or None when it failed. To be called once."""
+        """Wait for the end and return the standard output; None if the command failed. Call it once."""
         try:
             _, status = os.waitpid(self._pid, 0)
             if status:

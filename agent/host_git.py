@@ -1,13 +1,19 @@
-"""Finds the user's repository for git, which then reads no key of its configuration that could start a program.
+"""Find the user's repository, and run git in it without the configuration keys that could start a program.
 
-Git takes orders from a repository's own `.git/config`: programs to filter files with, to check signatures, to reach
-remotes. So git is never let find a repository by itself. It is found here, and git is told three folders: the real git
-folder of the work tree (HEAD, index), the work tree, and as the common folder one of m3agent's own. That one holds links
-to the real objects, references and so on, and a configuration that `git_config` wrote: only keys that are plain data.
-A repository is found once for all commands that run in it, and a change of its configuration counts from the next
-command on. `m3agent.sandbox.git_command` has the options and the environment that commands are started with.
+A repository's own `.git/config` can name programs that git starts: to filter files, to check signatures, to
+reach remotes. Therefore git never searches for a repository itself. This module finds it and passes three
+folders to git:
 
-A pack from cache runs this, so nothing is imported here that takes time to import.
+- the real git folder of the work tree (HEAD, index),
+- the work tree,
+- a common folder that m3agent makes. It holds links to the real objects, references and so on, and a
+  configuration that `git_config` wrote, which has only keys that are plain data.
+
+A repository is searched for once; all commands then use the result. A change of its configuration takes
+effect with the next command. `m3agent.sandbox.git_command` sets the options and the environment of each
+command.
+
+A pack from the cache runs this code. Therefore this module imports nothing that is slow to import.
 """
 
 from __future__ import annotations
@@ -20,21 +26,29 @@ from m3agent.agent.folders import state_folder
 from m3agent.sandbox.git_command import GitCommand, for_repository
 
 FOLDER = "git"
-"""In the state folder: a common folder for each repository."""
+"""A folder in the state folder. It holds one common folder for each repository."""
 LINKED = ("info", "lfs", "logs", "objects", "packed-refs", "refs", "reftable", "shallow", "worktrees")
-"""What of the real common folder is seen through ours. Not `config`, `hooks`, nor `branches` and `remotes`, which say
-what a remote's name means."""
+"""The entries of the real common folder that are linked into m3agent's own.
 
-_VERSION = b"1"  # of what is written there; another one is written anew
+Not linked: `config` and `hooks`; `branches` and `remotes`, because they define what a remote's name means.
+"""
+
+_VERSION = b"1"  # of the format of the written configuration; a file of another version is written again
 _MOST_BYTES = 4096
 
 
 class HostGit:
-    """A repository of the user: where it is, and git for it.
+    """The location of a user's repository, and how to run git in it.
 
-    `root` is the work tree's folder (None when bare), `git_dir` the git folder of this work tree, `common_dir` that of
-    all its work trees (the same but for linked ones), `top` the folder that was found to hold `.git`, which is `root`
-    unless the configuration says bare. All are absolute and without links.
+    All paths are absolute and without symbolic links.
+
+    Attributes:
+        root: The work tree's folder; None for a bare repository.
+        git_dir: The git folder of this work tree.
+        common_dir: The git folder that all work trees share. It differs from `git_dir` only for a linked work
+            tree.
+        top: The folder in which `.git` was found, or None. It equals `root`, unless the configuration says
+            that the repository is bare.
     """
 
     __slots__ = ("common_dir", "git_dir", "root", "top")
@@ -51,24 +65,24 @@ class HostGit:
         return self.root or self.git_dir
 
     def command(self, *, remote: bool = False) -> GitCommand:
-        """git for this repository, with its configuration and the environment as they are now.
+        """Return git for this repository, with the current configuration and environment.
 
         Args:
-            remote: Git is to talk to a remote, for which some more of the repository's configuration counts.
+            remote: Git will talk to a remote. Some more keys of the repository's configuration are used then.
 
         Raises:
-            EnvironmentFault: the configuration cannot be read, or places the work tree elsewhere.
+            EnvironmentFault: The configuration cannot be read, or names another folder as the work tree.
         """
         config_dir, bare = _configuration(self.top, self.git_dir, self.common_dir, remote=remote)
         return for_repository(self.git_dir, config_dir, None if bare else self.top, remote=remote)
 
 
 def find(folder: str) -> HostGit | None:
-    """The repository that `folder` lies in, ready for git to run in; None without one.
+    """Return the repository that contains `folder`, ready for git to run in; None if there is none.
 
     Raises:
-        EnvironmentFault: it is damaged, belongs to somebody else, or places its work tree elsewhere.
-        UsageError: a bare repository lies inside another one's work tree.
+        EnvironmentFault: It is damaged, belongs to another user, or names another folder as its work tree.
+        UsageError: It is a bare repository inside the work tree of another one.
     """
     path = os.path.realpath(folder)
     top, git_dir = _discover(path)
@@ -87,8 +101,10 @@ def find(folder: str) -> HostGit | None:
 
 
 def _configuration(top: str | None, git_dir: str, common_dir: str, *, remote: bool) -> tuple[str, bool]:
-    """Our stand-in for the common folder, written anew where the repository's configuration changed; whether that says
-    that there is no work tree."""
+    """Return m3agent's common folder for the repository, and whether the configuration says that it is bare.
+
+    The folder's configuration is written again if the repository's configuration changed.
+    """
     stamp = _stamp(common_dir, git_dir)
     name = sha256(b"\0".join(map(os.fsencode, (top or "", git_dir, common_dir)))).hexdigest()[:24]
     name += "-remote" if remote else ""
@@ -105,7 +121,9 @@ def _configuration(top: str | None, git_dir: str, common_dir: str, *, remote: bo
 
 
 def read_regular(path: str, most: int = _MOST_BYTES) -> bytes | None:
-    """The first `most` bytes of a file; None for anything but a plain file, such as a pipe that nobody writes to."""
+    """Return the first `most` bytes of a file; None if it is not a regular file (such as a pipe without a
+    writer).
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -117,12 +135,17 @@ def read_regular(path: str, most: int = _MOST_BYTES) -> bytes | None:
 
 
 def first_line(stamp: str, *, bare: bool) -> bytes:
-    """The first line of a configuration that we write: what it was made from, and whether there is no work tree."""
+    """Return the first line of a configuration that m3agent writes.
+
+    It holds the stamp of the files that it was made from, and whether the repository is bare.
+    """
     return b"# m3agent %s %s %s" % (_VERSION, b"bare" if bare else b"tree", stamp.encode())
 
 
 def _discover(path: str) -> tuple[str | None, str | None]:
-    """The nearest folder with a git folder or a file that names one, and that git folder; as git looks for it."""
+    """Search upwards as git does. Return the nearest folder with a `.git`, and the git folder that it is or
+    names.
+    """
     damaged = None
     folder = path
     while True:
@@ -146,10 +169,10 @@ def _discover(path: str) -> tuple[str | None, str | None]:
 
 
 def _named_by(file: str) -> str | None:
-    """The git folder that a file called .git names."""
+    """Return the git folder that a file called .git names."""
     try:
-        from git.repo.fun import find_worktree_git_dir  # takes a while, and linked work trees are few
-    except ImportError:  # what GitPython raises where there is no git
+        from git.repo.fun import find_worktree_git_dir  # slow to import, and linked work trees are rare
+    except ImportError:  # GitPython raises it if git is not installed
         from m3agent.agent import git_config
 
         raise git_config.no_git() from None
@@ -165,7 +188,7 @@ def _is_git_folder(path: str) -> bool:
 
 
 def _common(git_dir: str) -> str:
-    """The folder with what a linked work tree shares with the others."""
+    """Return the folder that a linked work tree shares with the others."""
     named = read_regular(f"{git_dir}/commondir")
     if not named:
         return git_dir
@@ -173,11 +196,13 @@ def _common(git_dir: str) -> str:
 
 
 def _resolved(folder: str, name: str) -> str:
-    return os.path.realpath(os.path.join(folder, name.partition("\0")[0]))  # a name ends there for the system
+    return os.path.realpath(
+        os.path.join(folder, name.partition("\0")[0])
+    )  # the system calls end a path at NUL
 
 
 def _check_owner(root: str | None, git_dir: str) -> None:
-    """Refuse a repository of somebody else by git's own rule, unless the user's configuration of git allows it."""
+    """Refuse another user's repository by git's own rule, unless the user's git configuration allows it."""
     user = os.geteuid()
     owners = {user}
     if user == 0 and os.environ.get("SUDO_UID", "").isdecimal():
@@ -191,7 +216,7 @@ def _check_owner(root: str | None, git_dir: str) -> None:
 
 
 def _stamp(common_dir: str, git_dir: str) -> str:
-    """What tells one state of the configuration files from the next."""
+    """Return a text that changes whenever one of the configuration files changes."""
     return " ".join(map(_stamp_of, (f"{common_dir}/config", f"{git_dir}/config.worktree")))
 
 

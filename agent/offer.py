@@ -1,6 +1,7 @@
-"""Offers a patch as a pull request on GitHub: commits it to a new branch, pushes that, opens the pull request.
+"""Offer a patch as a pull request on GitHub: commit it to a new branch, push the branch, open the pull
+request.
 
-Whether it can be done is found out before a fix costs anything, and once more before the first step is done.
+The preconditions are checked before a fix costs anything, and again before the first step.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ from m3agent.sandbox.workspace import Patch, Workspace
 from m3agent.serving.background import in_background
 
 API_SECONDS = 20.0
-"""Silence of the API that is put up with; a whole answer may take three times that."""
+"""The longest silence of the API, in seconds. A whole response may take three times as long."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a pull request will come from and go to; branch is a new one, base one that origin has."""
+    """Where a pull request comes from and goes to.
+
+    Attributes:
+        project: The project on GitHub.
+        token: The key for its API.
+        base: The branch of origin that the pull request asks to merge into.
+        branch: The new branch with the patch.
+    """
 
     project: Project
     token: Token
@@ -42,19 +50,24 @@ class Destination:
 
     @property
     def page(self) -> str:
-        """Where the pull request can be opened by hand."""
+        """The web page on which the user can open the pull request by hand."""
         return f"{self.project.web}/{self.project.project}/compare/{quote(self.base)}...{quote(self.branch)}?expand=1"
 
 
 async def destination(
     repository: Repository, issue: Issue, branch: str | None, github_api: str, say: Say
 ) -> Destination:
-    """Find out where a pull request would go, and whether it can; nothing is changed anywhere.
+    """Find out where a pull request would go, and whether it can be opened. Nothing is changed anywhere.
 
-    branch: name of the new one, or None to make one from the issue.
+    Args:
+        repository: The user's repository.
+        issue: The issue that the patch fixes.
+        branch: The name of the new branch; None to derive one from the issue.
+        github_api: The address of GitHub's API.
+        say: Receives progress messages for people.
 
     Raises:
-        UsageError, PermissionRefused, EnvironmentFault: why there can be none.
+        UsageError, PermissionRefused, EnvironmentFault: No pull request can be opened; with the reason.
     """
     project = _project(repository, github_api)
     say(f"asking {project.host} whether a pull request can be opened on {project.project}")
@@ -95,10 +108,21 @@ async def offer(
     github_api: str,
     say: Say,
 ) -> str:
-    """Commit, push, and open the pull request; returns its address. A draft where the patch is not verified.
+    """Commit, push, open the pull request, and return its address. It is a draft unless the patch is
+    verified.
+
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+        work: The content of the pull request.
+        branch: The name of the new branch; None to derive one from the issue.
+        github_api: The address of GitHub's API.
+        say: Receives progress messages for people.
 
     Raises:
-        PermissionRefused, UsageError, EnvironmentFault: with what was done by then and how to go on by hand.
+        PermissionRefused, UsageError, EnvironmentFault: A step failed. The text says which steps are done and
+            how to continue by hand.
     """
     if patch.runs_later:
         raise PermissionRefused(
@@ -133,13 +157,13 @@ async def offer(
 
 
 def _halfway(error: M3AgentError, done: str, go_on: str) -> M3AgentError:
-    """The error of a step that leaves the steps before it done."""
+    """Return the error for a failed step after earlier steps succeeded."""
     kind = EnvironmentFault if isinstance(error, EnvironmentFault) else PermissionRefused
     return kind(f"{done} ({str(error).rstrip('.')}); {go_on}")
 
 
 def _project(repository: Repository, github_api: str) -> Project:
-    """The project on GitHub that origin is fetched from and pushed to."""
+    """Return the GitHub project that origin fetches from and pushes to."""
     origin = origin_url(repository)
     if origin is None:
         raise UsageError("--pr needs a remote called origin, and this repository has none: use --branch NAME")
@@ -158,13 +182,15 @@ def _project(repository: Repository, github_api: str) -> Project:
 
 
 def _with_folders(names: set[str]) -> set[str]:
-    """`names`, and the folders that they lie in, which no branch can be called."""
+    """Return `names` and all their parent folders. No branch can have the name of a folder of branches."""
     parts = (name.split("/") for name in names)
     return {"/".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
 
 
 def _open_project(project: Project, token: Token, say: Say) -> Project:
-    """The project under its present name, if the token shows it and it takes pull requests. Blocking."""
+    """Return the project under its current name, if the token can read it and it accepts pull requests.
+    Blocking.
+    """
     with new_client(project.api, API_SECONDS) as client:
         api = Api(project, token, client, say=say, timeout=API_SECONDS)
         found = api.get(f"{project.api}/repos/{project.project}").json
@@ -178,7 +204,7 @@ def _open_project(project: Project, token: Token, say: Say) -> Project:
 
 
 def _open(to: Destination, work: pull_request.Work, say: Say) -> str:
-    """Open the pull request, or find the one that is open for this branch; returns its address. Blocking."""
+    """Open the pull request, or find the open one for this branch; return its address. Blocking."""
     pulls = f"{to.project.api}/repos/{to.project.project}/pulls"
     value = {
         "title": pull_request.title(work.issue.title),
@@ -192,7 +218,7 @@ def _open(to: Destination, work: pull_request.Work, say: Say) -> str:
         try:
             return _address(api, to, api.post(pulls, value).json)
         except M3AgentError:
-            # It may have been opened and the answer lost, or somebody's automation was faster.
+            # The request may have succeeded although the response was lost, or other automation was faster.
             owner = to.project.project.partition("/")[0]
             with contextlib.suppress(M3AgentError):
                 found = api.get(f"{pulls}?state=open&head={quote(f'{owner}:{to.branch}', safe='')}").json

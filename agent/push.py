@@ -1,8 +1,8 @@
-"""The remote `origin`: what branches it has, and how one more is pushed to it. Never forced, nothing else, no hooks.
+"""Access to the remote `origin`: list its branches, and push one new branch without force and without hooks.
 
-This is the user's own push: credentials, proxies and ssh are as the user's configuration of git has them. Of the
-repository's `.git/config` count the addresses of remotes and the headers that some keep their key in. Nobody is asked for
-anything on the terminal, and what takes too long is ended.
+The push uses the user's own git configuration for credentials, proxies and ssh. From the repository's
+`.git/config` it uses the addresses of remotes and HTTP headers (some users keep their key there). Git never
+prompts on the terminal, and it is killed after a timeout.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from m3agent.agent.repository import GitCommandFailed, Repository
 from m3agent.sandbox.start_process import start_process
 
 SECONDS = 60.0
-"""Wall time of one exchange with the remote."""
+"""The time limit for one exchange with the remote, in seconds."""
 
 _REFUSED = re.compile(
     r"denied|authentication failed|could not read (?:username|password)|not found|host key verification"
@@ -33,7 +33,12 @@ _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 
 @dataclass(frozen=True)
 class Heads:
-    """The branches of origin. default: the one that its HEAD is on, None where it does not say; ids: commit id by name."""
+    """The branches of origin.
+
+    Attributes:
+        default: The branch that its HEAD points to; None if the server does not say.
+        ids: The commit id of each branch, by branch name.
+    """
 
     default: str | None
     ids: dict[str, str]
@@ -43,7 +48,7 @@ async def heads_of_origin(repository: Repository) -> Heads:
     """Ask origin for its branches.
 
     Raises:
-        PermissionRefused, EnvironmentFault: with the reason that git gives.
+        PermissionRefused, EnvironmentFault: With the reason that git gives.
     """
     code, out, said = await _git(repository, "ls-remote", "--symref", "origin", "HEAD", "refs/heads/*")
     if code:
@@ -59,19 +64,27 @@ async def heads_of_origin(repository: Repository) -> Heads:
 
 
 def has_commit(repository: Repository, heads: Heads, base: str, commit: str) -> bool:
-    """Whether origin has `commit`: in its branch `base`, or in any as far as was last fetched."""
-    with contextlib.suppress(GitCommandFailed):  # not an ancestor; or the tip was never fetched
+    """Return whether origin has `commit`: in its branch `base`, or in any branch as of the last fetch."""
+    with contextlib.suppress(
+        GitCommandFailed
+    ):  # `commit` is not an ancestor of the tip, or the tip was never fetched
         repository.git("merge-base", "--is-ancestor", commit, heads.ids[base])
         return True
     return bool(repository.git("for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes/origin"))
 
 
 async def push(repository: Repository, commit: str, branch: str, *, dry_run: bool = False) -> None:
-    """Push `commit` to origin as the new branch `branch`; with `dry_run` find out only whether we may push at all.
+    """Push `commit` to origin as the new branch `branch`.
+
+    Args:
+        repository: The user's repository.
+        commit: The id of the commit.
+        branch: The name of the new branch.
+        dry_run: Only find out whether the user may push.
 
     Raises:
-        PermissionRefused: origin does not take it.
-        EnvironmentFault: it could not be reached.
+        PermissionRefused: Origin rejects the push.
+        EnvironmentFault: Origin could not be reached.
     """
     code, out, said = await _git(
         repository,
@@ -102,7 +115,7 @@ def _fault(what: str, said: str) -> PermissionRefused | EnvironmentFault:
 
 
 def _words(said: str, prefix: str = "") -> str:
-    """The first line of what was said that tells something, without a user name or password."""
+    """Return the first informative line that starts with `prefix`, without a user name or password."""
     for line in said.splitlines():
         text = re.sub(r"^(?:remote: |fatal: |error: )*", "", line).strip().rstrip(".")
         if line.startswith(prefix) and text and not text.lower().startswith("warning"):
@@ -111,14 +124,14 @@ def _words(said: str, prefix: str = "") -> str:
 
 
 async def _git(repository: Repository, command: str, *args: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a git command that talks to a remote.
+    """Run a git command that talks to a remote; return exit status, standard output and standard error.
 
     Raises:
-        EnvironmentFault: it cannot be started, or does not end within `SECONDS`.
+        EnvironmentFault: Git cannot be started, or did not end within `SECONDS`.
     """
     where = repository.host_git.folder
     git = await asyncio.to_thread(lambda: repository.host_git.command(remote=True))
-    # Files, not pipes: a helper that stays behind (a cache of credentials, ssh's master) may hold its end open.
+    # Files, not pipes: a helper that outlives git (a credential cache, ssh's master) may keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
         try:
             process = await start_process(
@@ -128,7 +141,7 @@ async def _git(repository: Repository, command: str, *args: str) -> tuple[int, s
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=said,
-                start_new_session=True,  # no terminal for ssh to ask on, and one group to end
+                start_new_session=True,  # no terminal for ssh to prompt on; one process group to kill
             )
         except OSError as error:
             raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None

@@ -1,8 +1,8 @@
-"""Opens the repository to work on and answers questions about it through git, changing nothing.
+"""Open the user's repository and query it through git. Nothing in it is changed.
 
-This is git as its user has set it up: whose repositories are trusted, what is ignored, how lines end. Of what the
-repository's own configuration says, only data counts (`host_git`). The trees of sandboxes are never read this way; for
-them there is `m3agent.sandbox.git`, which knows no configuration at all.
+Git runs with the user's own configuration: trusted repositories, ignored files, line ends. From the
+repository's own configuration only plain data is used (see `host_git`). The trees of sandboxes are never read
+this way; `m3agent.sandbox.git` reads them, without any configuration.
 """
 
 import os
@@ -23,13 +23,18 @@ from m3agent.agent.host_git import HostGit, find
 from m3agent.sandbox.git_command import for_no_repository
 
 MIN_GIT = (2, 30)
-"""The oldest git accepted, that of Debian 11."""
+"""The oldest accepted version of git: the one in Debian 11."""
 
 _SUBMODULE, _SYMLINK = "160000", "120000"
 
 
 class GitCommandFailed(M3AgentError):
-    """A git command failed; `stderr` is all it wrote, `said` its first line."""
+    """A git command failed.
+
+    Attributes:
+        stderr: All of its standard error.
+        said: The first line of its standard error, without git's prefix.
+    """
 
     exit_code = 3
 
@@ -43,13 +48,20 @@ class GitCommandFailed(M3AgentError):
 def git(
     where: HostGit, args: Sequence[str], *, stdin: bytes | None = None, timeout: float | None = 300
 ) -> bytes:
-    """Run `git *args` in the user's repository and return its standard output. Nothing in the repository can start
-    programs or prompts by it; filters run only if the user's own configuration names them. Blocking; `timeout` in
-    seconds.
+    """Run `git *args` in the user's repository and return its standard output. Blocking.
+
+    Nothing in the repository can make git start a program or prompt the user. Filters run only if the user's
+    own configuration names them.
+
+    Args:
+        where: The repository.
+        args: The arguments.
+        stdin: Bytes for standard input; None for an empty one.
+        timeout: In seconds; None for no limit.
 
     Raises:
-        GitCommandFailed: its exit status is not zero.
-        EnvironmentFault: git is missing, or does not end in time.
+        GitCommandFailed: The exit status is not zero.
+        EnvironmentFault: Git or the folder is missing, or git did not end in time.
     """
     try:
         done = where.command().run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
@@ -67,7 +79,9 @@ def git(
 
 
 class TreeEntry(NamedTuple):
-    """A file of a commit: its path, git's mode (six octal digits), blob id, and size in bytes (0 for a submodule)."""
+    """A file of a commit: its path, git's mode (six octal digits), blob id, and size in bytes (0 for a
+    submodule).
+    """
 
     path: str
     mode: str
@@ -77,11 +91,16 @@ class TreeEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository as it was when opened.
+    """A git repository in the state in which it was opened.
 
-    `host_git` is where it is, and with which configuration git runs in it; `head` the id of the commit checked out,
-    `branch` its branch (None when detached). Paths handed out are relative to the root, with `/`; bytes that are not
-    UTF-8 appear as surrogate escapes, as everywhere in Python's file functions.
+    Paths in results are relative to the root, with `/`. Bytes that are not UTF-8 appear as surrogate escapes,
+    as in Python's file functions.
+
+    Attributes:
+        host_git: The location of the repository, and how to run git in it.
+        head: The id of the checked-out commit.
+        branch: The checked-out branch; None if HEAD is detached.
+        shallow: Whether the clone is shallow.
     """
 
     host_git: HostGit
@@ -91,7 +110,7 @@ class Repository:
 
     @property
     def root(self) -> Path | None:
-        """The work tree's folder, None when bare."""
+        """The work tree's folder; None for a bare repository."""
         return None if self.host_git.root is None else Path(self.host_git.root)
 
     @property
@@ -101,17 +120,17 @@ class Repository:
 
     @property
     def common_dir(self) -> Path:
-        """The git folder that linked work trees share, else `git_dir`."""
+        """The git folder that linked work trees share; `git_dir` if there are none."""
         return Path(self.host_git.common_dir)
 
     @property
     def bare(self) -> bool:
-        """Whether there is no work tree."""
+        """Whether the repository has no work tree."""
         return self.host_git.root is None
 
     @property
     def checkout(self) -> Checkout:
-        """What packing needs to know of it."""
+        """The part of this object that packing needs."""
         return Checkout(self.host_git, self.head, shallow=self.shallow)
 
     def git(self, *args: str, stdin: bytes | None = None) -> bytes:
@@ -119,7 +138,9 @@ class Repository:
         return git(self.host_git, args, stdin=stdin)
 
     def dirty_paths(self) -> set[str]:
-        """Paths whose content differs from HEAD, untracked files included, ignored ones not; empty when bare."""
+        """Return the paths whose content differs from HEAD, with untracked but without ignored files; empty
+        if bare.
+        """
         if self.bare:
             return set()
         out = self.git(
@@ -133,22 +154,22 @@ class Repository:
         return {os.fsdecode(entry[3:]) for entry in out.split(b"\0") if entry}
 
     def list_files(self) -> list[str]:
-        """Tracked files and untracked ones that git does not ignore, sorted by their bytes.
+        """Return tracked files, and untracked files that git does not ignore, sorted by their bytes.
 
-        Left out: what is not on disk (deleted, or not in a sparse checkout), submodules, symbolic links that leave
-        the work tree or lead nowhere. When bare: the regular files of HEAD.
+        Left out: files that are not on disk (deleted, or outside a sparse checkout), submodules, and symbolic
+        links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
         """
         if self.root is None:
             return [entry.path for entry in self.tree() if entry.mode not in (_SUBMODULE, _SYMLINK)]
         out = self.git("ls-files", "-z", "--stage")
         entries = (entry.split(b"\t", 1) for entry in out.split(b"\0") if entry)
         names = {path for meta, path in entries if not meta.startswith(_SUBMODULE.encode())}
-        # A nested repository is listed as "folder/", which is no file.
+        # Git lists a nested repository as "folder/"; `_on_disk` drops it because it is not a file.
         names.update(filter(None, self.git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")))
         return list(_on_disk(self.root, map(os.fsdecode, sorted(names))))
 
     def tree(self) -> list[TreeEntry]:
-        """Every file of HEAD's tree, sorted by path."""
+        """Return every file of HEAD's tree, sorted by path."""
         entries: list[TreeEntry] = []
         for line in self.git("ls-tree", "-r", "-l", "-z", "--full-tree", "HEAD").split(b"\0"):
             if line:
@@ -159,10 +180,12 @@ class Repository:
 
 
 def open_repository(path: Path) -> Repository:
-    """Open the repository that `path` lies in: a clone of any kind, a worktree, a submodule's checkout.
+    """Open the repository that contains `path`: a clone of any kind, a linked work tree, or a submodule's
+    checkout.
 
-    Raises `UsageError` when there is none or it has no commit, `EnvironmentFault` when git or the repository is not
-    in a state to be used.
+    Raises:
+        UsageError: There is no repository, or it has no commit.
+        EnvironmentFault: Git is missing or too old, or the repository is damaged.
     """
     _check_git()
     if not path.exists():
@@ -184,7 +207,9 @@ def open_repository(path: Path) -> Repository:
 
 
 def origin_url(repository: Repository) -> str | None:
-    """The address of the remote called origin as git uses it (`url.*.insteadOf` applied); None without one."""
+    """Return the address of the remote `origin` as git uses it (with `url.*.insteadOf` applied); None without
+    one.
+    """
     try:
         return os.fsdecode(repository.git("remote", "get-url", "origin")).strip() or None
     except GitCommandFailed as error:
@@ -195,14 +220,14 @@ def origin_url(repository: Repository) -> str | None:
 
 @cache
 def _git_version(program: str) -> tuple[int, ...]:
-    """The version of the git on PATH, which is `program`: the answer is kept for that one."""
+    """Return the version of the git at the path `program`. The result is cached for each path."""
     out = for_no_repository().run("version", timeout=60).stdout.decode(errors="replace")
     found = re.search(r"(\d+)\.(\d+)", out)
     return tuple(int(part) for part in found.groups()) if found else (0,)
 
 
 def git_version() -> tuple[int, ...] | None:
-    """Major and minor version of the git on PATH, asked once; None when there is none."""
+    """Return the major and minor version of the git on PATH; None if there is none."""
     program = shutil.which("git")
     return _git_version(program) if program else None
 
@@ -238,7 +263,7 @@ def _head(where: HostGit, branch: str | None) -> str:
 
 
 def _ref_exists(where: HostGit, ref: str) -> bool:
-    # Asked by pattern, which tells a reference that is absent from one that points at nothing.
+    # A pattern distinguishes an absent reference from one that points to a missing object.
     listed = git(where, ["for-each-ref", "--format=%(refname)", ref])
     return ref.encode() in listed.splitlines()
 
@@ -251,7 +276,9 @@ def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
 
 
 def _on_disk(root: Path, paths: Iterable[str]) -> Iterator[str]:
-    """Those of `paths` that are files, or links to them, inside `root` once every link is followed."""
+    """Yield those of `paths` that are files, or links to them, and lie inside `root` after all links are
+    resolved.
+    """
     root = root.resolve()
     folders: dict[Path, bool] = {}
     for path in paths:
