@@ -1,4 +1,4 @@
-"""What a session used: tokens, how many of them came from the server's cache, speed, money. Unknown is not zero."""
+"""Sum up what a session used: tokens, prefix-cache hits, speed, money. An unknown value is None, not zero."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from m3agent.serving.prices import HOSTED, Prices, server_price
 
 
 def prices_of(endpoint: Endpoint, own: str | None) -> Prices | None:
-    """What turns cost there: as set for a server of one's own, as it lists them, as we know the host's; else None.
+    """Return the prices of turns on a server; None if they are unknown.
 
-    `own` is the setting `server_price`. The embedded engine costs nothing.
+    The first of these is used: the setting, zero for the embedded engine, the prices that the server lists,
+    the known prices of its host.
+
+    Args:
+        endpoint: The server.
+        own: The setting `server_price`, for a server that the user runs.
     """
     if own is not None:
         return server_price(own)
@@ -23,12 +28,12 @@ def prices_of(endpoint: Endpoint, own: str | None) -> Prices | None:
 
 
 def cached_share(usage: Usage) -> float | None:
-    """The part of the prompt that the server found in its prefix cache, 0 to 1."""
+    """Return the share of the prompt that the server found in its prefix cache, 0 to 1; None if unknown."""
     return usage.cached / usage.prompt if usage.cached is not None and usage.prompt else None
 
 
 def tokens_per_second(turn: Turn) -> float | None:
-    """How fast the answer came once its first token was there."""
+    """Return the speed of an answer after its first token; None if unknown."""
     tokens, first = turn.usage.completion, turn.first_token_seconds
     if tokens is None or tokens < 2 or first is None or turn.seconds <= first:
         return None
@@ -37,7 +42,10 @@ def tokens_per_second(turn: Turn) -> float | None:
 
 @dataclass
 class Totals:
-    """Sums over the turns of a session. A count that no turn knew is None; else it leaves out those that did not know."""
+    """Sums over the turns of a session.
+
+    A count is None if no turn reported it. Otherwise turns that did not report it are left out of the sum.
+    """
 
     turns: int = 0
     prompt: int | None = None
@@ -45,12 +53,17 @@ class Totals:
     completion: int | None = None
     reasoning: int | None = None
     price: float | None = None
-    _cacheable: int = 0  # prompt tokens of the turns that said how many were cached
+    _cacheable: int = 0  # prompt tokens of the turns that report cached tokens
     _timed_tokens: int = 0
     _timed_seconds: float = 0.0
 
     def add(self, turn: Turn, price: float | None) -> None:
-        """Account one turn."""
+        """Add one turn.
+
+        Args:
+            turn: The turn.
+            price: Its price; None if unknown.
+        """
         usage = turn.usage
         self.turns += 1
         self.prompt = _plus(self.prompt, usage.prompt)
@@ -68,12 +81,12 @@ class Totals:
 
     @property
     def cached_share(self) -> float | None:
-        """The part of all prompts that came from the cache, 0 to 1, over the turns that say so."""
+        """The share of prompt tokens from the prefix cache, 0 to 1, over the turns that report it."""
         return (self.cached or 0) / self._cacheable if self._cacheable else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Mean speed of the answers, first tokens left out."""
+        """The mean speed of the answers, without their first tokens."""
         return self._timed_tokens / self._timed_seconds if self._timed_seconds else None
 
 

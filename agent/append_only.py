@@ -1,4 +1,4 @@
-"""Files that only grow, a line at a time, by one process at a time, and are whole whatever ends that process."""
+"""Append-only files of lines, with one writer at a time. `drop_torn_line` repairs a file after a crash."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 
 
 class AppendOnlyFile:
-    """Lines appended to a file, which nobody else appends to meanwhile.
+    """A file that this process appends lines to, under an exclusive lock.
 
     Raises:
-        UsageError: another process has it open.
-        EnvironmentFault: it cannot be opened or written; a line that could not be written whole is not there at all.
+        UsageError: Another process has the file open for appending.
+        EnvironmentFault: The file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,15 @@ class AppendOnlyFile:
             ) from None
 
     def append(self, line: bytes, *, sync: bool = False) -> None:
-        """Write a line, without its end; with `sync` it is on the disk when this returns, else with the kernel."""
+        """Append a line.
+
+        Args:
+            line: The line, without its line end.
+            sync: Return only after the line is on the disk. Otherwise it may still be in the kernel's cache.
+
+        Raises:
+            EnvironmentFault: The line cannot be written. The file does not contain any part of it.
+        """
         raw = memoryview(line + b"\n")
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -42,19 +50,19 @@ class AppendOnlyFile:
             if sync:
                 os.fsync(self._file.fileno())
         except OSError as error:
-            self._file.truncate(before)  # half a line would spoil the one that may yet follow it
+            self._file.truncate(before)  # half a line would corrupt the next line
             raise fault(error, self._folder) from None
 
     def close(self) -> None:
-        """Close it, and let others have it."""
+        """Close the file and release the lock."""
         self._file.close()
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off what is left of a line that was being written when its process ended.
+    """Cut off an incomplete last line, left by a process that ended while it wrote.
 
     Raises:
-        EnvironmentFault: it cannot be read, or not be cut.
+        EnvironmentFault: The file cannot be read or cut.
     """
     try:
         raw = path.read_bytes()
@@ -66,7 +74,7 @@ def drop_torn_line(path: Path) -> None:
 
 
 def fault(error: OSError, folder: Path) -> EnvironmentFault:
-    """A failed write in the session's folder, as the sentence for the user."""
+    """Return the error for the user after a failed write in the session's folder."""
     full = error.errno in {errno.ENOSPC, errno.EDQUOT}
     what = "the disk is full" if full else (error.strerror or str(error)).lower()
     return EnvironmentFault(

@@ -1,4 +1,4 @@
-"""Files given with `--attach`: images as they are, videos as a few frames."""
+"""Load files given with `--attach`: images unchanged, videos as a few frames."""
 
 import re
 import shutil
@@ -12,10 +12,10 @@ from m3agent.agent.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, MAX_TOTAL_B
 from m3agent.agent.issue import quoted
 
 MAX_FRAMES = 8
-"""Frames taken from a video."""
+"""The most frames taken from a video."""
 
 FRAME_WIDTH = 1280
-"""Widest frame, in pixels: text on a screen stays readable."""
+"""The greatest width of a frame, in pixels. Text on a recorded screen stays readable."""
 
 _FFMPEG_SECONDS = 60
 _DURATION = re.compile(rb"Duration: (\d+):(\d+):(\d+(?:\.\d+)?)")
@@ -25,10 +25,14 @@ _EBML = b"\x1a\x45\xdf\xa3"
 def load_attachments(
     paths: Iterable[Path], *, say: Callable[[str], None] = lambda _: None
 ) -> tuple[IssueImage, ...]:
-    """The images in these files, in their order; of a video (MP4, MOV, WebM) at most `MAX_FRAMES` frames. Blocking.
+    """Return the images in these files, in order, without duplicates. Blocking.
 
-    Raises `UsageError` for a file that is neither, cannot be read or is too large, or for too many of them;
-    `EnvironmentFault` when a video needs ffmpeg and there is none.
+    A video (MP4, MOV, WebM) gives at most `MAX_FRAMES` frames.
+
+    Raises:
+        UsageError: A file is neither an image nor a video, cannot be read or is too large, or there are too
+            many images.
+        EnvironmentFault: A video needs ffmpeg, which is missing or failed.
     """
     images: dict[str, IssueImage] = {}
     for path in paths:
@@ -71,7 +75,9 @@ def _images(path: Path, say: Callable[[str], None]) -> list[IssueImage]:
 
 
 def _demuxer(data: bytes) -> str | None:
-    """What ffmpeg is to read the file as. It is told, for a guess could end in a playlist, which names other files."""
+    """Return the input format to name to ffmpeg. Without it, ffmpeg could detect a playlist, which names
+    other files.
+    """
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide"):
         return "mov"
     return "matroska" if data.startswith(_EBML) else None
@@ -81,7 +87,9 @@ def _is_text(data: bytes) -> bool:
     if b"\0" in data:
         return False
     try:
-        getincrementaldecoder("utf-8")().decode(data)  # which allows for the cut through a character
+        getincrementaldecoder("utf-8")().decode(
+            data
+        )  # the incremental decoder accepts a character cut in two at the end
     except UnicodeDecodeError:
         return False
     return True
@@ -96,7 +104,7 @@ def _frames(path: Path, demuxer: str, say: Callable[[str], None]) -> list[IssueI
             "install it (Debian and Ubuntu: apt-get install ffmpeg), or attach screenshots."
         )
     say(f"taking frames from {name} with ffmpeg")
-    # `file:` keeps a name like "-x" or "http:x" a name.
+    # With `file:`, a name like "-x" is not an option and "http:x" is not an address.
     source = [ffmpeg, "-nostdin", "-protocol_whitelist", "file,pipe", "-f", demuxer]
     source_file = ["-i", f"file:{path.absolute()}"]
     found = _DURATION.search(_run([*source, *source_file], name).stderr)
@@ -104,7 +112,7 @@ def _frames(path: Path, demuxer: str, say: Callable[[str], None]) -> list[IssueI
         hours, minutes, seconds = (float(part) for part in found.groups())
         length = hours * 3600 + minutes * 60 + seconds
         times = [length * (index + 0.5) / MAX_FRAMES for index in range(MAX_FRAMES)]
-    else:  # recorded by a browser, which writes no length: the first seconds
+    else:  # browsers write no length into their recordings: take the first seconds
         times = [float(second) for second in range(MAX_FRAMES)]
     images: dict[str, IssueImage] = {}
     for moment in times:

@@ -1,4 +1,4 @@
-"""Where this program keeps its files, by the XDG specification."""
+"""The locations of m3agent's files, by the XDG Base Directory specification."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Mapping
 
 
 def config_path(env: Mapping[str, str]) -> str | None:
-    """Where the user's settings file belongs, whether it exists or not; None when there is no home folder."""
+    """Return the path of the user's settings file, which may not exist; None if there is no home folder."""
     base = _xdg(env, "XDG_CONFIG_HOME", ".config")
     return f"{base}/m3agent/config.toml" if base else None
 
 
 def state_path(env: Mapping[str, str]) -> str:
-    """The folder for sessions and caches, created for its owner only if it is not there yet.
+    """Return the folder for sessions and caches. Create it with mode 700 if it does not exist.
 
-    $M3AGENT_STATE, else $XDG_STATE_HOME/m3agent, else ~/.local/state/m3agent.
-    Raises `EnvironmentFault` when it cannot be made or written.
+    It is $M3AGENT_STATE, else $XDG_STATE_HOME/m3agent, else ~/.local/state/m3agent.
+
+    Raises:
+        EnvironmentFault: The folder cannot be created or written.
     """
     path = state_folder(env)
     if path is None:
@@ -35,7 +37,7 @@ def state_path(env: Mapping[str, str]) -> str:
 
 
 def state_folder(env: Mapping[str, str]) -> str | None:
-    """Where `state_path` is, whether it exists or not; None when there is no home folder."""
+    """Return the path that `state_path` uses, without creating it; None if there is no home folder."""
     if chosen := env.get("M3AGENT_STATE"):
         return os.path.abspath(chosen)
     base = _xdg(env, "XDG_STATE_HOME", ".local/state")
@@ -43,7 +45,7 @@ def state_folder(env: Mapping[str, str]) -> str | None:
 
 
 def _make(path: str) -> None:
-    """Like mkdir -p -m 700: parents as the umask has it."""
+    """Create a folder like `mkdir -p -m 700`. Missing parents get the mode of the umask."""
     if os.path.isdir(path):
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -61,7 +63,7 @@ def _fault(text: str) -> Exception:
 
 
 def _xdg(env: Mapping[str, str], variable: str, below_home: str) -> str | None:
-    """A base folder of the XDG specification, which says that relative values are to be ignored."""
+    """Return a base folder of the XDG specification. By the specification, relative values are ignored."""
     chosen = env.get(variable, "")
     if chosen.startswith("/"):
         return chosen.rstrip("/") or "/"
@@ -74,5 +76,5 @@ def _home_of_account() -> str:
 
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # an account without an entry, as in containers run by number
+    except KeyError:  # the account has no passwd entry, as in containers that run under a numeric user id
         return ""

@@ -1,22 +1,29 @@
-"""Images that belong to an issue: what counts as one, and how many of them there may be."""
+"""Recognize the images of an issue, and limit their number and size."""
 
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""Largest image accepted, in bytes: a screenshot of a 4K monitor as PNG stays below it."""
+"""The largest accepted image, in bytes. A PNG screenshot of a 4K monitor is smaller."""
 
 MAX_IMAGES = 16
 MAX_TOTAL_BYTES = 20 * 1024 * 1024
-"""All images of an issue together, in bytes: every request carries them, a third larger as base64."""
+"""The most bytes of all images of an issue together. Every request carries them, a third larger as base64."""
 
 KINDS = "PNG, JPEG, GIF or WebP"
 
 
 @dataclass(frozen=True)
 class IssueImage:
-    """An image as it was found: `name` for people and the model, the SHA-256 of `data` in hexadecimal as `digest`."""
+    """An image, unchanged.
+
+    Attributes:
+        name: The name for people and for the model.
+        media_type: The MIME type.
+        data: The bytes of the file.
+        digest: The SHA-256 of `data`, in hexadecimal.
+    """
 
     name: str
     media_type: str
@@ -25,7 +32,7 @@ class IssueImage:
 
 
 def image_of(name: str, data: bytes) -> IssueImage | None:
-    """The image that `data` is by its first bytes; None when it is none that models take."""
+    """Return the image in `data`, recognized by its first bytes; None if models accept no such format."""
     media_type = _media_type(data)
     if media_type is None:
         return None
@@ -33,7 +40,9 @@ def image_of(name: str, data: bytes) -> IssueImage | None:
 
 
 def fitting(images: Iterable[IssueImage], say: Callable[[str], None]) -> tuple[IssueImage, ...]:
-    """The first of `images` that keep to the limits, each once; `say` hears how many are left out."""
+    """Return the images that fit within the limits: in order, each once. `say` receives the number of images
+    left out.
+    """
     kept: dict[str, IssueImage] = {}
     total = left_out = 0
     for image in images:

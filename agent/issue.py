@@ -1,4 +1,4 @@
-"""Reads the issue to fix: from GitHub or GitLab, from a file, from standard input, or the text itself."""
+"""Read the issue to fix: from GitHub or GitLab, a file, standard input, or the command line."""
 
 import hashlib
 import re
@@ -12,10 +12,10 @@ from m3agent.agent.images import IssueImage
 from m3agent.agent.printable import replace_unprintable
 
 MAX_BYTES = 1024 * 1024
-"""Largest issue accepted, in bytes: about 350,000 tokens, far beyond any issue written by hand."""
+"""The largest accepted issue, in bytes: about 350,000 tokens, far more than anybody writes by hand."""
 
 TITLE_LENGTH = 120
-"""Characters kept of the title."""
+"""The longest title, in characters."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 _FILE_SUFFIXES = (".md", ".markdown", ".txt", ".rst", ".text", ".log", ".patch", ".diff")
@@ -25,10 +25,14 @@ _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "
 
 @dataclass(frozen=True)
 class Issue:
-    """What is to be fixed.
+    """The issue to fix.
 
-    `title` is one line, `text` the whole issue with `\\n` line ends, `source` says where it came from (a path as
-    given, `-`, `text` or the address of a web page), `digest` is the SHA-256 of `text` in hexadecimal.
+    Attributes:
+        title: One line.
+        text: The whole issue, with `\\n` line ends.
+        source: Where it came from: a path as given, `-`, `text` or the address of a web page.
+        digest: The SHA-256 of `text`, in hexadecimal.
+        images: The images in the issue.
     """
 
     title: str
@@ -48,21 +52,29 @@ def load_issue(
     say: Callable[[str], None] = lambda _: None,
     timeout: float = 20.0,
 ) -> Issue:
-    """Return the issue that `spec` stands for: the address of one on GitHub or GitLab, `owner/repo#N`, `#N` of the
-    repository whose origin remote `origin` gives the address of, a file's path, `-` for `stdin`, or the text itself.
+    """Return the issue that `spec` stands for. Blocking: call it in a thread.
 
-    `github_api` is the address of GitHub's API, `env` the environment that tokens are taken from, `timeout` how many
-    seconds a server may be silent. `say` gets notes for people. Blocking: call it in a thread.
+    Args:
+        spec: The address of an issue on GitHub or GitLab, `owner/repo#N`, `#N` (an issue of the origin
+            remote), the path of a file, `-` for `stdin`, or the text itself.
+        stdin: The stream to read for `-`.
+        origin: Returns the address of the repository's origin remote.
+        github_api: The address of GitHub's API; None for github.com.
+        env: The environment variables that tokens are taken from.
+        say: Receives progress messages for people.
+        timeout: The longest silence of a server, in seconds.
 
-    Raises `UsageError` when there is nothing to read, or what is there is not an issue's text; `PermissionRefused`
-    and `EnvironmentFault` when a tracker does not give it.
+    Raises:
+        UsageError: There is nothing to read, or it is not the text of an issue.
+        PermissionRefused: A tracker denies access.
+        EnvironmentFault: A tracker does not answer, or answers with an error.
     """
     stripped = spec.strip()
     if not stripped:
         raise UsageError("The issue is empty: give a file, '-' for standard input, or the text itself.")
     if stripped == "-":
         return _issue(_read_stdin(stdin), "-", "The issue on standard input")
-    # Imported here, and only for what may be a tracker's name, since it takes as long as the rest together.
+    # Imported late: this import takes as long as the rest of the function.
     from m3agent.agent.issue_tracker.names import GITHUB_API, parse_reference
 
     reference = parse_reference(stripped, github_api=github_api or GITHUB_API, origin=origin, env=env or {})
@@ -86,7 +98,7 @@ def load_issue(
 
 
 def too_large(what: str) -> UsageError:
-    """The complaint about an issue of more than `MAX_BYTES`; `what` begins its sentence."""
+    """Return the error for an issue of more than `MAX_BYTES`. `what` begins its sentence."""
     return UsageError(
         f"{what} is larger than {MAX_BYTES // 1024} KiB: cut it down to the report itself "
         "(long logs can be put into the repository, where the model can read them)."
@@ -94,16 +106,20 @@ def too_large(what: str) -> UsageError:
 
 
 def _as_path(spec: str) -> Path | None:
-    """The existing file that `spec` names, or None when it is text; what looks like a path must exist."""
+    """Return the path of the existing file that `spec` names; None if `spec` is text.
+
+    Raises:
+        UsageError: `spec` looks like a path, but there is no such file.
+    """
     if "\n" in spec or "\0" in spec:
         return None
     path = Path(spec)
     try:
         path.lstat()
     except PermissionError:
-        return path  # reading it will say why it cannot be read
-    except OSError:  # absent, or no file name at all: a whole sentence may be too long for one
-        # A path that is missing is a slip of the keyboard, never an issue of one word.
+        return path  # reading the file will fail with the reason
+    except OSError:  # the file is absent, or `spec` is no valid file name (such as a long sentence)
+        # A missing path is a typing error, never an issue of one word.
         looks_like_path = not re.search(r"\s", spec) and (
             "/" in spec or spec.lower().endswith(_FILE_SUFFIXES)
         )
@@ -135,7 +151,7 @@ def _read_stdin(stdin: TextIO | BinaryIO | None) -> bytes:
 
 
 def _issue(data: bytes, source: str, what: str) -> Issue:
-    """Check and decode `data`; `what` begins the sentence of any complaint."""
+    """Check and decode `data`. `what` begins the sentence of any error."""
     if len(data) > MAX_BYTES:
         raise too_large(what)
     text = _decode(data, what)
@@ -145,7 +161,9 @@ def _issue(data: bytes, source: str, what: str) -> Issue:
 
 
 def _decode(data: bytes, what: str) -> str:
-    """Text with `\\n` line ends: by its byte order mark, else UTF-8, else Windows-1252 (old editors' default)."""
+    """Decode text by its byte order mark, else as UTF-8, else as Windows-1252 (old editors); make line ends
+    `\\n`.
+    """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             text = data[len(mark) :].decode(encoding, "replace")
@@ -155,7 +173,7 @@ def _decode(data: bytes, what: str) -> str:
             text = data.decode()
         except UnicodeDecodeError:
             text = data.decode("cp1252", "replace")
-    # Control characters in number mean that this is no text, whatever it decodes to; a log may hold a few escapes.
+    # Many control characters mean binary data, even if it decodes. A log may hold a few escape sequences.
     strange = sum(1 for character in text if character < " " and character not in "\t\n\r\f\x1b\b")
     strange += text.count("\N{REPLACEMENT CHARACTER}")
     if "\0" in text or strange > len(text) // 100:
@@ -164,7 +182,9 @@ def _decode(data: bytes, what: str) -> str:
 
 
 def title_of(text: str) -> str:
-    """The first Markdown heading outside code, else the first line that is not empty; cut to `TITLE_LENGTH`."""
+    """Return the first Markdown heading outside code, else the first line that is not empty; cut to
+    `TITLE_LENGTH`.
+    """
     lines = [line.strip() for line in text.splitlines()]
     title = next((line for line in lines if line), "")
     fenced = False
@@ -183,6 +203,6 @@ def _one_line(title: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name in quotes for a sentence: printable, and cut where it is long."""
+    """Return a name in quotes for a sentence: only printable characters, and at most 200."""
     printable = replace_unprintable(name, "\N{REPLACEMENT CHARACTER}")
     return repr(printable if len(printable) <= 200 else printable[:199] + "…")

@@ -1,4 +1,8 @@
-"""Which MCP servers a fix may use: the user's file, the repository's once its text is trusted, and those of an editor."""
+"""Decide which MCP servers a fix may use.
+
+They come from the user's file, from the repository's file (once the user trusts its text), and from an
+editor.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,19 @@ from m3agent.agent.settings import Settings, config_file
 from m3agent.tools.mcp.server import CALL_SECONDS, McpServer
 
 USER_FILE, PROJECT_FILE = "mcp.json", ".mcp.json"
-"""Beside the user's settings, and at the top of a repository. The shape is the one that other agents read there, too."""
+"""The first lies beside the user's settings file, the second at the top of a repository. Other agents use the
+same format.
+"""
 TRUSTED = "mcp-trusted"
-"""In the state folder: an empty file for each text of a repository's file that the user trusts."""
+"""A folder in the state folder. It holds an empty file for each text of a repository's file that the user
+trusts.
+"""
 MOST_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 class _Entry(BaseModel):
-    """A server as it stands in a file; what other programs keep there besides is passed over."""
+    """A server's entry in a file. Unknown keys, which other programs use, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -38,19 +46,19 @@ class _Entry(BaseModel):
     url: str | None = None
     headers: dict[str, str] = {}
     timeout: Annotated[float, Field(gt=0, le=86_400_000)] = 1000 * CALL_SECONDS
-    """In milliseconds, as other programs have it."""
+    """In milliseconds, as in other programs."""
     disabled: bool = False
     include_tools: Annotated[list[str] | None, Field(alias="includeTools")] = None
 
 
 def project_file(repository: Repository) -> Path | None:
-    """The repository's file; None where there is none."""
+    """Return the path of the repository's file; None if there is none."""
     path = repository.root and repository.root / PROJECT_FILE
     return path if path is not None and path.is_file() else None
 
 
 def files(repository: Repository, state: Path, env: Mapping[str, str]) -> list[tuple[Path, bool]]:
-    """The files that there are, the user's before the repository's, and whether each is used."""
+    """Return the files that exist, the user's before the repository's, and for each whether it is used."""
     settings = config_file(env)
     mine = settings and settings.with_name(USER_FILE)
     found = [(mine, True)] if mine is not None and mine.is_file() else []
@@ -66,13 +74,21 @@ def configured(
     say: Callable[[str], None],
     passed_on: Iterable[McpServer] = (),
 ) -> tuple[McpServer, ...]:
-    """The servers of both files, and those that an editor passed on, sorted by name; of those of the same name the editor's
-    counts, then the repository's, then the user's. None where the settings turn them off.
+    """Return the servers of both files and of the editor, sorted by name; none if the settings turn MCP off.
 
-    A repository's file that is not trusted is not read; `say` is told.
+    If several servers have the same name, the editor's server is used, else the repository's, else the
+    user's. A repository's file that is not trusted is not read.
+
+    Args:
+        repository: The user's repository.
+        settings: The settings in force.
+        state: The state folder.
+        env: Variables that the files may refer to.
+        say: Receives a message if the repository's file is not trusted.
+        passed_on: The servers that an editor passed on.
 
     Raises:
-        UsageError: a file that is to be used is none.
+        UsageError: A file that is used is invalid.
     """
     if not settings.mcp:
         return ()
@@ -89,8 +105,15 @@ def configured(
 
 
 def read(path: Path, env: Mapping[str, str] | None) -> list[McpServer]:
-    """The servers that a file names and does not disable. env: variables that it may refer to; None leaves its texts as they
-    stand there. Raises UsageError where it is no such file, or a variable is missing."""
+    """Return the servers that a file names and does not disable.
+
+    Args:
+        path: The file.
+        env: Variables that the file may refer to. None leaves references in the texts unchanged.
+
+    Raises:
+        UsageError: The file is invalid, or a variable is missing.
+    """
     text = _text(path)
     try:
         named = json.loads(text)["mcpServers"]
@@ -148,12 +171,17 @@ def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None)
 
 
 def is_trusted(path: Path, state: Path) -> bool:
-    """Whether the user trusts a repository's file with just this text."""
+    """Return whether the user trusts a repository's file with exactly its current text."""
     return _mark(path, state).is_file()
 
 
 def trust(path: Path, state: Path) -> None:
-    """Trust the file as it is now; another text will have to be trusted anew. Raises UsageError, EnvironmentFault."""
+    """Trust the current text of the file. A changed text needs a new decision.
+
+    Raises:
+        UsageError: The file cannot be read.
+        EnvironmentFault: The decision cannot be stored.
+    """
     mark = _mark(path, state)
     try:
         mark.parent.mkdir(mode=0o700, exist_ok=True)
@@ -163,7 +191,7 @@ def trust(path: Path, state: Path) -> None:
 
 
 def distrust(path: Path, state: Path) -> bool:
-    """Take that back; whether it was trusted."""
+    """Stop trusting the current text of the file; return whether it was trusted."""
     mark = _mark(path, state)
     there = mark.is_file()
     mark.unlink(missing_ok=True)
@@ -187,7 +215,10 @@ def _text(path: Path) -> str:
 
 
 def from_editor(servers: Iterable[Any]) -> list[McpServer]:
-    """Those that an editor names in `session/new`, as the protocol's SDK has them. Of kinds unknown here none."""
+    """Convert the servers that an editor names in `session/new`, as the protocol's SDK represents them.
+
+    Servers of unknown kinds are left out.
+    """
     found = []
     for server in servers:
         if getattr(server, "command", None):

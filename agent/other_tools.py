@@ -1,4 +1,8 @@
-"""Tools of MCP servers in a session: which are offered is settled at its start, for they stand in every request's prefix."""
+"""Tools of MCP servers in a session.
+
+The offered tools are fixed at the start of the session, because they are part of every request's prefix
+(which the server caches).
+"""
 
 from __future__ import annotations
 
@@ -24,20 +28,32 @@ Schema = Mapping[str, Any]
 
 
 async def yes(_: str, __: Mapping[str, Any]) -> bool:
-    """Who names a server in a file of theirs lets the model use it."""
+    """Allow every call: a user who names a server in a file lets the model use it."""
     return True
 
 
 @dataclass
 class OtherTools:
-    """What is offered besides our own, and who carries it out; nobody, in a session that goes on without the servers."""
+    """The tools offered besides m3agent's own, and the servers that run them.
+
+    Attributes:
+        schemas: The tools' schemas, as the model gets them.
+        servers: The servers; None if there are none, or if the session was resumed without them.
+        may_call: Asks for permission before each call.
+    """
 
     schemas: list[dict[str, Any]] = field(default_factory=list)
     servers: McpServers | None = None
     may_call: MayCall = yes
 
     async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
-        """Exactly one result."""
+        """Call a tool and return exactly one result. A refused or impossible call gets a result, too.
+
+        Args:
+            name: The tool.
+            arguments: The arguments from the model.
+            log: The file for the whole result, if it is too long to show.
+        """
         if self.servers is None:
             return refusal(f"{name}: its server is not there any more")
         if not await self.may_call(name, arguments):
@@ -53,13 +69,20 @@ async def start_servers(
     stack: contextlib.AsyncExitStack,
     say: Callable[[str], None],
 ) -> OtherTools:
-    """Start the servers, until the stack is closed, and see what they offer.
+    """Start the servers, and read which tools they offer. They run until the stack is closed.
 
-    earlier: what a session that goes on was offered at its start; it is offered just that again, whatever the servers have
-    now, and where that is nothing none is started. None for a new one.
+    Args:
+        servers: The servers to start.
+        earlier: None for a new session. For a resumed session, the schemas that were offered at its start:
+            the same tools are offered again, whatever the servers offer now. If it is empty, no server is
+            started.
+        may_call: Asks for permission before each call.
+        logs: The folder for the servers' logs.
+        stack: Stops the servers when it is closed.
+        say: Receives messages for people.
 
     Raises:
-        UsageError: there are servers, and the package for them is not installed.
+        UsageError: There are servers to start, and the package for MCP is not installed.
     """
     if not servers or earlier == []:
         return OtherTools(list(earlier or ()))
@@ -73,7 +96,7 @@ async def start_servers(
 
 
 def require_extra() -> None:
-    """Raises UsageError where the package for MCP is not installed."""
+    """Raise UsageError if the package for MCP is not installed."""
     if not is_installed():
         raise UsageError(
             "MCP servers need a package more: pip install 'm3agent[mcp]', or leave them out with --no-mcp"
@@ -81,5 +104,7 @@ def require_extra() -> None:
 
 
 def is_installed() -> bool:
-    """Whether the package for MCP is, in a version that we know: earlier ones had not this module."""
+    """Return whether the package for MCP is installed in a supported version. Older versions lack the module
+    `mcp_types`.
+    """
     return importlib.util.find_spec("mcp_types") is not None

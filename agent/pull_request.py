@@ -1,8 +1,9 @@
-"""What a pull request says: title, body, the commit's message and the branch's name.
+"""Write the texts of a pull request: title, body, commit message and branch name.
 
-Most of it was written by strangers: the issue, the model, names of files and tests. None of it may ping anybody, close
-an issue or pass for our own words, in Markdown or in a commit's message, which a body becomes when it is squashed. So
-it stands in fenced code, and what GitHub would act on is broken by a space there too.
+Most of the content comes from strangers: the issue, the model's text, names of files and tests. It must not
+ping anybody, close an issue, or look like m3agent's own words. This holds in Markdown and also in a commit
+message, because GitHub uses the body as the commit message when it squashes. Therefore such content stands in
+fenced code, and a space breaks up whatever GitHub would act on.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from m3agent.agent.printable import replace_unprintable
 from m3agent.agent.verify import Verification
 
 TITLE_LENGTH = 100
-"""Characters of a title at most; GitHub takes 256 and shows about 70 in lists."""
+"""The longest title, in characters. GitHub accepts 256 and shows about 70 in lists."""
 
 WORDS_LENGTH = 4_000
-"""Characters kept of the model's last words."""
+"""The most characters of the model's final message."""
 
 MOST_LISTED, ENTRY_LENGTH = 30, 200
-"""Entries of a list, and characters of each: all together stays far below the 65,536 characters that GitHub takes."""
+"""The most entries of a list, and the most characters of an entry. All lists together stay far below the
+65,536 characters that GitHub accepts.
+"""
 
 SLUG_LENGTH = 40
 
-# Mentions; issues by number, as GH-1, and by address. GitHub acts on them without regard to case.
+# Mentions; issues by number, as GH-1, and by address. GitHub ignores their case.
 _LIVE = re.compile(
     r"@(?=\S)|#(?=\d)|(?<![a-z0-9])gh-(?=\d)|/(?:issues|pull|discussions)/(?=\d)", re.IGNORECASE
 )
@@ -45,8 +48,17 @@ _OPENINGS = {
 
 @dataclass(frozen=True)
 class Work:
-    """What is offered. patched: the files changed; words: the model's last; uncommitted: how many files of the user's
-    differed from the commit, so that the tests saw what the pull request does not hold."""
+    """The content of a pull request.
+
+    Attributes:
+        issue: The issue that the patch fixes.
+        patched: The paths of the changed files.
+        evidence: The result of the verification.
+        words: The model's final message.
+        model: The model's name.
+        uncommitted: The number of the user's files that differed from HEAD. The tests saw these changes, but
+            the pull request does not contain them.
+    """
 
     issue: Issue
     patched: Sequence[str]
@@ -57,17 +69,17 @@ class Work:
 
 
 def title(issue_title: str) -> str:
-    """One line for a pull request or commit."""
+    """Return the title of the pull request and of the commit: one line."""
     return _line(f"Fix: {issue_title}", TITLE_LENGTH)
 
 
 def commit_message(issue: Issue, verdict: str) -> str:
-    """The message of the commit with the patch."""
+    """Return the message of the commit with the patch."""
     return f"{title(issue.title)}\n\nMade by m3agent {__version__}; verdict: {verdict}.\n"
 
 
 def branch_name(issue: Issue, taken: Container[str]) -> str:
-    """A name for a branch, made from the issue: by its number on a tracker, else by its title. Not in `taken`."""
+    """Return a branch name that is not in `taken`: from the issue's number on a tracker, else its title."""
     number = re.search(r"://.*/(?:issues|work_items)/([0-9]+)$", issue.source)
     words = re.sub(r"[^a-z0-9]+", "-", issue.title.lower()).strip("-")
     slug = number[1] if number else words[:SLUG_LENGTH].rstrip("-") or issue.digest[:12]
@@ -79,7 +91,9 @@ def branch_name(issue: Issue, taken: Container[str]) -> str:
 
 
 def closes(issue: Issue, project: Project) -> str:
-    """The line by which merging closes the issue, if it is one of the GitHub that `project` is on; else empty."""
+    """Return the line that makes a merge close the issue; "" if the issue is not on the same GitHub as
+    `project`.
+    """
     found = re.fullmatch(
         rf"{re.escape(project.web)}/([\w.-]+/[\w.-]+)/issues/([0-9]+)", issue.source, re.ASCII
     )
@@ -89,7 +103,9 @@ def closes(issue: Issue, project: Project) -> str:
 
 
 def body(work: Work, project: Project) -> str:
-    """The body in GitHub's Markdown, for a pull request on `project`, of a verified or unverified patch."""
+    """Return the body, in GitHub's Markdown, of a pull request on `project` for a verified or unverified
+    patch.
+    """
     evidence = work.evidence
     parts = [_OPENINGS[evidence.verdict], closes(work.issue, project)]
     parts += ["## Evidence", fenced(_line(f"{evidence.verdict}: {evidence.reason}", 500))]
@@ -111,14 +127,14 @@ def body(work: Work, project: Project) -> str:
 
 
 def fenced(text: str) -> str:
-    """`text` as a block of code that nothing in it can end."""
+    """Return `text` as a code block whose fence is longer than any in `text`."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
 def _listed(heading: str, entries: Iterable[str]) -> list[str]:
-    """A heading with the number of entries, and the first of them; nothing without any."""
+    """Return a heading with the number of entries, and the first entries; nothing if there are no entries."""
     lines = [_line(entry, ENTRY_LENGTH) for entry in entries]
     if not lines:
         return []
@@ -133,16 +149,16 @@ def _words(text: str) -> str:
 
 
 def _line(text: str, limit: int) -> str:
-    """`text` as one line of at most `limit` characters that does nothing."""
+    """Return `text` as one inert line of at most `limit` characters."""
     line = " ".join(_inert(redact_text(_as_unicode(text))).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
 def _inert(line: str) -> str:
-    """Without control characters, and with nothing in it that GitHub acts on."""
+    """Return the line without control characters, and with a space in everything that GitHub would act on."""
     return _LIVE.sub(lambda match: f"{match[0]} ", replace_unprintable(line))
 
 
 def _as_unicode(text: str) -> str:
-    """Names of files may hold bytes that are no UTF-8."""
+    """Replace surrogate escapes: file names may hold bytes that are not UTF-8."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The options of commands that are settings, made from the settings' declaration."""
+"""Generate the command-line options for settings from the settings' declaration."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import typer
 from m3agent.agent.settings import SETTINGS
 
 Flags = Mapping[str, object]
-"""The settings that a command was given as options, by name; None: that option was not given."""
+"""The settings given as options of a command, by name. None means that the option was not given."""
 
 WITH_FLAG = tuple(name for name, setting in SETTINGS.items() if setting.flag)
 """The names of all settings that have a flag."""
 
 
 def takes_settings(*names: str, **help_texts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of some settings; the command gets their values as its argument `flags`.
+    """Give a command the options for some settings. The command gets their values as its argument `flags`.
 
-    The options stand in the order of the declaration, in the place where `flags` stands in the command's signature.
+    The options replace `flags` in the command's signature, in the order of the declaration.
 
     Args:
-        names: The settings that keep their help.
-        help_texts: By a setting's name the help that this command has for it.
+        names: Settings with the help text of their declaration.
+        help_texts: Settings with a help text for this command only, by name.
     """
     wanted = {**dict.fromkeys(names), **help_texts}
     unknown = wanted.keys() - SETTINGS.keys()
@@ -41,7 +41,7 @@ def takes_settings(*names: str, **help_texts: str) -> Callable[[Callable[..., No
         parameters: list[inspect.Parameter] = []
         for parameter in signature.parameters.values():
             parameters += options if parameter.name == "flags" else [parameter]
-        # typer reads the signature, as `inspect.signature` returns it
+        # typer reads the parameters with `inspect.signature`, which returns this attribute
         vars(with_flags)["__signature__"] = signature.replace(parameters=parameters)
         return with_flags
 
@@ -49,7 +49,10 @@ def takes_settings(*names: str, **help_texts: str) -> Callable[[Callable[..., No
 
 
 def _parameter(name: str, help_text: str | None) -> inspect.Parameter:
-    """Return the parameter that typer makes the option of. `load_settings` checks bounds and says where a value is from."""
+    """Return the parameter from which typer makes the option.
+
+    It has no bounds: `load_settings` checks them and says where a value came from.
+    """
     setting = SETTINGS[name]
     value_type = str if setting.choices and setting.metavar else setting.type
     option = typer.Option(None, setting.switch, help=help_text or setting.help, metavar=setting.metavar)

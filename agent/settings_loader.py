@@ -22,7 +22,12 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True)
 class LoadedSettings:
-    """The settings in force, and for each by name where it came from."""
+    """The settings in force.
+
+    Attributes:
+        settings: The settings.
+        origins: For each setting, by name, where its value came from.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
@@ -52,16 +57,17 @@ class LoadedSettings:
 def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str]) -> LoadedSettings:
     """Merge the layers for the repository at `repo_dir`.
 
-    A limit in the repository's file counts only where it is lower than that of the user's file or the default.
+    A limit in the repository's file is used only if it is lower than the one in the user's file or the
+    default.
 
     Args:
-        repo_dir: The folder from which the repository's file is searched upwards.
-        flags: Values by a setting's name; None: the flag was not given.
+        repo_dir: The folder in which the search for the repository's file starts; the search goes upwards.
+        flags: Values by setting name. None means that the flag was not given.
         env: The environment variables.
 
     Raises:
-        UsageError: A name is unknown, a value does not fit, a file is not TOML, or a repository's file sets what it may
-            not.
+        UsageError: A name is unknown, a value is invalid, a file is not TOML, or a repository's file sets a
+            forbidden setting.
     """
     user = _from_user(env)
     repository = _tighter(_from_repository(repo_dir), user)
@@ -69,7 +75,7 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SETTINGS, _DEFAULT)
     for layer in layers:
-        # An endpoint and an engine answer the same question: the stronger layer's answer hides the weaker's.
+        # An endpoint and an engine exclude each other: either one hides both in weaker layers.
         if "endpoint" in values or "engine" in values:
             layer.pop("endpoint", None)
             layer.pop("engine", None)
@@ -84,10 +90,11 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
 
 
 def settings_of(values: Mapping[str, object]) -> Settings:
-    """Return the settings with these values by name, such as a session's log has; None stands for the default.
+    """Return the settings for these values by name, for instance from a session's log. None stands for the
+    default.
 
     Raises:
-        UsageError: A value does not fit.
+        UsageError: A value is invalid.
     """
     checked: dict[str, Any] = {
         name: _checked(SETTINGS[name], value, name, name, strict=False)
@@ -138,7 +145,7 @@ def _from_repository(repo_dir: Path) -> _Layer:
         if own.is_file():
             return _from_file(own, _parse(own, _read(own)), trusted=False)
         shared = folder / "pyproject.toml"
-        # Another project's pyproject.toml may be broken, even be what is to be fixed: then it is not about us.
+        # A pyproject.toml without "m3agent" is not parsed: it may be broken, and be the very file to fix.
         if shared.is_file() and "m3agent" in (text := _read(shared)):
             tool = _parse(shared, text).get("tool")
             table = tool.get("m3agent") if isinstance(tool, dict) else None
@@ -155,7 +162,9 @@ def _from_user(env: Mapping[str, str]) -> _Layer:
 
 
 def _tighter(repository: _Layer, user: _Layer) -> _Layer:
-    """The repository's settings without its limits that are no lower than the user's; None means no limit."""
+    """Return the repository's layer without the limits that are not lower than the user's. None means no
+    limit.
+    """
     layer: _Layer = {}
     for name, (value, origin) in repository.items():
         setting = SETTINGS[name]
@@ -166,7 +175,7 @@ def _tighter(repository: _Layer, user: _Layer) -> _Layer:
 
 
 def _up_to_git_root(folder: Path) -> list[Path]:
-    """`folder` and its parents up to the one that holds `.git`; `folder` alone when none does."""
+    """Return `folder` and its parents, up to the one that holds `.git`; `folder` alone if none does."""
     chain: list[Path] = []
     for parent in (folder, *folder.parents):
         chain.append(parent)
@@ -208,7 +217,7 @@ def _from_file(path: Path, table: dict[str, Any], *, trusted: bool) -> _Layer:
 
 
 def _line(path: Path, name: str) -> str:
-    """`:N` for the line that sets `name`, or nothing where it is written in some other way."""
+    """Return `:N` for the line that sets `name`; "" if no line does in a recognized form."""
     assignment = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=|\s*\[.*\b{re.escape(name)}\b.*\]")
     for number, line in enumerate(_read(path).splitlines(), start=1):
         if assignment.match(line):
@@ -217,10 +226,21 @@ def _line(path: Path, name: str) -> str:
 
 
 def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, strict: bool) -> object:
-    """`value` as the setting has it; a complaint begins with `place` and calls the setting `what`."""
+    """Return `value` converted to the setting's type and checked.
+
+    Args:
+        setting: The setting.
+        value: The value to check.
+        what: What an error message calls the setting.
+        place: Where the value stands; begins the error message.
+        strict: Do not convert between types (as from text to number).
+
+    Raises:
+        UsageError: The value is invalid.
+    """
     check = setting.check or (lambda value: value)
     try:
-        if setting.choices:  # the check comes first: its reason says more than which choices there are
+        if setting.choices:  # the check comes first: its message says more than a list of the choices
             return _validated(setting, check(value), strict=strict)
         return check(_validated(setting, value, strict=strict))
     except ValueError as error:
@@ -232,13 +252,17 @@ def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, 
 
 
 def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> object:
-    """`value` with the setting's type, within its bounds. Raises pydantic's ValidationError, which is a ValueError."""
+    """Return `value` with the setting's type and within its bounds.
+
+    Raises:
+        ValidationError: pydantic's error, a ValueError.
+    """
     return _model(setting).model_validate({"value": value}, strict=strict).model_dump()["value"]
 
 
 @cache
 def _model(setting: DeclaredSetting) -> type[BaseModel]:
-    """A model with one field, `value`, that takes what the setting takes."""
+    """Return a model with one field, `value`, that accepts what the setting accepts."""
     finite = False if setting.type is float else None
     rules = Field(ge=setting.at_least, gt=setting.above, le=setting.at_most, allow_inf_nan=finite)
     return create_model("Model", value=(setting.type, rules))

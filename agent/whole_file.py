@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever ends this process."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Write a new file beside `path`, on the disk, and put it in its place. mode: less the process's mask.
+    """Write `content` to a temporary file beside `path`, sync it to the disk, and move it to `path`.
 
-    Raises OSError; then `path` is as it was.
+    Args:
+        path: The file to create or replace.
+        content: The new content.
+        mode: The permissions of the file, before the process's umask is applied.
+
+    Raises:
+        OSError: The write failed; `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:

@@ -1,4 +1,6 @@
-"""A repository's files as the state a sandbox starts from, and folders for sessions that leave nothing behind."""
+"""Build a sandbox's start state from a repository's files, and manage scratch folders that are always cleaned
+up.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ from m3agent.sandbox.git import TreeStore
 from m3agent.sandbox.workspace import Workspace
 
 TREES = "trees.git"
-"""In a session's folder: the states of its work tree."""
+"""A folder in a session's folder. It holds the states of the session's work tree."""
 SCRATCH = "scratch"
-"""In the state folder: a folder for each command that needs one."""
+"""A folder in the state folder. It holds one folder for each command that needs one."""
 
 
 def workspace_of(repository: Repository, folder: Path) -> Workspace:
-    """The tree to start from: the work tree's files as they are now, or HEAD's where there is none."""
+    """Return the tree to start from: the current files of the work tree, or those of HEAD for a bare
+    repository.
+    """
     store = TreeStore(folder / TREES, objects_of(repository))
     if repository.root is not None:
         return Workspace.from_folder(store, repository.root, repository.list_files())
@@ -30,21 +34,24 @@ def workspace_of(repository: Repository, folder: Path) -> Workspace:
 
 
 def objects_of(repository: Repository) -> Path:
-    """The folder with the repository's objects."""
+    """Return the folder with the repository's objects."""
     return (repository.common_dir / "objects").resolve()
 
 
 @contextlib.contextmanager
 def scratch_folder(where: Path, name: str = SCRATCH) -> Iterator[Path]:
-    """A folder for one command, below `where`/`name`, removed at its end; what a killed one left is removed by the next.
+    """Make a folder below `where`/`name` for one command, and remove it at the end.
 
-    Whether its owner lives is told by a lock, which the kernel lets go of with the process, whatever ended it. Raises
-    OSError where it cannot be made.
+    If the command is killed, the next command removes the folder. Each owner holds a lock on its folder,
+    which the kernel releases when the process ends for any reason.
+
+    Raises:
+        OSError: The folder cannot be made.
     """
     base = where / name
     base.mkdir(mode=0o700, exist_ok=True)
     sweep_scratch(where, name)
-    with _locked(base):  # or another's sweep could come between the making and the locking
+    with _locked(base):  # otherwise another process could sweep the folder before it is locked
         folder = Path(tempfile.mkdtemp(dir=base))
         lock = _lock(folder, fcntl.LOCK_SH)
     try:
@@ -56,7 +63,7 @@ def scratch_folder(where: Path, name: str = SCRATCH) -> Iterator[Path]:
 
 
 def sweep_scratch(where: Path, name: str = SCRATCH) -> int:
-    """Remove the folders whose owner is gone; returns how many."""
+    """Remove the folders whose owner has ended, and return their number."""
     base = where / name
     if not base.is_dir():
         return 0
@@ -82,7 +89,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path, how: int) -> int | None:
-    """Take the folder's lock; None if another process holds it or the folder is gone."""
+    """Lock the folder and return the file descriptor; None if another process holds the lock or the folder is
+    gone.
+    """
     try:
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
