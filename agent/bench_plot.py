@@ -1,5 +1,8 @@
-"""A bench as an SVG that needs nothing else: above, waiting for the first token by the prompt's length; below, output by
-the number of streams."""
+"""Draw a benchmark as a self-contained SVG.
+
+The upper panel shows the time to first token by prompt length, the lower one the output speed by number of
+streams.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ Point = tuple[float, float]
 
 
 def plot(result: BenchResult) -> str:
-    """The SVG's text; a panel that nothing was measured for says so."""
+    """Return the text of the SVG. A panel without measurements says so."""
     ttft = {kind: _waits(result.rows, kind) for kind in ("cold", "cached")}
     output = [
         (float(row.streams), row.tokens_per_second)
@@ -51,7 +54,7 @@ def plot(result: BenchResult) -> str:
 
 
 def _waits(rows: Sequence[BenchRow], kind: str) -> list[Point]:
-    """Tokens of the prompt and seconds to the first token, the median."""
+    """Return pairs of prompt tokens and median seconds to the first token."""
     return [
         (float(row.tokens), row.ttft.median)
         for row in rows
@@ -68,7 +71,11 @@ def _panel(
     *,
     logarithmic: bool = False,
 ) -> Iterator[str]:
-    """A panel with both axes by powers (the horizontal one by two, the vertical one by ten where `logarithmic`)."""
+    """Yield the SVG elements of a panel.
+
+    The horizontal axis is logarithmic. The vertical one is logarithmic (powers of ten) if `logarithmic`, else
+    linear.
+    """
     top, bottom = place
     yield f'<text class="name" x="{LEFT}" y="{top - 18}">{title}</text>'
     points = [point for curve in curves.values() for point in curve]
@@ -116,14 +123,14 @@ def _rate(value: float) -> str:
 
 
 def _powers_of_ten(values: Sequence[float]) -> list[float]:
-    """From the power below the smallest value to the one above the largest, two at least."""
+    """Return the powers of ten that enclose the values, at least two."""
     first = math.floor(math.log10(min(values)))
     last = max(first + 1, math.ceil(math.log10(max(values))))
     return [10.0**power for power in range(first, last + 1)]
 
 
 def _even(values: Sequence[float]) -> list[float]:
-    """From 0 in round steps to the largest value or beyond it."""
+    """Return round steps from 0 up to at least the largest value."""
     power = 10.0 ** math.floor(math.log10(max(values)))
     step = next(power * part for part in (0.2, 0.25, 0.5, 1, 2, 2.5) if 5 * power * part >= max(values))
     return [step * number for number in range(math.ceil(max(values) / step) + 1)]

@@ -1,4 +1,4 @@
-"""How checks are shown, for people and for programs."""
+"""Format checks as a table for people and as JSON for programs."""
 
 import json
 from collections.abc import Sequence
@@ -7,11 +7,17 @@ from m3agent.agent.printable import printable_line, printable_text
 from m3agent.serving.check.check import Check
 
 MOST = 500
-"""Characters of a detail: a model's or a server's words may be in it."""
+"""The longest detail, in characters. It may contain a model's or a server's own words."""
 
 
 def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = False) -> str:
-    """The checks for people, one to a line, `failed` (7 letters at most) and what to do where one is not met."""
+    """Return the checks for people, one on each line.
+
+    Args:
+        checks: The checks.
+        failed: The mark of a failed check, at most 7 characters.
+        colour: Colour the marks for a terminal.
+    """
     width = max(len(check.name) for check in checks)
     lines: list[str] = []
     for check in checks:
@@ -24,6 +30,6 @@ def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = Fa
 
 
 def as_json(checks: Sequence[Check]) -> str:
-    """The checks as a JSON list."""
+    """Return the checks as a JSON list."""
     told = ("name", "ok", "detail", "fix")
     return json.dumps([{name: getattr(check, name) for name in told} for check in checks], indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The server that a command of `m3agent serve` looks at: chosen as for a fix, and asked what it is."""
+"""Choose and probe the server that a command of `m3agent serve` looks at, in the same way as for a fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from m3agent.serving.launch.record import ServerRecord
 
 @dataclass(frozen=True)
 class ChosenServer:
-    """A server that answered, the key that it is asked with, and its record if it is one of ours."""
+    """A server that answered.
+
+    Attributes:
+        endpoint: What the server says about itself.
+        key: The API key to send, or None.
+        record: Its record, or None; see `ModelServer`.
+        settings: The settings in force.
+    """
 
     endpoint: Endpoint
     key: str | None = field(repr=False)
@@ -26,16 +33,16 @@ class ChosenServer:
 
 
 async def chosen_server(url: str | None, model: str | None, *, embedded: str) -> ChosenServer:
-    """Choose the server and ask what it is.
+    """Choose the server and ask it which model and engine it has.
 
     Args:
         url: The address that the user gave with the command, or None.
         model: The model that the user gave with the command, or None.
-        embedded: Why the embedded engine is no use here, as a clause for an error.
+        embedded: Why the command cannot use the embedded engine, as a clause for an error.
 
     Raises:
         UsageError: There is no server, or only the embedded engine.
-        ServerFault: A server runs here, and none is ready.
+        ServerFault: A server runs here, but none is ready.
         ModelServerError: The server does not answer, or refuses.
     """
     settings = load_settings(Path(), {"endpoint": url, "model": model}, os.environ).settings

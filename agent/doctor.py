@@ -1,4 +1,4 @@
-"""Looks at what `m3agent fix` needs on this machine, and says for each thing that is missing what mends it."""
+"""Check what `m3agent fix` needs on this machine, and say how to fix each problem."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,17 @@ from m3agent.sandbox.open import Backend, allowed_backends
 from m3agent.serving.check.check import Check
 
 ENGINE_TIMEOUT = 10
-"""Seconds that an engine, a driver or a server may take to answer."""
+"""Seconds that a container engine, a GPU driver or a server may take to answer."""
 
 MIN_FREE_BYTES = 1024**3
-"""Free disk below which a session (its log, its objects, an image) may not fit."""
+"""The least free disk space, in bytes. With less, a session (its log, its objects, an image) may not fit."""
 
 
 async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
-    """Look at everything at once; takes at most about `ENGINE_TIMEOUT` seconds, and changes nothing but that the
-    folder for sessions is made."""
+    """Run all checks concurrently, in at most about `ENGINE_TIMEOUT` seconds.
+
+    The only change it makes is to create the folder for sessions.
+    """
     choice = await asyncio.to_thread(_choice, settings)
     engine, bubblewrap, gpu, endpoint, ours = await asyncio.gather(
         asyncio.to_thread(_engine, settings),
@@ -43,14 +45,18 @@ async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
 
 
 def exit_code(checks: Sequence[Check]) -> int:
-    """0 when `m3agent fix` could run here, else 3."""
+    """Return the exit status: 0 if `m3agent fix` could run here, else 3."""
     return EnvironmentFault.exit_code if any(check.ok is False for check in checks) else 0
 
 
 def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[Check]:
-    """The checks of both backends; what is missing for one that a fix does not need is no fault.
+    """Return the checks of both backends. A failed check of a backend that a fix does not need is not an
+    error.
 
-    engine: the engine itself and then what depends on it.
+    Args:
+        settings: The settings in force.
+        engine: The checks of the container engine: first the engine itself, then what depends on it.
+        bubblewrap: The check of bubblewrap.
     """
     found: dict[Backend, list[Check]] = {"docker": engine, "bwrap": [bubblewrap]}
     allowed = allowed_backends(settings.sandbox, settings.image)
@@ -89,7 +95,7 @@ def _repository(repo_dir: Path) -> Check:
 
 
 def _engine(settings: Settings) -> list[Check]:
-    """The container engine that a fix would use, and the image a sandbox would start from."""
+    """Check the container engine that a fix would use, and the image that a sandbox would start from."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -101,7 +107,7 @@ def _engine(settings: Settings) -> list[Check]:
     except EngineUnavailable as error:
         denied = error.permission_denied
     except (DockerException, RequestException):
-        pass  # it went away after its first answer
+        pass  # the engine stopped after its first response
     detail, fix = _engine_fault(os.environ.get("DOCKER_HOST", ""), denied=denied)
     return [
         Check("Docker", False, detail, fix),
@@ -110,14 +116,19 @@ def _engine(settings: Settings) -> list[Check]:
 
 
 def _described(engine: Engine) -> str:
-    """Which engine it is, and where."""
+    """Return the engine's name, version and address."""
     version = engine.client.version()
     name = f"Podman {version['Version']}" if is_podman(version) else str(version["Version"])
     return f"{name} at {'the local socket' if engine.address == DOCKER_SOCKET else engine.address}"
 
 
 def _engine_fault(host: str, *, denied: bool) -> tuple[str, str]:
-    """What is wrong with the engine at `host`, which is empty where nothing names one, and what mends it."""
+    """Return what is wrong with the container engine, and how to fix it.
+
+    Args:
+        host: The value of DOCKER_HOST, or "".
+        denied: The engine refused permission.
+    """
     if denied:
         fix = "usermod -aG docker $USER as root, then log in again"
         return f"no permission to use the engine at {host or 'the local socket'}", fix
@@ -156,7 +167,7 @@ def _bubblewrap() -> Check:
         argv = command(Limits())
     except EngineUnavailable as error:
         return Check(name, False, str(error), "apt-get install python3 util-linux")
-    # The very sandbox that would be used, with a program that ends at once in place of the supervisor.
+    # The same sandbox as in a fix, but it runs /bin/true instead of the supervisor.
     trial = [*argv[: argv.index("--") + 1], "/bin/true"]
     said = _run(trial)
     if said is None:
@@ -171,7 +182,7 @@ def _bubblewrap() -> Check:
 
 
 def _run(argv: Sequence[str]) -> str | None:
-    """None when the program succeeds, else the last line it said."""
+    """Run a program. Return None if it succeeds, else the last line of its standard error."""
     try:
         done = subprocess.run(argv, capture_output=True, check=False, timeout=ENGINE_TIMEOUT, cwd="/")
     except OSError as error:
@@ -183,7 +194,11 @@ def _run(argv: Sequence[str]) -> str | None:
 
 
 def _gpu(*, embedded: bool) -> Check:
-    """The GPUs of this machine. embedded: a fix would use the embedded engine."""
+    """Check the GPUs of this machine.
+
+    Args:
+        embedded: A fix would use the embedded engine.
+    """
     from m3agent.serving.plan.detect import DetectionError, detect
 
     try:
@@ -195,17 +210,17 @@ def _gpu(*, embedded: bool) -> Check:
 
 
 def _choice(settings: Settings) -> EndpointChoice | Check:
-    """What a fix would talk to, or a check that says why it could not choose."""
+    """Return what a fix would talk to, or a check that says why no choice is possible."""
     try:
         return choose_endpoint(settings, state_dir(os.environ))
-    except EnvironmentFault:  # which `_state` tells of
+    except EnvironmentFault:  # `_state` reports it
         return Check("endpoint", None, "unknown without a folder for sessions")
     except M3AgentError as error:
         return Check("endpoint", False, str(error))
 
 
 async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check:
-    """The server that a fix would talk to, asked what it is."""
+    """Probe the server that a fix would talk to."""
     if isinstance(choice, Check):
         return choice
     if isinstance(choice, EmbeddedEngine):

@@ -1,8 +1,9 @@
-"""Which model server a command talks to: the one place that decides it.
+"""Decide which model server a command talks to. No other code decides it.
 
-In this order:
+The first of these is used:
 
-1. what the settings name, an endpoint or the engine `embedded` (a flag comes before the other layers; see `settings.py`),
+1. the endpoint or the engine `embedded` that the settings name (a flag overrides the other layers; see
+   `settings.py`),
 2. the newest server of `m3agent serve` that runs here and is ready,
 3. the engine `embedded`.
 """
@@ -20,7 +21,7 @@ from m3agent.agent.settings import Settings
 from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
 
 Source: TypeAlias = Literal["named", "running", "embedded"]
-"""Where the server comes from: the settings, `m3agent serve`, or the command that talks to it."""
+"""Where the server comes from: the settings, `m3agent serve`, or the command itself."""
 
 _Running: TypeAlias = tuple[Path, ServerRecord]
 """The folder and the record of a server that runs here."""
@@ -32,10 +33,10 @@ class ModelServer:
 
     Attributes:
         url: Its address.
-        key: The key that it is asked with; None for none.
+        key: The API key to send, or None.
         source: Where it comes from.
         description: The choice in words, for people.
-        record: The record of a server that `m3agent serve` runs here; None for all others.
+        record: Its record, if `m3agent serve` runs it here and the settings do not name it.
     """
 
     url: str
@@ -47,7 +48,7 @@ class ModelServer:
 
 @dataclass(frozen=True)
 class EmbeddedEngine:
-    """The engine `embedded`, which the command has to start for itself (see `opened`).
+    """The engine `embedded`, which the command must start itself (see `opened`).
 
     Attributes:
         candidates: The most changes that it tries; None for its own limit.
@@ -67,11 +68,11 @@ def choose_endpoint(settings: Settings, state: Path) -> EndpointChoice:
 
     Args:
         settings: The settings in force.
-        state: The folder for state, where running servers are recorded.
+        state: The state folder, which has the records of running servers.
 
     Raises:
-        ServerFault: A server runs here, and none is ready.
-        UsageError: A setting is given that only an embedded engine of the fix's own can heed.
+        ServerFault: A server runs here, but none is ready.
+        UsageError: A setting of the embedded engine's search is given, but another server was chosen.
     """
     choice = _choose(settings, live_servers(state))
     if isinstance(choice, ModelServer):
@@ -80,15 +81,15 @@ def choose_endpoint(settings: Settings, state: Path) -> EndpointChoice:
 
 
 def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
-    """Choose a server for what only one with a language model can do, such as tokenizing. Blocking.
+    """Choose a server for a task that needs a language model, such as tokenizing. Blocking.
 
-    Running servers of the engine `embedded` do not count.
+    Running servers of the engine `embedded` are ignored.
 
     Returns:
-        The server; None where the choice falls on the engine `embedded`.
+        The server; None if the choice is the engine `embedded`.
 
     Raises:
-        ServerFault: A server runs here, and none is ready.
+        ServerFault: A server runs here, but none is ready.
     """
     running = [server for server in live_servers(state) if server[1].engine != "embedded"]
     choice = _choose(settings, running)
@@ -97,7 +98,7 @@ def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
 
 @contextlib.asynccontextmanager
 async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
-    """The chosen server; the embedded engine is started, and runs until the context is left."""
+    """Yield the chosen server. The embedded engine is started first, and stopped when the context ends."""
     if isinstance(choice, ModelServer):
         yield choice
         return
@@ -109,7 +110,9 @@ async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
 
 
 def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:
-    """The choice among what the settings name, the running servers (newest first) and the embedded engine."""
+    """Choose among the settings' endpoint or engine, the running servers (newest first) and the embedded
+    engine.
+    """
     if settings.endpoint is not None:
         key = _key_at(settings.endpoint, running) or settings.key
         return ModelServer(settings.endpoint, key, "named", f"{settings.endpoint} (named)")
@@ -123,12 +126,14 @@ def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:
 
 
 def _key_at(url: str, running: Sequence[_Running]) -> str | None:
-    """The key of the running server with this address. A resumed session names the server that it had found."""
+    """Return the key of the running server with this address. A resumed session names the server that it used
+    before.
+    """
     return next((key_of(folder) for folder, record in running if record.url == url), None)
 
 
 def _described(record: ServerRecord) -> str:
-    """The server's engine and its known problem, if there is one."""
+    """Return the server's engine and its known problem, if there is one."""
     if record.wire_ok is False:
         return f"{record.engine}, which failed its wire check"
     if record.random_weights:

@@ -1,4 +1,4 @@
-"""The folder of sessions as a whole: who else is at work on a repository, and how much of the disk it all takes."""
+"""Manage the folder of all sessions: find other sessions at work, and limit the disk space."""
 
 from __future__ import annotations
 
@@ -16,16 +16,26 @@ from m3agent.agent.sessions import disk_use, session_folders
 from m3agent.agent.workspaces import TREES
 
 MOST_BYTES = 4 << 30
-"""What sessions may take together. Beyond it the oldest lose what only resuming and looking closer need."""
+"""The most bytes for all sessions together. Above it, the oldest sessions lose the files that only resuming
+and inspection need.
+"""
 BULKY = (TREES, MESSAGES, CALLS)
 LOOKED_AT = 200
-"""Newest sessions that are asked whether they run: older ones have ended, or hung for days."""
+"""How many of the newest sessions are checked for a running process. Older ones have ended, or have hung for
+days.
+"""
 PAUSE = 24 * 3600
-"""Seconds between two looks at what all of it takes."""
+"""Seconds between two measurements of the disk space."""
 
 
 def at_work_on(state: Path, root: str, own: Collection[str]) -> list[str]:
-    """Ids of the sessions, other than those of one's `own`, that work on the repository at `root` right now."""
+    """Return the ids of the sessions that work on a repository right now.
+
+    Args:
+        state: The state folder.
+        root: The repository's root.
+        own: The ids of the caller's own sessions, which are left out.
+    """
     found = []
     for folder in _newest(state)[:LOOKED_AT]:
         if folder.name not in own and _is_open(folder / LOG) and _root(folder / LOG) == root:
@@ -34,10 +44,18 @@ def at_work_on(state: Path, root: str, own: Collection[str]) -> list[str]:
 
 
 def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]:
-    """Bring the sessions together below `most` bytes; returns the ids of those that lost their bulk, oldest first.
+    """Bring the sessions together below `most` bytes by deleting bulky files, oldest session first.
 
-    A session's log, patch and result stay. One that is open in any process is left alone, and so is the newest. Does
-    nothing where it looked less than `pause` seconds ago.
+    A session's log, patch and result stay. The newest session and those that a process has open are left
+    alone.
+
+    Args:
+        state: The state folder.
+        most: The limit in bytes.
+        pause: Do nothing if the last call was less than this many seconds ago.
+
+    Returns:
+        The ids of the sessions that lost files, oldest first.
     """
     marker = state / "sessions" / ".trimmed"
     try:
@@ -72,7 +90,9 @@ def _newest(state: Path) -> list[Path]:
 
 
 def _is_open(log: Path) -> bool:
-    """Whether a process holds the session: the kernel lets go of the lock with the process, whatever ended it."""
+    """Return whether a process holds the session's lock. The kernel releases it when the process ends for any
+    reason.
+    """
     try:
         with log.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

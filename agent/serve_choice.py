@@ -1,4 +1,4 @@
-"""From the options of `m3agent serve` to what is to be started: checkpoint, GPUs, plan, command."""
+"""Turn the options of `m3agent serve` into what to start: checkpoint, GPUs, plan and command."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from m3agent.serving.plan.shape import NATIVE_CONTEXT, Precision, Shape
 from m3agent.serving.plan.traps import Engine
 
 SMALLEST = Shape(dense=1, sparse=1)
-"""What a checkpoint of other widths is planned as: nothing is known of its memory."""
+"""The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
 DYNAMO_RECIPE = "dynamo-vllm-agg"
 
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """What was asked for, as the options have it. `options`: the engine's own; `sbatch`: Slurm's own."""
+    """The options of `m3agent serve`.
+
+    Most fields have the meaning of the option with their name. `options` are passed on to the engine,
+    `sbatch` to Slurm.
+    """
 
     engine: str | None = None
     model: str | None = None
@@ -50,13 +54,22 @@ class ServeRequest:
 
     @property
     def here(self) -> bool:
-        """Whether it runs on this machine's GPUs."""
+        """Whether the server runs on this machine's GPUs."""
         return not self.slurm
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to be started where. plan: None for a recipe as it is documented; notes: sentences for the person."""
+    """What to start, and where.
+
+    Attributes:
+        prepared: The job.
+        plan: The plan; None for a recipe that is used as documented.
+        fleet: The GPUs that the plan is for; None without a plan.
+        detected: The GPUs of this machine, if it was searched for them.
+        checkpoint: The checkpoint, if it is known.
+        notes: Sentences to show to the user.
+    """
 
     prepared: Prepared
     plan: Plan | None
@@ -67,7 +80,11 @@ class Choice:
 
 
 def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
-    """Why the embedded engine is meant: it was named, or nothing was and there is no GPU here. None if it is not."""
+    """Return the reason for using the embedded engine, or None if it is not used.
+
+    It is used if `--engine` names it. It is also used if no option but host and port is given and this
+    machine has no GPU.
+    """
     if asked.engine is not None or asked != replace(ServeRequest(), host=asked.host, port=asked.port):
         return "--engine names it" if asked.engine == "embedded" else None
     try:
@@ -78,9 +95,12 @@ def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
 
 
 def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object]) -> str:
-    """What serving the embedded engine would be, as a shell takes it with all else in comments.
+    """Return the command that serves the embedded engine, for a shell; everything else stands in comments.
 
-    options: of the search, by flag; those that are None were not given.
+    Args:
+        asked: The options.
+        why: The reason for using the embedded engine.
+        options: The options of the search, by flag. None means that the option was not given.
     """
     port = asked.port or "PORT"
     argv = ["m3agent", "serve", "--engine", "embedded", "--host", asked.host, "--port", str(asked.port)]
@@ -99,7 +119,7 @@ def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object
 
 
 def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
-    """The plan, the reasons and the command, as a shell takes it with all else in comments."""
+    """Return the command, for a shell; the plan and its reasons stand in comments."""
     from m3agent.agent.plan_command import plan_details
     from m3agent.serving.plan.command import command_line
 
@@ -126,7 +146,18 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
 
 
 def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:
-    """Plan and prepare. local: the GPUs named have to be here."""
+    """Plan and prepare the server.
+
+    Args:
+        asked: The options.
+        environ: The environment variables.
+        key: The API key that the server will ask for, or None.
+        local: The named GPUs must exist on this machine.
+
+    Raises:
+        EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError: The options, the checkpoint or the named GPUs are unusable.
+    """
     wanted = Wanted(
         host=asked.host,
         port=asked.port,
@@ -171,7 +202,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
 
 
 def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
-    """The GPUs to plan for: those named, which have to be here if it is known what is."""
+    """Return the GPUs to plan for. Named GPUs must be present if this machine's GPUs are known."""
     if asked.gpus is None:
         assert detected is not None, "asked for where none are named"
         return detected.fleet
@@ -191,7 +222,7 @@ def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
 def _plan(
     asked: ServeRequest, fleet: Fleet, checkpoint: Checkpoint | None, *, local: bool
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The best plan, and what to know about it."""
+    """Return the best plan, and notes about it for the user."""
     from m3agent.agent.plan_command import refusal
 
     precision = asked.precision and Precision(asked.precision)
@@ -224,7 +255,7 @@ def _plan(
 
 
 def barred(choice: Choice, version: str) -> str | None:
-    """Why that version of the engine must not serve this plan; None if it may."""
+    """Return the reason why this version of the engine must not serve the plan; None if it may."""
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
 

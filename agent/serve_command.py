@@ -1,4 +1,4 @@
-"""`m3agent serve`: plan a model server for this machine, start it, keep it."""
+"""`m3agent serve`: plan a model server for this machine, start it and keep it running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EMBEDDED = "The embedded engine"
 
 
 class ServeEngine(StrEnum):
-    """Engines that can be served."""
+    """The engines that can be served."""
 
     vllm = "vllm"
     sglang = "sglang"

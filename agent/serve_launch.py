@@ -1,4 +1,4 @@
-"""What has to be there before a server is started: free GPUs and port, the engine, disk; then its folder and its record."""
+"""Prepare the start of a server: check GPUs, port, engine and disk; then make its folder and its record."""
 
 from __future__ import annotations
 
@@ -32,9 +32,16 @@ PORTS_TRIED = 20
 def launch(
     asked: ServeRequest, state: Path, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Launch, records.ServerRecord]:
-    """All that a server needs before it is started; its folder is made and its record written.
+    """Prepare everything that a server needs before its start. Make its folder and write its record.
 
-    Raises UsageError, EnvironmentFault, ServerFault: why it is not.
+    Args:
+        asked: The options.
+        state: The state folder.
+        environ: The environment variables.
+        say: Receives messages for people.
+
+    Raises:
+        UsageError, EnvironmentFault, ServerFault: The server cannot be started; with the reason.
     """
     try:
         with _alone(state):
@@ -50,7 +57,7 @@ def _launch(
     asked: ServeRequest, state: Path, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Launch, records.ServerRecord]:
     if asked.slurm and is_loopback(asked.host):
-        asked = replace(asked, host="0.0.0.0")  # noqa: S104  # on another machine, and it asks for a key
+        asked = replace(asked, host="0.0.0.0")  # noqa: S104  # it runs on another machine, and asks for a key
     key = None if is_loopback(asked.host) else _key(environ)
     if asked.here:
         environ = _without_taken(state, environ, say)
@@ -76,7 +83,7 @@ def _launch(
             raise EnvironmentFault(lacking)
     devices = _devices(choice)
     if devices and choice.detected is not None:
-        # the driver's numbers, which the engine's library counts otherwise unless told
+        # the driver's numbers; without PCI_BUS_ID order, the engine's library counts the GPUs differently
         numbers = {choice.detected.variable: ",".join(devices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         job = replace(job, env={**numbers, **job.env})
     folder = records.new_folder(state)
@@ -127,9 +134,10 @@ def _launch(
 def _start(
     asked: ServeRequest, job: EngineJob, choice: Choice, folder: Path, environ: Mapping[str, str]
 ) -> Start:
-    """The command that this comes down to.
+    """Return the command to start: on this machine, in a container, or through Slurm.
 
-    Raises LaunchError, ValueError: why there is none.
+    Raises:
+        LaunchError, ValueError: The job cannot be started this way; with the reason.
     """
     if asked.node_rank is not None:
         job = as_node(job, asked.node_rank, asked.master or "")
@@ -152,7 +160,7 @@ def _start(
 
 
 def _url(asked: ServeRequest, job: EngineJob) -> str:
-    """Where it will answer; under Slurm that is found out."""
+    """Return the address of the server. Under Slurm the real address is found later."""
     host = _reached_at(asked.host)
     if asked.node_rank and asked.master:
         host = asked.master.rpartition(":")[0] or asked.master
@@ -165,16 +173,18 @@ def _checkpoint(choice: Choice) -> str | None:
 
 
 def _tokenizer(choice: Choice) -> Path | None:
-    """The checkpoint's tokenizer.json if it is on this machine."""
+    """Return the path of the checkpoint's tokenizer.json, if it is on this machine."""
     folder = choice.checkpoint and choice.checkpoint.folder
     path = folder and folder / "tokenizer.json"
     return path if path and path.is_file() else None
 
 
 def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> Mapping[str, str]:
-    """An environment in which the GPUs of our other servers cannot be seen: two cannot share their memory.
+    """Return an environment that hides the GPUs of m3agent's other servers: two servers cannot share a GPU's
+    memory.
 
-    Raises ServerFault where none is left.
+    Raises:
+        ServerFault: No GPU is free.
     """
     others = [record for _, record in records.live_servers(state)]
     taken = {device for record in others for device in record.devices}
@@ -183,7 +193,7 @@ def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str],
     try:
         detected = detect(environ)
     except DetectionError:
-        return environ  # it is said where they are needed
+        return environ  # the error is reported where the GPUs are needed
     free = [device for device in detected.devices if device not in taken]
     if free:
         if len(free) < len(detected.devices):
@@ -197,14 +207,18 @@ def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str],
 
 
 def _devices(choice: Choice) -> tuple[str, ...]:
-    """The GPUs of this machine that it will use."""
+    """Return the GPUs of this machine that the server will use."""
     if choice.detected is None:
         return ()
     return choice.detected.devices[: choice.prepared.job.gpus]
 
 
 def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
-    """The engine's version if it can be told. Raises EnvironmentFault where it is not here or must not serve M3."""
+    """Return the engine's version, or None if it cannot be determined.
+
+    Raises:
+        EnvironmentFault: The engine is not installed, or this version must not serve M3.
+    """
     job = choice.prepared.job
     argv = _argv(job, environ)
     if shutil.which(argv[0], path=environ.get("PATH")) is None:
@@ -221,7 +235,9 @@ def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
 
 
 def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command with a Python that is here: documents say `python`, many machines have only `python3`."""
+    """Return the command with an existing Python. Documents say `python`, but many machines have only
+    `python3`.
+    """
     path = environ.get("PATH")
     if (
         job.argv[0] == "python"
@@ -233,7 +249,7 @@ def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _key(environ: Mapping[str, str]) -> str:
-    """The key that the server asks for: the person's own, else a new one."""
+    """Return the key that the server asks for: the user's own, else a new random one."""
     import secrets
 
     return environ.get("M3AGENT_API_KEY") or secrets.token_urlsafe(32)
@@ -245,15 +261,16 @@ def _private(path: Path, text: str) -> None:
 
 
 def _reached_at(host: str) -> str:
-    """Where this machine reaches a server that listens there."""
+    """Return the host name by which this machine reaches a server that listens on `host`."""
     local = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "localhost": "127.0.0.1"}.get(host, host)  # noqa: S104
     return f"[{local}]" if ":" in local and not local.startswith("[") else local
 
 
 def _port(host: str, port: int) -> int:
-    """The port, if it is free; for 0 one that is.
+    """Return `port` if it is free; for 0, return any free port.
 
-    Raises EnvironmentFault where it is taken, naming one that is free.
+    Raises:
+        EnvironmentFault: The port is taken. The text names a free one.
     """
     if (fault := _taken(host, port)) is None:
         return port or _free(host, 0)
@@ -263,7 +280,7 @@ def _port(host: str, port: int) -> int:
 
 
 def _taken(host: str, port: int) -> str | None:
-    """Why nothing can listen there; None if something can."""
+    """Return the reason why nothing can listen on the port; None if it is free."""
     try:
         _free(host, port)
     except (OSError, OverflowError) as error:
@@ -281,7 +298,7 @@ def _free(host: str, port: int) -> int:
 
 @contextlib.contextmanager
 def _alone(state: Path) -> Iterator[None]:
-    """One `serve` at a time looks for others and writes itself down."""
+    """Hold a lock: only one `serve` at a time looks for other servers and writes its record."""
     with (records.servers_folder(state) / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
