@@ -1,7 +1,8 @@
-"""A Docker (or Podman) container as a sandbox's machine.
+"""Run a sandbox in a Docker (or Podman) container.
 
-Hardened as `facts` measured it: no network, no capabilities, no new privileges, read-only root, tmpfs with size and
-inode limits, memory without swap, process limit, no log on the host. Costs 1.2 times a plain start.
+The container has no network, no capabilities, no new privileges, a read-only root, tmpfs with limits on size
+and inodes, memory without swap, a limit on processes, and no log on the host. By measurement, it takes 1.2
+times as long to start as a plain container.
 """
 
 from __future__ import annotations
@@ -36,29 +37,42 @@ os.setgroups([])
 os.setgid(1000)
 os.setuid(1000)
 """
-"""What Podman's containers begin with, as root: its file systems can be given to nobody else from outside."""
-PAGE = 4096  # bytes that the kernel counts System V's shared memory in
+"""The first code in a Podman container. It runs as root, because Podman cannot mount a tmpfs that another
+user owns; it changes the owner and then drops root.
+"""
+PAGE = 4096  # bytes; the kernel's limit on System V shared memory counts in pages
 OWNER_LABEL = f"{LABEL}.owner"
-"""The label of every container that a process makes; its reaper looks for it."""
+"""The label on every container of a process. The process's reaper searches for it."""
 PROCESS_LABEL = f"{LABEL}.process"
-"""The label that says which process made something, so that it can be told whether it still lives."""
+"""The label that identifies the process that made an object, so that others can check whether the process
+still runs.
+"""
 
 _reaper_lock = threading.Lock()
 _reapers: dict[tuple[int, str], Any] = {}
-"""By the pid of the process that started it, since a fork has none of its own, and the engine's socket."""
+"""The reapers, by the socket of the engine and the pid of the process that started them. A fork has no reaper
+of its own, so the pid is part of the key.
+"""
 
 
 def _tmpfs(size: int, inodes: int, options: str, *, podman: bool) -> str:
-    """Mount options of a file system of at most `size` bytes and `inodes` files that belongs to the sandbox's user.
+    """Return the mount options of a file system that belongs to the sandbox's user.
 
-    Podman knows neither owner nor limit of inodes: there many empty files meet the memory limit.
+    Podman supports neither an owner nor a limit on inodes. There, the memory limit also stops a flood of
+    empty files.
+
+    Args:
+        size: The most bytes.
+        inodes: The most files.
+        options: Further mount options.
+        podman: The engine is Podman.
     """
     own = "notmpcopyup" if podman else f"nr_inodes={inodes},uid=1000,gid=1000"
     return f"rw,nosuid,nodev,size={size},{options},{own}"
 
 
 class DockerMachine:
-    """One container that runs the supervisor, attached over its standard streams."""
+    """One container that runs the supervisor; its standard streams are the channel to it."""
 
     name = "docker"
 
@@ -68,18 +82,23 @@ class DockerMachine:
         self._say = say
         self._api: Any = None
         self._id: str | None = None
-        self._attached: Any = None  # keeps the HTTP answer whose socket we took over alive
+        self._attached: Any = None  # keeps alive the HTTP response that owns our socket
         self._process: tuple[int, str | None] | None = None
         self._destroyed = False
         self.image: str | None = None
         self.environment: dict[str, str] = {}
 
     def job_limits(self) -> dict[str, int]:
-        """None: the container's control group holds them."""
+        """Return no limits for a job: the container's control group enforces them."""
         return {}
 
     async def start(self) -> Channel:
-        """Create, attach, start; the supervisor's first word comes over the returned channel."""
+        """Create the container, attach to it and start it. Return the channel to its supervisor.
+
+        Raises:
+            EngineUnavailable: The engine stopped answering or refused the start.
+            ImageMissing: The image does not exist or has no python3.
+        """
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
 
@@ -107,7 +126,7 @@ class DockerMachine:
         return channel
 
     async def destroy(self) -> None:
-        """Remove the container, started or not."""
+        """Remove the container, whether or not it was started."""
         if self._id is not None and not self._destroyed:
             self._destroyed = True
             await uninterrupted(self._remove)
@@ -132,7 +151,7 @@ class DockerMachine:
             memswap_limit=limits.memory,
             nano_cpus=int(min(limits.cpus, os.cpu_count() or 1) * 1e9),
             ipc_mode="private",
-            # else System V segments and messages outlive the commands that made them and fill the memory for good
+            # otherwise System V segments and messages outlive their commands and keep the memory full
             sysctls={
                 "kernel.shm_rmid_forced": "1",
                 "kernel.shmall": str(limits.shared // PAGE),
@@ -173,46 +192,49 @@ class DockerMachine:
         from docker.errors import DockerException, NotFound
         from requests.exceptions import RequestException
 
-        # first: an engine that still has output for us waits a minute for it to be taken before it removes anything
+        # first: the engine waits a minute for a reader of unread output before it removes the container
         if self._attached is not None:
             self._attached.close()
         try:
             self._api.remove_container(self._id, force=True, v=True)
         except NotFound:
-            pass  # it removed itself
+            pass  # the engine already removed it
         except (DockerException, RequestException):
             self._kill_process()
         self._api.close()
 
     def _kill_process(self) -> None:
-        """The engine is gone and has left the container running: end it by its process, where that is allowed."""
+        """Kill the container's process, if allowed, when the engine cannot remove the container."""
         if self._process is None:
             return
         pid, started = self._process
         if started is not None and _start_time(pid) == started:
             with contextlib.suppress(
                 OSError
-            ):  # not ours to kill: the supervisor ends itself when its lease is over
+            ):  # no permission: the supervisor ends itself when its lease is over
                 os.kill(pid, signal.SIGKILL)
 
     async def _why_dead(self) -> SandboxError:
-        """Why the stream ended, as far as the engine can still say."""
+        """Return why the stream ended, as far as the engine still knows."""
         return await asyncio.to_thread(why_ended, self._api, str(self._id), self.limits.memory)
 
 
 @cache
 def _owner(pid: int) -> str:
-    """The value of `OWNER_LABEL` for this process. By pid: a fork of this process is another owner."""
+    """Return the value of `OWNER_LABEL` for this process. A fork has another pid and is another owner."""
     return f"{pid}-{uuid.uuid4().hex[:12]}"
 
 
 def our_labels() -> dict[str, str]:
-    """The labels of whatever this process makes in the engine."""
+    """Return the labels for every object that this process makes in the engine."""
     return {LABEL: "1", OWNER_LABEL: _owner(os.getpid()), PROCESS_LABEL: describe_process(os.getpid()) or ""}
 
 
 def describe_process(pid: int) -> str | None:
-    """A process of this machine, since its start and of no other boot or process namespace; None if there is none."""
+    """Return a text that identifies a process; None if the process cannot be found.
+
+    The text holds boot id, pid namespace, pid and start time, so a later process with the same pid differs.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/pid").readlink()
@@ -223,7 +245,7 @@ def describe_process(pid: int) -> str | None:
 
 
 def _start_time(pid: int) -> str | None:
-    """When a process of this machine began, in clock ticks since boot; None where there is none to be seen."""
+    """Return when a process of this machine began, in clock ticks since boot; None if it cannot be found."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -240,9 +262,9 @@ def _start_failed(error: Any) -> Exception:
 
 
 def ensure_reaper(path: str | None) -> None:
-    """One reaper for this process, where the engine is on this machine and has a socket at `path`."""
+    """Start one reaper for this process, if the engine is on this machine and has a socket at `path`."""
     if path is None:
-        return  # an engine elsewhere: the end of the stream is all that tells it
+        return  # a remote engine: only the end of the stream tells it that we are gone
     with _reaper_lock:
         pid = os.getpid()
         if (pid, path) not in _reapers:

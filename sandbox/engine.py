@@ -1,4 +1,6 @@
-"""Which container engine is used: the one place that decides it, for sandboxes, images, `doctor` and benchmarks."""
+"""Find the container engine for sandboxes, images, `doctor` and benchmarks. No other code decides which one
+is used.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,29 @@ from typing import Any
 from m3agent.sandbox.errors import EngineUnavailable
 
 DOCKER_SOCKET = "unix:///var/run/docker.sock"
-PODMAN_SOCKET = "/run/podman/podman.sock"  # of root; users have theirs below XDG_RUNTIME_DIR
-TIMEOUT = 60  # seconds for one answer of the engine
+PODMAN_SOCKET = "/run/podman/podman.sock"  # root's socket; other users have theirs below XDG_RUNTIME_DIR
+TIMEOUT = 60  # seconds for one response of the engine
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A container engine that answers. address: where, as DOCKER_HOST has it; client: a `docker.APIClient` for it."""
+    """A container engine that answers.
+
+    Attributes:
+        address: Its address, in the format of DOCKER_HOST.
+        client: A `docker.APIClient` for it.
+    """
 
     address: str
     client: Any
 
 
 def engine_addresses() -> list[str]:
-    """Where an engine may answer, best first: DOCKER_HOST alone if it is set; else Docker, then Podman if it is there."""
+    """Return the addresses where an engine may answer, best first.
+
+    If DOCKER_HOST is set, it is the only one. Otherwise Docker's local socket comes first, then Podman's
+    sockets that exist and that this process may use.
+    """
     named = os.environ.get("DOCKER_HOST")
     if named:
         return [named]
@@ -36,7 +47,8 @@ def find_engine(timeout: int = TIMEOUT) -> Engine:
     """Find the first engine that answers (see `engine_addresses`). Blocking.
 
     Args:
-        timeout: Seconds that the engine may take for one answer, also later through the client.
+        timeout: Seconds that the engine may take for one response; it also applies to later calls through the
+            client.
 
     Raises:
         EngineUnavailable: No engine answers; the sentence says why and what to do.
@@ -61,7 +73,11 @@ def find_engine(timeout: int = TIMEOUT) -> Engine:
 
 
 def connect(timeout: int = TIMEOUT) -> Any:
-    """A `docker.APIClient` for the engine that `find_engine` finds. Raises as `find_engine`."""
+    """Return a `docker.APIClient` for the engine that `find_engine` finds.
+
+    Raises:
+        EngineUnavailable: As for `find_engine`.
+    """
     return find_engine(timeout).client
 
 
@@ -76,10 +92,12 @@ def _client(address: str, timeout: int) -> Any:
 
 
 def socket_of(api: Any) -> str | None:
-    """The unix socket that a client speaks to; None where the engine is on another machine."""
-    return getattr(api._custom_adapter, "socket_path", None)  # docker keeps it nowhere else
+    """Return the path of the Unix socket that a client uses; None if the engine is on another machine."""
+    return getattr(
+        api._custom_adapter, "socket_path", None
+    )  # the docker package has no public attribute for it
 
 
 def is_podman(version: dict[str, Any]) -> bool:
-    """Whether the engine that answered `/version` like this is Podman behind Docker's interface."""
+    """Return whether the response to `/version` comes from Podman's Docker-compatible API."""
     return any(part.get("Name") == "Podman Engine" for part in version.get("Components") or [])

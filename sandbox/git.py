@@ -1,7 +1,7 @@
-"""Git as a store of trees, never as an interpreter of what a repository says.
+"""Store trees in git without interpreting what a repository contains.
 
-Every call here is started by `git_command.for_store`: no system or user file, no hooks, no fsmonitor, no filters, no
-attributes from the tree (plain `git status` ran three payloads of a hostile `.git`, `git diff` four).
+All calls use `git_command.for_store`: no system or user configuration, no hooks, no fsmonitor, no filters, no
+attributes from the tree. With a hostile `.git`, a plain `git status` ran three payloads and `git diff` four.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from m3agent.sandbox.errors import DiskFull, SandboxError
 from m3agent.sandbox.git_command import for_store
 
 RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
-"""Overrides every attribute of the tree: bytes go in and come out as they are."""
+"""Overrides every attribute of the tree: git stores and returns the bytes of a file unchanged."""
 
-# What running tests and tools leaves behind: never part of a patch unless the repository already tracks it.
+# Files that tests and tools leave behind. A patch contains them only if the repository already tracks them.
 JUNK = (
     "__pycache__/",
     "*.py[co]",
@@ -41,39 +41,40 @@ JUNK = (
     "node_modules/",
 )
 _FULL = ("No space left", "Disk quota", "Out of diskspace")
-"""The system's words for a disk that is full, and git's own."""
+"""Messages for a full disk, from the operating system and from git."""
 SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/") and "*" not in name))
-"""Folders a scan of the work tree does not enter."""
+"""Folders that a scan of the work tree does not enter."""
 
 
 DIFF_OPTIONS = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
-"""What makes a patch whole and a function of its two trees alone."""
+"""With these options, a patch is complete and depends only on its two trees."""
 
 _HEADER = re.compile(rb"^diff --git (a/.+)$", re.MULTILINE)
 
 UNFINISHED = "unfinished-"
-"""Beginning of the name of what in a store is still being made."""
+"""The prefix of names of unfinished entries in a store."""
 
 
 def _unambiguous(header: re.Match[bytes]) -> bytes:
-    """The first line of a file's part of a patch, with its names in quotes where blanks beside slashes hide their ends.
+    """Return the first line of a file's part of a patch; its names are quoted if they have spaces beside
+    slashes.
 
-    `git diff` leaves such names bare, and `git apply` refuses them where no other line repeats them: files that are empty or
-    binary, and changes of mode.
+    `git diff` does not quote such names, so their ends are ambiguous. `git apply` refuses them if no other
+    line repeats the names: for empty or binary files, and for changes of mode.
     """
     names = header[1]
-    old = names[: len(names) // 2]  # both have the same length, and a blank between them
+    old = names[: len(names) // 2]  # both names have the same length; one space separates them
     if not any(part != part.strip(b" ") for part in old.split(b"/")):
         return header[0]
     return b'diff --git "%s" "%s"' % (old, names[len(old) + 1 :])
 
 
 class GitFailed(SandboxError):
-    """A git command that has to work did not; the text holds git's own last line."""
+    """A git command failed that must succeed; the text holds the last line of git's output."""
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment that git runs in here: it names no configuration but ours."""
+    """Return the environment of every git command here. It names no configuration except m3agent's own."""
     return for_store(extra).environment
 
 
@@ -84,11 +85,18 @@ def run_git(
     env: Mapping[str, str] | None = None,
     ok: Sequence[int] = (0,),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git harmlessly and return its bytes.
+    """Run git under the policy `for_store` and return its output as bytes.
+
+    Args:
+        args: The arguments.
+        cwd: The folder to run it in.
+        stdin: Bytes for standard input.
+        env: Environment variables to add.
+        ok: The exit statuses that mean success.
 
     Raises:
-        DiskFull: git could not write for lack of space.
-        GitFailed: its exit status is not one of `ok`, or git is not installed.
+        DiskFull: The disk is full.
+        GitFailed: The exit status is not in `ok`, or git is not installed.
     """
     try:
         done = for_store(env).run(*args, cwd=cwd, stdin=stdin)
@@ -106,7 +114,7 @@ def run_git(
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises DiskFull where a file of ours at `path`, on the host, cannot be written."""
+    """Turn an OSError into DiskFull, around code that writes m3agent's own file at `path` on the host."""
     try:
         yield
     except OSError as error:
@@ -125,9 +133,11 @@ class TreeEntry:
 
 
 class TreeStore:
-    """A bare repository of ours that holds the trees of one session.
+    """A bare repository of m3agent's own that holds the trees of one session.
 
-    `alternates` names an object folder to read from, so that the user's objects need not be copied.
+    Args:
+        git_dir: The folder of the repository; created if it does not exist.
+        alternates: An object folder to read from as well, so that the user's objects need not be copied.
     """
 
     def __init__(self, git_dir: Path, alternates: Path | None = None) -> None:
@@ -145,7 +155,7 @@ class TreeStore:
                 (git_dir / "objects" / "info" / "alternates").write_bytes(os.fsencode(alternates) + b"\n")
 
     def sweep(self) -> None:
-        """Remove what a process that was killed here left half done. For who has the store to himself."""
+        """Remove unfinished files that a killed process left. Nobody else may use the store meanwhile."""
         for pattern in ("index-*", f"{UNFINISHED}*", "objects/??/tmp_obj_*"):
             for left in self.git_dir.glob(pattern):
                 if left.is_dir():
@@ -161,8 +171,19 @@ class TreeStore:
         work_tree: Path | None = None,
         ok: Sequence[int] = (0,),
     ) -> bytes:
-        """Run git on this store, optionally with a private index (a name) and a work tree."""
-        git_dir = self.git_dir.absolute()  # git is started elsewhere
+        """Run git on this store and return its standard output.
+
+        Args:
+            args: The arguments.
+            stdin: Bytes for standard input.
+            index: The name of a private index file.
+            work_tree: The folder of a work tree.
+            ok: The exit statuses that mean success.
+
+        Raises:
+            DiskFull, GitFailed: As for `run_git`.
+        """
+        git_dir = self.git_dir.absolute()  # git may run in another folder
         env = {"GIT_DIR": str(git_dir)}
         if index is not None:
             env["GIT_INDEX_FILE"] = str(git_dir / index)
@@ -172,7 +193,9 @@ class TreeStore:
 
     @contextlib.contextmanager
     def _own_index(self) -> Iterator[str]:
-        """The name of an index that nobody else uses: sandboxes share a store, and one killed midway leaves a lock."""
+        """Yield the name of a private index. Sandboxes share a store, and a killed one leaves a lock on its
+        index.
+        """
         name = f"index-{uuid.uuid4().hex}"
         try:
             yield name
@@ -181,7 +204,7 @@ class TreeStore:
                 (self.git_dir / left).unlink(missing_ok=True)
 
     def put_blob(self, content: bytes) -> str:
-        """Store bytes; returns git's id."""
+        """Store bytes and return the blob's id."""
         return (
             self.git("hash-object", "-w", "-t", "blob", "--no-filters", "--stdin", stdin=content)
             .decode()
@@ -189,20 +212,20 @@ class TreeStore:
         )
 
     def get_blob(self, sha: str) -> bytes:
-        """The bytes of a blob."""
+        """Return the bytes of a blob."""
         return self.git("cat-file", "blob", sha)
 
     def get_blobs(self, shas: Sequence[str]) -> list[bytes]:
-        """The bytes of many blobs, in one call to git."""
+        """Return the bytes of many blobs, in one call to git."""
         return list(self.each_blob(shas))
 
     def each_blob(self, shas: Sequence[str]) -> Iterator[bytes]:
-        """The bytes of many blobs, in one call to git, as it finds them.
+        """Yield the bytes of many blobs one by one, in one call to git.
 
         Raises:
-            GitFailed: one of them is not there.
+            GitFailed: A blob does not exist, or git ended early.
         """
-        # not a pipe: it could fill up while git waits for its output to be read; nor a file on a disk that may be full
+        # a pipe could fill up while git waits for us to read its output; a disk could be full
         with open(os.memfd_create("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
             names.write("".join(f"{sha}\n" for sha in shas).encode())
             names.seek(0)
@@ -227,21 +250,30 @@ class TreeStore:
                     yield blob
 
     def write_tree(self, entries: Iterable[TreeEntry]) -> str:
-        """Store a tree made of these files; returns its id."""
+        """Store a tree of these files and return its id."""
         lines = b"".join(b"%06o %s 0\t%s\0" % (e.mode, e.sha.encode(), os.fsencode(e.path)) for e in entries)
         with self._own_index() as index:
             self.git("update-index", "-z", "--index-info", stdin=lines, index=index)
             return self.git("write-tree", index=index).decode().strip()
 
     def apply(self, tree: str, patch: bytes, *options: str) -> str:
-        """The tree after a patch, which is only data to git; `options` of `git apply`. Raises GitFailed."""
+        """Apply a patch to a tree and return the id of the new tree. Git treats the patch as plain data.
+
+        Args:
+            tree: The id of the tree.
+            patch: The patch.
+            options: Options of `git apply`.
+
+        Raises:
+            GitFailed: The patch does not apply.
+        """
         with self._own_index() as index:
             self.git("read-tree", tree, index=index)
             self.git("apply", "--cached", "--whitespace=nowarn", *options, "-", stdin=patch, index=index)
             return self.git("write-tree", index=index).decode().strip()
 
     def list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
-        """Every file of a tree or commit, by its id; submodule entries are left out."""
+        """Return every file of a tree or commit, given its id; submodules are left out."""
         return self._listed(tree)
 
     def _list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
@@ -255,27 +287,29 @@ class TreeStore:
         return tuple(entries)
 
     def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
-        """Store the files at `paths` (relative to `folder`) byte for byte; returns the tree's id."""
+        """Store the files at `paths` (relative to `folder`) byte for byte, and return the tree's id."""
         names = b"".join(os.fsencode(path) + b"\0" for path in paths)
         with self._own_index() as index:
             self.git("update-index", "--add", "-z", "--stdin", stdin=names, index=index, work_tree=folder)
             return self.git("write-tree", index=index).decode().strip()
 
     def diff(self, old: str, new: str) -> bytes:
-        """The patch from one tree to another, with binary files, as `git apply` takes it."""
+        """Return the patch from one tree to another, with binary files, in the format of `git apply`."""
         text = self.git("diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new)
-        return _HEADER.sub(_unambiguous, text)  # a line of a file's content begins with another character
+        return _HEADER.sub(_unambiguous, text)  # content lines begin with another character than `d`
 
     def changed_paths(self, old: str, new: str) -> list[tuple[str, str]]:
-        """(status letter, path) of every file that differs between two trees."""
+        """Return (status letter, path) of every file that differs between two trees."""
         out = self.git("diff-tree", "-r", "-z", "--name-status", "--no-renames", old, new).split(b"\0")
         return [(out[i].decode(), os.fsdecode(out[i + 1])) for i in range(0, len(out) - 1, 2)]
 
     def ignored(self, paths: Sequence[str], ignore_files: Path) -> set[str]:
-        """Which of these paths the `.gitignore` files below `ignore_files` (or our list of junk) leave out."""
+        """Return those of `paths` that the `.gitignore` files below `ignore_files`, or the list `JUNK`,
+        exclude.
+        """
         if not paths:
             return set()
-        # "./" keeps a name that begins with ":" from being taken for a pattern
+        # without "./", git would read a name that begins with ":" as a pattern
         names = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
         with self._own_index() as index:
             out = self.git(
@@ -292,11 +326,13 @@ class TreeStore:
 
 
 def copy_store(source: Path, target: Path) -> TreeStore:
-    """A store at `target` with the trees of the one at `source`, which is only read and may be in use: what is just being
-    written there has no name yet and belongs to no tree.
+    """Copy a store and return the copy.
+
+    The source is only read and may be in use. Files that a process is still writing there are left out: they
+    have no final name yet and belong to no tree.
 
     Raises:
-        OSError, shutil.Error: it cannot be read or written.
+        OSError, shutil.Error: The source cannot be read, or the target cannot be written.
     """
     unfinished = shutil.ignore_patterns("index-*", "tmp_*", "*.lock", f"{UNFINISHED}*")
     shutil.copytree(source, target, symlinks=True, ignore=unfinished)

@@ -1,15 +1,18 @@
-"""How git is started on the host: its options and its environment. Every start of git gets them from here.
+"""Options and environment of git on the host. Every start of git takes them from here.
 
-Whose repository it is decides what git may obey. There are two policies:
+The owner of the repository decides which configuration git may obey. There are two policies:
 
-- `for_store`: a repository of our own, or files as mere bytes. Git reads no configuration but these options: not the
-  system's, not the user's, no attributes of the tree. Nothing is fetched.
-- `for_repository`: the user's repository. The configuration of the user and of the system stays in force, since it is
-  not the repository's. Git is told all folders, and `config_dir` has only those keys of the repository's own
-  configuration that are plain data (`m3agent.agent.host_git` finds and writes them).
-  `for_no_repository` is the same without one, `for_owner_question` lets git find one for a single question.
+- `for_store`: m3agent's own repositories, and files as plain bytes. Git reads no configuration except these
+  options: no system or user file, and no attributes in the tree. It fetches nothing.
+- `for_repository`: the user's repository. The user's and the system's configuration apply, because the
+  repository cannot change them. Environment variables name all folders, so git does not search for any.
+  `config_dir` has only those keys of the repository's own configuration that are plain data
+  (`m3agent.agent.host_git` finds and writes them).
 
-A pack from cache imports this, so nothing is imported here that takes time to import.
+`for_no_repository` is the second policy without a repository. `for_owner_question` lets git search for a
+repository, for one question only.
+
+A pack from the cache imports this module. Therefore it imports nothing that is slow to import.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-TYPE_CHECKING = False  # what type checkers take for true; typing itself is slow to import
+TYPE_CHECKING = False  # type checkers assume that it is true; the module typing is slow to import
 if TYPE_CHECKING:
     import subprocess
 
@@ -27,7 +30,7 @@ _ALWAYS = (
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "gc.auto=0"),
 )
-"""No hook, no monitor program and no tidying up starts because we look."""
+"""A git command must not start a hook, a file system monitor or a garbage collection."""
 _STORE = (
     *_ALWAYS,
     *("-c", "core.attributesFile=/dev/null"),
@@ -43,8 +46,8 @@ _REPOSITORY = (
     *("-c", "safe.bareRepository=explicit"),
 )
 
-# GIT_DIR, GIT_INDEX_FILE and their kin (set inside hooks) would point git at another repository than the one
-# named; only the variables of these families say nothing about which repository is meant.
+# GIT_DIR, GIT_INDEX_FILE and similar variables (set inside hooks) would make git use another repository.
+# Of git's variables, only those with these prefixes are kept: none of them selects a repository.
 _KEPT = (
     "GIT_ASKPASS",
     "GIT_AUTHOR_",
@@ -57,11 +60,13 @@ _KEPT = (
     "GIT_SSL_",
 )
 _SECRETS = ("_API_KEY", "_PASSWD", "_SECRET", "_TOKEN")
-_PROTOCOLS = "file:git:http:https:ssh"  # those that git allows by itself
+_PROTOCOLS = "file:git:http:https:ssh"  # git's own default
 
 
 class GitCommand:
-    """git under one policy: `argv` and `environment` for whoever starts it in a way of their own, `run` to wait for it."""
+    """Git under one policy. `run` waits for its end; `argv` and `environment` are for callers that start it
+    themselves.
+    """
 
     __slots__ = ("_options", "environment")
 
@@ -70,7 +75,7 @@ class GitCommand:
         self.environment = environment
 
     def argv(self, *args: str) -> list[str]:
-        """The whole command line for `git *args`."""
+        """Return the whole command line for `git *args`."""
         return ["git", *self._options, *args]
 
     def run(
@@ -80,11 +85,17 @@ class GitCommand:
         stdin: bytes | None = None,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run `git *args` to its end; `timeout` in seconds.
+        """Run `git *args` to its end. Blocking.
+
+        Args:
+            args: The arguments.
+            cwd: The folder to run it in.
+            stdin: Bytes for standard input; None for an empty one.
+            timeout: In seconds; None for no limit.
 
         Raises:
-            OSError: git cannot be started, or `cwd` is no folder.
-            subprocess.TimeoutExpired: it did not end in time, and was killed.
+            OSError: Git cannot be started, or `cwd` is not a folder.
+            subprocess.TimeoutExpired: Git did not end in time, and was killed.
         """
         import subprocess
 
@@ -101,7 +112,11 @@ class GitCommand:
 
 
 def for_store(extra: Mapping[str, str] | None = None) -> GitCommand:
-    """git for a repository of our own, which the variables in `extra` may name."""
+    """Return git for one of m3agent's own repositories.
+
+    Args:
+        extra: Environment variables to add, such as those that select the repository.
+    """
     return GitCommand(
         _STORE,
         {
@@ -121,14 +136,15 @@ def for_store(extra: Mapping[str, str] | None = None) -> GitCommand:
 def for_repository(
     git_dir: str, config_dir: str, work_tree: str | None, *, remote: bool = False
 ) -> GitCommand:
-    """git for a repository of the user.
+    """Return git for a repository of the user.
 
     Args:
         git_dir: The git folder of this work tree.
-        config_dir: Our stand-in for the folder that work trees share, with a configuration of plain data.
-        work_tree: Its folder, None when bare.
-        remote: Git talks to a remote. Only then it may use the network, and its environment holds secrets: a program
-            that the user's own configuration names, such as a filter, needs none to read files.
+        config_dir: m3agent's common folder for the repository, whose configuration is plain data.
+        work_tree: The folder of the work tree; None for a bare repository.
+        remote: Git talks to a remote. Only then it may use the network, and its environment holds secrets.
+            Without a remote, no program that git starts (such as a filter in the user's configuration) needs
+            them.
     """
     environment = _of_user(remote) | {"GIT_DIR": git_dir, "GIT_COMMON_DIR": config_dir}
     environment |= {"GIT_IMPLICIT_WORK_TREE": "0"} if work_tree is None else {"GIT_WORK_TREE": work_tree}
@@ -136,18 +152,21 @@ def for_repository(
 
 
 def for_no_repository() -> GitCommand:
-    """git as the user has set it up, where no repository is meant; it does not look for one."""
+    """Return git with the user's configuration but without a repository; git does not search for one."""
     return GitCommand(_REPOSITORY, _of_user() | {"GIT_DIR": os.devnull})
 
 
 def for_owner_question() -> GitCommand:
-    """git that finds a repository by itself. Only for the question whether it trusts the repository's owner: git reads
-    the repository's configuration once it does."""
+    """Return git that searches for a repository itself.
+
+    Use it only to ask whether git trusts the repository's owner: if it does, it reads the repository's
+    configuration.
+    """
     return GitCommand(_NO_MONITOR, _of_user())
 
 
 def _of_user(remote: bool = False) -> dict[str, str]:
-    """The user's environment for git: it asks for nothing on the terminal and takes no locks that it can do without."""
+    """Return the user's environment for git, without terminal prompts and without optional locks."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Which machine a sandbox gets on this host."""
+"""Choose the backend of a sandbox on this host, and create the sandbox."""
 
 from __future__ import annotations
 
@@ -24,17 +24,27 @@ UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """What the user asked for; `backend` None means the best one that works here."""
+    """The sandbox that the user wants.
+
+    Attributes:
+        backend: The backend; None for the best one that works on this host.
+        image: The image to start from; None for the default.
+        limits: The limits on resources.
+        allow_net: The hosts that commands may reach; empty for no network at all.
+    """
 
     backend: Backend | None = None
     image: str | None = None
     limits: Limits = field(default_factory=Limits)
     allow_net: tuple[AllowedHost, ...] = ()
-    """Hosts that commands may reach; empty: no network at all."""
 
 
 def parse_bytes(text: str) -> int:
-    """`4g`, `512m` or a plain number, in bytes; raises ValueError with a sentence."""
+    """Return the number of bytes in a size like `4g`, `512m` or a plain number.
+
+    Raises:
+        ValueError: With a sentence for the user.
+    """
     match = re.fullmatch(r"(\d+)([bkmg]?)b?", text.strip().lower())
     if match is None or not int(match[1]):
         raise ValueError(f"'{text}' is not a size: write for instance 4g or 512m")
@@ -42,11 +52,11 @@ def parse_bytes(text: str) -> int:
 
 
 def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backend, ...]:
-    """The backends that a sandbox may get, best first: the first of them that works here is used.
+    """Return the backends that a sandbox may use, best first. The first one that works on this host is used.
 
     Args:
-        backend: The one that the user named, or None.
-        image: The image that the sandbox has to start from, or None. Bubblewrap has no images.
+        backend: The backend that the user named, or None.
+        image: The image that the sandbox must start from, or None. Bubblewrap has no images.
     """
     if backend is not None:
         return (backend,)
@@ -54,10 +64,14 @@ def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backen
 
 
 async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
-    """The backend to use; `say` is told when it is not the first choice. One that the user named is not tried.
+    """Return the backend to use. A backend that the user named is not tried out.
+
+    Args:
+        spec: The sandbox that the user wants.
+        say: Receives a message if it is not the first choice.
 
     Raises:
-        EngineUnavailable: none works here; the sentence names what to do.
+        EngineUnavailable: No backend works here; the sentence says what to do.
     """
     if spec.backend is not None:
         return spec.backend
@@ -87,9 +101,14 @@ def new_sandbox(
     say: Callable[[str], None],
     on_request: Callable[[NetworkRequest], None] = lambda _: None,
 ) -> Sandbox:
-    """A sandbox over a workspace, not started yet: enter it to start it.
+    """Return a sandbox over a workspace. It starts when it is entered as a context.
 
-    `on_request` is told of everything that programs in it asked the network for, allowed or not.
+    Args:
+        backend: The backend.
+        spec: The sandbox that the user wants.
+        workspace: The workspace.
+        say: Receives messages for people.
+        on_request: Receives every network request of programs in the sandbox, allowed or not.
     """
     network = Network(Proxy(spec.allow_net, log=on_request)) if spec.allow_net else None
     machine: Machine
