@@ -209,9 +209,8 @@ class DockerMachine:
             return
         pid, started = self._process
         if started is not None and _start_time(pid) == started:
-            with contextlib.suppress(
-                OSError
-            ):  # no permission: the supervisor ends itself when its lease is over
+            # OSError: no permission; the supervisor ends itself when its lease is over
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
     async def _why_dead(self) -> SandboxError:

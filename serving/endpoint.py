@@ -1,4 +1,4 @@
-"""Finding out what a model server is: asked once, before anything is sent to it."""
+"""Probe a model server: find out which engine and model it is, once, before any other request."""
 
 import json
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "minimax", "openrouter", "embedded", "unknown"]
 
-# `owned_by` of /v1/models.
+# Values of `owned_by` in /v1/models.
 _OWNERS: dict[str, Flavour] = {
     "vllm": "vllm",
     "sglang": "sglang",
     "tensorrt_llm": "trtllm",
     "m3agent": "embedded",
 }
-# Where each says its version, beside /v1; SGLang has renamed its page.
+# The pages with the version, beside /v1. SGLang has renamed its page.
 _VERSION_PATHS: dict[Flavour, tuple[str, ...]] = {
     "vllm": ("/version",),
     "sglang": ("/server_info", "/get_server_info"),
     "trtllm": ("/version",),
 }
-# The key that each takes an assistant's reasoning under, in requests and answers.
+# The key for an assistant's reasoning, in requests and responses.
 _REASONING_FIELDS: dict[Flavour, ReasoningField] = {
     "vllm": "reasoning",
     "sglang": "reasoning_content",
@@ -46,17 +46,25 @@ _HOSTED: dict[str, Flavour] = {
     "minimax.chat": "minimax",
 }
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
-_MODELS_NAMED = 5  # in an error
+_MODELS_NAMED = 5  # the most names in an error message
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server and what it can do; `url` is the base that `/chat/completions` follows.
+    """A server and what it can do.
 
-    `max_model_len` is in tokens, prompt and answer together; None where the server does not say. `local`
-    means this machine: anything sent to another one leaves the user's hands. `images` means that messages may
-    hold images; False where nobody says so, for a server without eyes refuses the whole request. `prices` are those
-    that it lists for the model, if it does.
+    Attributes:
+        url: The base address; `/chat/completions` follows it.
+        model: The model's name.
+        flavour: The engine or the hosted API.
+        version: The engine's version; None if the server does not say.
+        max_model_len: The context window in tokens, for prompt and answer together; None if the server does
+            not say.
+        reasoning_field: The key for an assistant's reasoning.
+        local: The server is on this machine. Data sent to another machine leaves the user's control.
+        images: Messages may hold images. False if unknown, because a model without vision refuses the whole
+            request.
+        prices: The prices that the server lists for the model, if any.
     """
 
     url: str
@@ -82,12 +90,18 @@ async def probe(
     model: str | None,
     timeout: float = 10,
 ) -> Endpoint:
-    """Ask a server which models it has and what it is.
+    """Ask a server for its models, engine and version.
 
-    `url` may end in `/v1` or not. Without `model` the server must offer exactly one, or one named like
-    MiniMax M3. `timeout` is in seconds, for each answer.
+    Args:
+        url: The server's address, with or without `/v1`.
+        api_key: The key to send, or None.
+        model: The model to use. If None, the server must have exactly one model, or exactly one with a name
+            like MiniMax M3.
+        timeout: In seconds, for each response.
 
-    Raises EndpointUnreachable, or EndpointRefused where the answer is no list of models or lacks `model`.
+    Raises:
+        EndpointUnreachable: The server does not answer, or `url` is not an HTTP address.
+        EndpointRefused: The response is not a list of models, or does not have `model`.
     """
     given = _clean(url)
     bases = [given] if given.endswith("/v1") else [f"{given}/v1", given]
@@ -128,7 +142,11 @@ def _clean(url: str) -> str:
 
 
 async def get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> str:
-    """The text at a URL. Raises what `translate` makes of the SDK's errors."""
+    """Return the text at a URL.
+
+    Raises:
+        ModelServerError: Made by `translate` from an error of the SDK.
+    """
     import openai
 
     try:
@@ -138,7 +156,11 @@ async def get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> st
 
 
 async def post(client: "openai.AsyncOpenAI", url: str, body: Mapping[str, Any], api_key: str | None) -> str:
-    """The text that a URL answers a JSON body with. Raises what `translate` makes of the SDK's errors."""
+    """Send a JSON body to a URL and return the text of the response.
+
+    Raises:
+        ModelServerError: Made by `translate` from an error of the SDK.
+    """
     import openai
 
     try:
@@ -148,7 +170,11 @@ async def post(client: "openai.AsyncOpenAI", url: str, body: Mapping[str, Any], 
 
 
 def _models(text: str, base: str) -> list[Mapping[str, Any]]:
-    """The entries of a list of models; anything else there is not a model server."""
+    """Return the entries of a list of models.
+
+    Raises:
+        EndpointRefused: The text is something else, so the address is not that of a model server.
+    """
     try:
         answer = json.loads(text)
     except ValueError:
@@ -193,7 +219,9 @@ def _length(entry: Mapping[str, Any]) -> int | None:
 
 
 def _flavour(base: str, model: Mapping[str, Any]) -> Flavour:
-    """A hosted API by its host, whoever made the model; a server by what it says owns the model."""
+    """Return the flavour: of a hosted API by its host name, of any other server by the `owned_by` of its
+    model.
+    """
     name = urlsplit(base).hostname or ""
     for domain, flavour in _HOSTED.items():
         if name == domain or name.endswith(f".{domain}"):
@@ -202,10 +230,11 @@ def _flavour(base: str, model: Mapping[str, Any]) -> Flavour:
 
 
 def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
-    """What the model's entry says of its input, else True only for M3 at MiniMax's own hosts, which sees.
+    """Return whether the model accepts images, by its entry in the list of models.
 
-    vLLM, SGLang and TensorRT-LLM say nothing; OpenRouter has `architecture.input_modalities`, others `modalities`
-    or `capabilities`, each a list of words or an object of words and truth values.
+    If the entry does not say, return True only for M3 on MiniMax's own hosts, which accepts images. vLLM,
+    SGLang and TensorRT-LLM say nothing. OpenRouter has `architecture.input_modalities`, others `modalities`
+    or `capabilities`. Each is a list of words, or an object with words as keys and booleans as values.
     """
     architecture = entry.get("architecture")
     inner = architecture if isinstance(architecture, Mapping) else {}
@@ -226,7 +255,7 @@ def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
 async def _version(
     client: "openai.AsyncOpenAI", base: str, flavour: Flavour, api_key: str | None
 ) -> str | None:
-    """The server's version; None where it does not say, which is no fault."""
+    """Return the server's version; None if it does not say, which is not an error."""
     for path in _VERSION_PATHS.get(flavour, ()):
         try:
             answer = json.loads(await get(client, base.removesuffix("/v1") + path, api_key))

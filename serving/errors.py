@@ -1,25 +1,29 @@
-"""What can go wrong with a model server: typed, and said in one sentence that names the host."""
+"""Errors of model servers: one class for each kind, with a one-sentence message that names the host."""
 
-_MOST_WORDS = 300  # characters of a server's own words
+_MOST_WORDS = 300  # characters of a server's message
 _RETRIABLE_STATUSES = frozenset({408, 409, 429})
 
 
 def shorten(text: str, limit: int = _MOST_WORDS) -> str:
-    """Return a server's own words as one printable line of at most `limit` characters."""
+    """Return a server's message as one printable line of at most `limit` characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 class ModelServerError(Exception):
-    """Base of all of them; `retriable` says whether the same request may succeed later."""
+    """The base of all errors of model servers.
+
+    Attributes:
+        retriable: Whether the same request may succeed later.
+        retry_after: The seconds that the server asked to wait; None if it did not ask.
+    """
 
     retriable = False
     retry_after: float | None = None
-    """Seconds that the server asked to wait, if it did."""
 
 
 class EndpointUnreachable(ModelServerError):
-    """Nothing answers there: refused, unresolved, or silent."""
+    """No server answers: the connection was refused, the host was not found, or the server stayed silent."""
 
     retriable = True
 
@@ -32,7 +36,13 @@ class EndpointUnreachable(ModelServerError):
 
 
 class EndpointRefused(ModelServerError):
-    """A server answered, but not with what was asked for; `status` is HTTP's, `text` the server's words."""
+    """A server answered with an error, or with something other than the expected response.
+
+    Attributes:
+        status: The HTTP status.
+        text: The server's message.
+        host: The host and port.
+    """
 
     def __init__(
         self, status: int, text: str, *, host: str, advice: str = "", retry_after: float | None = None
@@ -48,7 +58,7 @@ class EndpointRefused(ModelServerError):
 
 
 class StreamCut(ModelServerError):
-    """An answer stopped before it was whole, so nothing in it may be used."""
+    """The stream of an answer ended too early. No part of the answer may be used."""
 
     retriable = True
 
@@ -62,7 +72,13 @@ class StreamCut(ModelServerError):
 
 
 class ContextTooLong(ModelServerError):
-    """The prompt and the answer do not fit the model's window; both in tokens, None where unknown."""
+    """The prompt and the answer do not fit in the model's context window.
+
+    Attributes:
+        limit: The size of the window in tokens; None if unknown.
+        asked: The size of the request in tokens; None if unknown.
+        host: The host and port.
+    """
 
     def __init__(self, limit: int | None, asked: int | None, *, host: str = "the endpoint") -> None:
         wanted = f"{asked:,} tokens were asked for" if asked is not None else "more tokens were asked for"
@@ -77,7 +93,7 @@ class ContextTooLong(ModelServerError):
 
 
 class ServerDied(ModelServerError):
-    """A server that had been answering stopped, and did not come back while we waited."""
+    """A server that had answered before stopped, and did not come back while we waited."""
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
@@ -89,7 +105,9 @@ class ServerDied(ModelServerError):
 
 
 class DeadlineExceeded(ModelServerError):
-    """The answer was not there by the caller's deadline: a limit of the run, not a fault of the server."""
+    """The answer was not complete by the caller's deadline. This is a limit of the run, not a fault of the
+    server.
+    """
 
     def __init__(self, host: str) -> None:
         super().__init__(

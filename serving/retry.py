@@ -1,4 +1,4 @@
-"""When a failed request is sent again: one policy for each kind of request."""
+"""Policies for sending a failed request again: one for each kind of request."""
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ def answer_policy(
     may_be_back: Callable[[ModelServerError], bool],
     on_retry: Callable[[int, float, ModelServerError], None],
 ) -> AsyncRetrying:
-    """Return the policy for a model's answer. It is patient: an answer is expensive, and a restarted server needs minutes.
+    """Return the policy for a model's answer.
+
+    It is patient, because an answer is expensive and a server needs minutes to restart.
 
     Args:
-        attempts: The largest number of attempts.
-        backoff: The first wait in seconds. Each further wait is twice as long, plus a random part of up to `backoff`.
-            If the server asks for a wait, that wait is used instead; on the last attempts never a shorter one.
+        attempts: The most attempts.
+        backoff: The first wait in seconds. Each further wait is twice as long, plus a random part of up to
+            `backoff`; at most 30 s. If the server asks for a wait, that wait is used instead. From the
+            attempt number `attempts` on, the longer of the two is used.
         retry_seconds: No attempt starts later than this after the first failure.
         deadline: No attempt starts after this time of `time.monotonic()`.
-        may_be_back: Returns whether the number of attempts does not count after this error, only the time.
-        on_retry: Called before each wait with the attempt (from 1), the wait and the error.
+        may_be_back: Returns whether, after this error, only the time limits apply and not the number of
+            attempts.
+        on_retry: Called before each wait with the attempt (from 1), the wait in seconds and the error.
     """
     from tenacity import AsyncRetrying, retry_if_exception, wait_exponential_jitter
 
@@ -68,10 +72,13 @@ def answer_policy(
 
 
 def page_policy(attempts: int) -> Retrying:
-    """Return the policy for a small page of a model server, with at most so many attempts.
+    """Return the policy for a small page of a model server.
 
-    The first wait is 0.5 s, each further one is twice as long. If the server asks for a wait, that wait is used
-    instead. No wait is longer than ten seconds.
+    The first wait is 0.5 s, each further one is twice as long. If the server asks for a wait, that wait is
+    used instead. No wait is longer than ten seconds.
+
+    Args:
+        attempts: The most attempts.
     """
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
@@ -114,7 +121,7 @@ def _is_retriable(error: BaseException) -> bool:
 
 
 def _failure(state: RetryCallState) -> ModelServerError:
-    """Return the error of a failed attempt; only our own errors are retried."""
+    """Return the error of a failed attempt. Only a ModelServerError is retried."""
     error = state.outcome.exception() if state.outcome is not None else None
     if not isinstance(error, ModelServerError):
         raise TypeError(f"not an error to retry: {error!r}")

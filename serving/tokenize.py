@@ -1,7 +1,7 @@
-"""Tokenize text with the server's own tokenizer, by `/tokenize`, which vLLM and SGLang have beside /v1.
+"""Tokenize text with the server's own tokenizer. vLLM and SGLang have the page `/tokenize` beside /v1.
 
-There are two ways to ask: `TokenizeClient` blocks and threads may share it; `count_tokens` and `token_ids` are for an
-event loop. Both send the same request and read the response in the same way.
+There are two clients: `TokenizeClient` is blocking and may be shared by threads; `count_tokens` and
+`token_ids` are for an event loop. Both send the same request and parse the response in the same way.
 """
 
 from __future__ import annotations
@@ -23,22 +23,29 @@ if TYPE_CHECKING:
     from m3agent.serving.endpoint import Endpoint
 
 CONNECTIONS = 8
-"""Most requests of one `TokenizeClient` at the same time."""
+"""The most concurrent requests of one `TokenizeClient`."""
 
 _CONNECT_SECONDS = 10.0
-_READ_SECONDS = 300.0  # a million tokens take a slow tokenizer several seconds, and may have to queue
+_READ_SECONDS = (
+    300.0  # a slow tokenizer needs several seconds for a million tokens, and the request may wait in a queue
+)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a text: their ids and their number. Each is None if the response does not have it."""
+    """The tokens of a text.
+
+    Attributes:
+        ids: The token ids; None if the response does not have them.
+        count: The number of tokens; None if the response does not have it.
+    """
 
     ids: list[int] | None
     count: int | None
 
 
 def page_urls(endpoint: str) -> list[str]:
-    """Return the addresses that the page may have, the likelier one first: beside /v1, and below it."""
+    """Return the addresses that the page may have, the more likely one first: beside /v1, and below it."""
     base = endpoint.strip().rstrip("/").removesuffix("/chat/completions")
     base = base if "://" in base else f"http://{base}"
     root = base.removesuffix("/v1").rstrip("/")
@@ -52,7 +59,7 @@ class TokenizeClient:
         url: One of `page_urls`.
         model: The model's name; None leaves the choice to the server.
         api_key: Sent as a bearer token, unless None.
-        attempts: The largest number of times that one request is sent.
+        attempts: The most times that one request is sent.
 
     Raises:
         EndpointUnreachable: `url` is not an HTTP address.
@@ -115,18 +122,18 @@ class TokenizeClient:
 async def count_tokens(
     client: openai.AsyncOpenAI, endpoint: Endpoint, text: str, api_key: str | None
 ) -> int | None:
-    """Return the number of tokens of a text as a prompt, special tokens included; None if the server gives none."""
+    """Return how many tokens a text has as a prompt, with special tokens; None if the server does not say."""
     try:
         tokens = await _tokenize(client, endpoint, text, api_key, special_tokens=True)
     except ModelServerError:
-        return None  # it refuses, or does not answer
+        return None  # the server refuses, or does not answer
     return None if tokens is None or not tokens.count else tokens.count
 
 
 async def token_ids(
     client: openai.AsyncOpenAI, endpoint: Endpoint, text: str, api_key: str | None
 ) -> list[int] | None:
-    """Return the token ids of a text, without special tokens; None if the server gives none.
+    """Return the token ids of a text, without special tokens; None if the server does not say.
 
     Raises:
         ModelServerError: One of the errors of `m3agent.serving.errors`.
@@ -178,7 +185,7 @@ def _read(response: httpx2.Response, host: str, api_key: str | None) -> Tokens |
 
 
 def _names_a_fault(answer: object) -> bool:
-    """Return whether a server that has the page reports what else it does not have: usually the model."""
+    """Return whether the server has the page and reports another error, usually an unknown model."""
     return isinstance(answer, dict) and (
         isinstance(answer.get("error"), dict) or answer.get("object") == "error"
     )

@@ -1,7 +1,7 @@
-"""A job in a container of Docker's or Podman's.
+"""Run a job in a container of Docker or Podman.
 
-The command-line client stays in the foreground and hands SIGTERM on to the engine inside. Variables go in by name, since
-every user of a machine can read its command lines.
+The command-line client stays in the foreground and passes SIGTERM on to the engine inside. The command line
+has only the names of environment variables, because every user of a machine can read its command lines.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from m3agent.serving.plan.recipe import Vendor
 Runtime = Literal["docker", "podman"]
 
 ANSWER_SECONDS = 30
-"""What an engine may take to say that it is there."""
+"""Seconds that Docker or Podman may take to answer."""
 
 SHARED_MEMORY = "16g"
-"""The most of /dev/shm; Docker's own 64 MiB are too few for the engines' processes (vLLM's recipe page for MiniMax-M3)."""
+"""The limit of /dev/shm. Docker's default of 64 MiB is too small for the engines' processes (vLLM's recipe
+page for MiniMax-M3).
+"""
 
 _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _VISIBLE: Mapping[Vendor, tuple[str, ...]] = {
@@ -49,14 +51,26 @@ def container_start(
     vendor: Vendor = "nvidia",
     pull: bool = False,
 ) -> Start:
-    """The command that runs the job in a container named `name`, which is gone when it ends.
+    """Return the command that runs the job in a container, which is removed when it ends.
 
-    A job's folder with files and a checkpoint in a folder are there under the same paths, not to be written; Hugging Face's cache
-    is there to be written, unless the checkpoint is a folder elsewhere. The job's port is open on `job.host` of this
-    machine only. One node of several uses this machine's network itself. An image that is not here is fetched with
-    `pull`, its progress in the log; else that is an error, for it is 10 GiB and more.
+    The job's folder with files, and a checkpoint in a folder, have the same paths inside and are read-only.
+    Hugging Face's cache is writable; it is left out if the checkpoint is a folder elsewhere. The job's port
+    is open only on `job.host` of this machine. A job on several nodes uses this machine's network directly.
 
-    Raises LaunchError where the engine or the image is missing, ValueError for a job that cannot run in a container.
+    Args:
+        job: The job.
+        image: The name of the image.
+        name: The name of the container.
+        folder: The folder with the job's files.
+        environ: The environment variables.
+        runtime: Docker or Podman.
+        vendor: The vendor of the GPUs.
+        pull: Fetch a missing image; the progress is in the log. Otherwise a missing image is an error,
+            because it has 10 GiB and more.
+
+    Raises:
+        LaunchError: The container engine or the image is missing.
+        ValueError: The job cannot run in a container.
     """
     _check_engine(runtime, environ)
     if not pull:
@@ -64,7 +78,7 @@ def container_start(
     argv = _argv_inside(job)
     env, mounts = _what_it_needs(job, folder, environ)
     gpus = job.gpus // job.nodes
-    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, those chosen count from 0
+    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, the chosen GPUs count from 0
     names = [variable for variable in env if variable not in renumbered]
     names += [variable for variable in _PASSED_ON if variable in environ and variable not in env]
     words = [runtime, "run", "--rm", "--init", "--name", name, "--log-driver=none"]
@@ -74,9 +88,8 @@ def container_start(
     words += [word for mount in mounts for word in ("--mount", mount)]
     words += [word for variable in names for word in ("--env", variable)]
     words += ["--workdir", str(folder)] if job.files else []
-    if (
-        job.engine == "vllm"
-    ):  # its images begin with `vllm serve`; NVIDIA's set up CUDA and then run what they are given
+    # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the given command.
+    if job.engine == "vllm":
         words += ["--entrypoint", argv[0], image, *argv[1:]]
     else:
         words += [image, *argv]
@@ -86,9 +99,13 @@ def container_start(
 def gpu_options(
     count: int, *, vendor: Vendor, runtime: Runtime = "docker", environ: Mapping[str, str]
 ) -> list[str]:
-    """The options that let a container use `count` GPUs: those that CUDA_VISIBLE_DEVICES or its kin name, or the first.
+    """Return the options that let a container use `count` GPUs.
 
-    Raises ValueError where fewer are named.
+    The GPUs are those that CUDA_VISIBLE_DEVICES (for AMD also HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES)
+    names, else the first ones.
+
+    Raises:
+        ValueError: The variable names fewer GPUs.
     """
     variable = next((known for known in _VISIBLE[vendor] if known in environ), None)
     devices = [str(number) for number in range(count)]
@@ -98,9 +115,8 @@ def gpu_options(
             raise ValueError(
                 f"{count} GPUs are needed, and {variable}={environ[variable]} names {len(devices)}: name more, or unset it."
             )
-    if (
-        vendor == "amd"
-    ):  # as vLLM's recipe page for MiniMax-M3 has it; there is no choosing among the devices but inside
+    # From vLLM's recipe page for MiniMax-M3. The GPUs can only be chosen inside, by the variable.
+    if vendor == "amd":
         rocm = ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"]
         rocm += ["--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"]
         chosen = ["--env", variable] if variable is not None else []
@@ -112,13 +128,13 @@ def gpu_options(
         return [*cdi, "--security-opt=label=disable", *shared]
     return [
         "--gpus",
-        f'"device={",".join(devices[:count])}"',
+        f'"device={",".join(devices[:count])}"',  # in quotes, because Docker parses it as CSV
         *shared,
-    ]  # Docker reads it as CSV: hence the quotes
+    ]
 
 
 def _argv_inside(job: EngineJob) -> tuple[str, ...]:
-    """The engine's command as it is inside, where it has to listen to the container's network."""
+    """Return the engine's command inside the container, where it must listen on the container's network."""
     if job.argv[0] in ("docker", "podman"):
         raise ValueError(
             f"This recipe's command is {job.argv[0]}'s own: take the recipe that runs inside its image."
@@ -126,12 +142,12 @@ def _argv_inside(job: EngineJob) -> tuple[str, ...]:
     if job.argv[0] == "srun":
         raise ValueError("This recipe's command is Slurm's srun, which brings its own containers: use Slurm.")
     if job.nodes > 1 or job.engine == "dynamo":
-        return job.argv  # this machine's network; Dynamo's script says itself where it listens
+        return job.argv  # several nodes use this machine's network; Dynamo's script sets its own address
     return Command.of(job.argv).replacing(("--host", "0.0.0.0")).words  # noqa: S104  # published on job.host only
 
 
 def _published(job: EngineJob) -> str:
-    """Docker's `address:port:port`."""
+    """Return Docker's `address:port:port`."""
     host = "127.0.0.1" if job.host == "localhost" else job.host
     try:
         address = ipaddress.ip_address(host)
@@ -146,7 +162,7 @@ def _published(job: EngineJob) -> str:
 def _what_it_needs(
     job: EngineJob, folder: Path, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Variables and mounts."""
+    """Return the environment variables and the mounts that the job needs."""
     env = dict(job.env)
     mounts = [_mount(folder)] if job.files else []
     checkpoint = Path(job.model).expanduser()
@@ -156,7 +172,7 @@ def _what_it_needs(
         if not checkpoint.is_relative_to(cache):
             return env, mounts
     try:
-        cache.mkdir(parents=True, exist_ok=True)  # the engine would make it root's
+        cache.mkdir(parents=True, exist_ok=True)  # otherwise the container engine would create it for root
     except OSError as error:
         raise LaunchError(
             f"Hugging Face's cache {cache} cannot be made: {error.strerror}; set HF_HOME to a folder that can be written."
@@ -165,21 +181,21 @@ def _what_it_needs(
 
 
 def _hugging_face(environ: Mapping[str, str]) -> Path:
-    """Hugging Face's folder, found as huggingface_hub finds it (its constants.py)."""
+    """Return Hugging Face's folder by the rules of huggingface_hub (its constants.py)."""
     home = environ.get("HOME", "~")
     cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
     return Path(environ.get("HF_HOME") or f"{cache}/huggingface").expanduser().absolute()
 
 
 def _linked(checkpoint: Path) -> Iterator[Path]:
-    """Folders elsewhere that the checkpoint's files are links into, as in Hugging Face's cache."""
+    """Yield the folders elsewhere that the checkpoint's links point into, as in Hugging Face's cache."""
     links = [path for path in checkpoint.iterdir() if path.is_symlink()]
     targets = {Path(os.path.normpath(checkpoint / link.readlink())).parent for link in links}
     yield from sorted(path for path in targets if path.is_dir() and not path.is_relative_to(checkpoint))
 
 
 def _mount(path: Path, *, writable: bool = False) -> str:
-    """A bind mount at the same path, in CSV as --mount wants it."""
+    """Return a bind mount at the same path, as CSV for `--mount`."""
     fields = ["type=bind", f"source={path}", f"target={path}", *([] if writable else ["readonly"])]
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(fields)
@@ -211,7 +227,7 @@ def _check_image(runtime: Runtime, image: str, environ: Mapping[str, str]) -> No
 
 
 def _fails(runtime: Runtime, *words: str, environ: Mapping[str, str]) -> str | None:
-    """What a client says where it fails; None where it does not."""
+    """Run a client; return its error message if it fails, else None."""
     program = shutil.which(runtime, path=environ.get("PATH")) or runtime
     try:
         done = subprocess.run(
