@@ -75,8 +75,9 @@ def _images(path: Path, say: Callable[[str], None]) -> list[IssueImage]:
 
 
 def _demuxer(data: bytes) -> str | None:
-    """Return the input format to name to ffmpeg. Without it, ffmpeg could detect a playlist, which names
-    other files.
+    """Return the input format that ffmpeg must use.
+
+    Without it, ffmpeg could detect a playlist, which names other files.
     """
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide"):
         return "mov"

@@ -50,8 +50,9 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[Check]:
-    """Return the checks of both backends. A failed check of a backend that a fix does not need is not an
-    error.
+    """Return the checks of both backends.
+
+    A failed check of a backend that a fix does not need is not an error.
 
     Args:
         settings: The settings in force.

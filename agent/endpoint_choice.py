@@ -110,9 +110,7 @@ async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
 
 
 def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:
-    """Choose among the settings' endpoint or engine, the running servers (newest first) and the embedded
-    engine.
-    """
+    """Choose among the settings' server, the running servers (newest first) and the embedded engine."""
     if settings.endpoint is not None:
         key = _key_at(settings.endpoint, running) or settings.key
         return ModelServer(settings.endpoint, key, "named", f"{settings.endpoint} (named)")
@@ -126,8 +124,9 @@ def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:
 
 
 def _key_at(url: str, running: Sequence[_Running]) -> str | None:
-    """Return the key of the running server with this address. A resumed session names the server that it used
-    before.
+    """Return the key of the running server with this address; None if there is no such server.
+
+    A resumed session names the server that it used before.
     """
     return next((key_of(folder) for folder, record in running if record.url == url), None)
 

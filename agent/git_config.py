@@ -65,8 +65,9 @@ def make(
     *,
     remote: bool,
 ) -> tuple[str, bytes]:
-    """Write m3agent's common folder for a repository. Its configuration may be missing or have an older
-    stamp.
+    """Write m3agent's common folder for a repository.
+
+    Its configuration may be missing or have an older stamp.
 
     The folder lies in the state folder. If that cannot be written, it lies in a private temporary folder.
     Several processes may do this at the same time: the links never change, and the configuration is replaced
@@ -145,8 +146,9 @@ def _fill(folder: str, common_dir: str, config: bytes) -> None:
 
 
 def _read(path: str, git_dir: str) -> _Keys:
-    """Return the keys of a configuration file in their order; none if there is no file. Git parses it as a
-    plain file.
+    """Return the keys of a configuration file in their order; none if there is no file.
+
+    Git parses the content as a plain file, without a repository.
     """
     if not os.path.lexists(path):
         return []
@@ -202,8 +204,9 @@ def _is_true(value: str | None) -> bool:
 
 
 def ask_git_about_owner(where: str, git_dir: str) -> None:
-    """Let git decide whether to trust a repository of another user, by its own rule and the user's
-    `safe.directory`.
+    """Let git decide whether to trust a repository of another user.
+
+    Git applies its own rule and the user's `safe.directory`.
 
     Only here does git search for the repository itself. It reads the repository's configuration only if it
     trusts the owner, and the command starts no program.
@@ -242,8 +245,9 @@ def damaged(path: str) -> M3AgentError:
 
 
 def bare_inside(path: str, root: str) -> M3AgentError:
-    """Return the error for a bare repository inside another one's work tree: it may have come with a clone,
-    unnoticed.
+    """Return the error for a bare repository inside another repository's work tree.
+
+    It may have come with a clone, unnoticed by the user.
     """
     return UsageError(
         f"{path} is a bare repository inside the work tree of {root}: give the folder {root}, or a clone of the bare "

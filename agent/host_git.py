@@ -121,8 +121,9 @@ def _configuration(top: str | None, git_dir: str, common_dir: str, *, remote: bo
 
 
 def read_regular(path: str, most: int = _MOST_BYTES) -> bytes | None:
-    """Return the first `most` bytes of a file; None if it is not a regular file (such as a pipe without a
-    writer).
+    """Return the first `most` bytes of a file; None if it cannot be read or is not a regular file.
+
+    It does not block on a pipe without a writer.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -143,8 +144,9 @@ def first_line(stamp: str, *, bare: bool) -> bytes:
 
 
 def _discover(path: str) -> tuple[str | None, str | None]:
-    """Search upwards as git does. Return the nearest folder with a `.git`, and the git folder that it is or
-    names.
+    """Search upwards for a repository, as git does.
+
+    Return the nearest folder with a `.git`, and the git folder that it is or names.
     """
     damaged = None
     folder = path

@@ -90,8 +90,9 @@ def _newest(state: Path) -> list[Path]:
 
 
 def _is_open(log: Path) -> bool:
-    """Return whether a process holds the session's lock. The kernel releases it when the process ends for any
-    reason.
+    """Return whether a process holds the session's lock.
+
+    The kernel releases the lock when the process ends for any reason.
     """
     try:
         with log.open("rb") as file:

@@ -40,8 +40,9 @@ def image_of(name: str, data: bytes) -> IssueImage | None:
 
 
 def fitting(images: Iterable[IssueImage], say: Callable[[str], None]) -> tuple[IssueImage, ...]:
-    """Return the images that fit within the limits: in order, each once. `say` receives the number of images
-    left out.
+    """Return the images that fit within the limits: in order, each once.
+
+    `say` receives the number of images that are left out.
     """
     kept: dict[str, IssueImage] = {}
     total = left_out = 0

@@ -74,7 +74,7 @@ def load_issue(
         raise UsageError("The issue is empty: give a file, '-' for standard input, or the text itself.")
     if stripped == "-":
         return _issue(_read_stdin(stdin), "-", "The issue on standard input")
-    # Imported late: this import takes as long as the rest of the function.
+    # Imported here, because it takes as long as all other imports together and '-' does not need it.
     from m3agent.agent.issue_tracker.names import GITHUB_API, parse_reference
 
     reference = parse_reference(stripped, github_api=github_api or GITHUB_API, origin=origin, env=env or {})
@@ -119,7 +119,7 @@ def _as_path(spec: str) -> Path | None:
     except PermissionError:
         return path  # reading the file will fail with the reason
     except OSError:  # the file is absent, or `spec` is no valid file name (such as a long sentence)
-        # A missing path is a typing error, never an issue of one word.
+        # A missing path is a typo, never an issue of one word.
         looks_like_path = not re.search(r"\s", spec) and (
             "/" in spec or spec.lower().endswith(_FILE_SUFFIXES)
         )
@@ -161,8 +161,9 @@ def _issue(data: bytes, source: str, what: str) -> Issue:
 
 
 def _decode(data: bytes, what: str) -> str:
-    """Decode text by its byte order mark, else as UTF-8, else as Windows-1252 (old editors); make line ends
-    `\\n`.
+    """Decode text, with `\\n` line ends.
+
+    The encoding is that of the byte order mark, else UTF-8, else Windows-1252 (the default of old editors).
     """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
@@ -182,8 +183,9 @@ def _decode(data: bytes, what: str) -> str:
 
 
 def title_of(text: str) -> str:
-    """Return the first Markdown heading outside code, else the first line that is not empty; cut to
-    `TITLE_LENGTH`.
+    """Return the title of an issue: one line, cut to `TITLE_LENGTH`.
+
+    It is the first Markdown heading outside code, else the first line that is not empty.
     """
     lines = [line.strip() for line in text.splitlines()]
     title = next((line for line in lines if line), "")

@@ -1,5 +1,6 @@
-"""Offer a patch as a pull request on GitHub: commit it to a new branch, push the branch, open the pull
-request.
+"""Offer a patch as a pull request on GitHub.
+
+The steps are: commit the patch to a new branch, push the branch, open the pull request.
 
 The preconditions are checked before a fix costs anything, and again before the first step.
 """
@@ -108,8 +109,9 @@ async def offer(
     github_api: str,
     say: Say,
 ) -> str:
-    """Commit, push, open the pull request, and return its address. It is a draft unless the patch is
-    verified.
+    """Commit, push, open the pull request, and return its address.
+
+    The pull request is a draft unless the patch is verified.
 
     Args:
         repository: The user's repository.
@@ -188,8 +190,10 @@ def _with_folders(names: set[str]) -> set[str]:
 
 
 def _open_project(project: Project, token: Token, say: Say) -> Project:
-    """Return the project under its current name, if the token can read it and it accepts pull requests.
-    Blocking.
+    """Return the project under its current name. Blocking.
+
+    Raises:
+        UsageError: The token cannot read the project, or the project is archived.
     """
     with new_client(project.api, API_SECONDS) as client:
         api = Api(project, token, client, say=say, timeout=API_SECONDS)

@@ -104,7 +104,8 @@ def require_extra() -> None:
 
 
 def is_installed() -> bool:
-    """Return whether the package for MCP is installed in a supported version. Older versions lack the module
-    `mcp_types`.
+    """Return whether the package for MCP is installed in a supported version.
+
+    Older versions lack the module `mcp_types`.
     """
     return importlib.util.find_spec("mcp_types") is not None

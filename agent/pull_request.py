@@ -91,8 +91,9 @@ def branch_name(issue: Issue, taken: Container[str]) -> str:
 
 
 def closes(issue: Issue, project: Project) -> str:
-    """Return the line that makes a merge close the issue; "" if the issue is not on the same GitHub as
-    `project`.
+    """Return the line that makes a merge close the issue.
+
+    It is empty if the issue is not on the same GitHub as `project`.
     """
     found = re.fullmatch(
         rf"{re.escape(project.web)}/([\w.-]+/[\w.-]+)/issues/([0-9]+)", issue.source, re.ASCII
@@ -103,8 +104,11 @@ def closes(issue: Issue, project: Project) -> str:
 
 
 def body(work: Work, project: Project) -> str:
-    """Return the body, in GitHub's Markdown, of a pull request on `project` for a verified or unverified
-    patch.
+    """Return the body of a pull request, in GitHub's Markdown.
+
+    Args:
+        work: The content; its patch is verified or unverified.
+        project: The project that the pull request is opened on.
     """
     evidence = work.evidence
     parts = [_OPENINGS[evidence.verdict], closes(work.issue, project)]

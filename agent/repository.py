@@ -79,8 +79,13 @@ def git(
 
 
 class TreeEntry(NamedTuple):
-    """A file of a commit: its path, git's mode (six octal digits), blob id, and size in bytes (0 for a
-    submodule).
+    """A file of a commit.
+
+    Attributes:
+        path: The path, relative to the root.
+        mode: Git's mode, as six octal digits.
+        oid: The id of the blob.
+        size: In bytes; 0 for a submodule.
     """
 
     path: str
@@ -138,8 +143,9 @@ class Repository:
         return git(self.host_git, args, stdin=stdin)
 
     def dirty_paths(self) -> set[str]:
-        """Return the paths whose content differs from HEAD, with untracked but without ignored files; empty
-        if bare.
+        """Return the paths whose content differs from HEAD; empty for a bare repository.
+
+        Untracked files are included, ignored files are not.
         """
         if self.bare:
             return set()
@@ -180,8 +186,9 @@ class Repository:
 
 
 def open_repository(path: Path) -> Repository:
-    """Open the repository that contains `path`: a clone of any kind, a linked work tree, or a submodule's
-    checkout.
+    """Open the repository that contains `path`.
+
+    It may be a clone of any kind, a linked work tree, or a submodule's checkout.
 
     Raises:
         UsageError: There is no repository, or it has no commit.
@@ -207,9 +214,7 @@ def open_repository(path: Path) -> Repository:
 
 
 def origin_url(repository: Repository) -> str | None:
-    """Return the address of the remote `origin` as git uses it (with `url.*.insteadOf` applied); None without
-    one.
-    """
+    """Return the address of the remote `origin`, with `url.*.insteadOf` applied; None without one."""
     try:
         return os.fsdecode(repository.git("remote", "get-url", "origin")).strip() or None
     except GitCommandFailed as error:
@@ -276,8 +281,9 @@ def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
 
 
 def _on_disk(root: Path, paths: Iterable[str]) -> Iterator[str]:
-    """Yield those of `paths` that are files, or links to them, and lie inside `root` after all links are
-    resolved.
+    """Yield those of `paths` that are regular files or symbolic links and stay inside `root`.
+
+    A link must lead to an existing file or folder inside `root`.
     """
     root = root.resolve()
     folders: dict[Path, bool] = {}

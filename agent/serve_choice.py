@@ -211,7 +211,7 @@ def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
         return fleet
     here = detected.fleet
     if fleet.nodes > 1 and asked.node_rank is None:
-        return fleet  # whose nodes are elsewhere
+        return fleet  # the GPUs of several nodes cannot be checked here
     if fleet.gpu.name != here.gpu.name or fleet.per_node > here.count:
         raise EnvironmentFault(
             f"this machine has {here}, not {fleet}: leave --gpus out to use what is here, or add --dry-run to see the plan"

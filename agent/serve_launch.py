@@ -180,8 +180,9 @@ def _tokenizer(choice: Choice) -> Path | None:
 
 
 def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> Mapping[str, str]:
-    """Return an environment that hides the GPUs of m3agent's other servers: two servers cannot share a GPU's
-    memory.
+    """Return an environment that hides the GPUs of m3agent's other servers.
+
+    Two servers cannot share a GPU's memory.
 
     Raises:
         ServerFault: No GPU is free.
@@ -235,8 +236,9 @@ def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
 
 
 def _argv(job: EngineJob, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command with an existing Python. Documents say `python`, but many machines have only
-    `python3`.
+    """Return the command with an existing Python.
+
+    Documents say `python`, but many machines have only `python3`.
     """
     path = environ.get("PATH")
     if (

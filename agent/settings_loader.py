@@ -90,8 +90,9 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
 
 
 def settings_of(values: Mapping[str, object]) -> Settings:
-    """Return the settings for these values by name, for instance from a session's log. None stands for the
-    default.
+    """Return the settings for these values by name, for instance from a session's log.
+
+    None stands for the default.
 
     Raises:
         UsageError: A value is invalid.
@@ -162,8 +163,9 @@ def _from_user(env: Mapping[str, str]) -> _Layer:
 
 
 def _tighter(repository: _Layer, user: _Layer) -> _Layer:
-    """Return the repository's layer without the limits that are not lower than the user's. None means no
-    limit.
+    """Return the repository's layer without the limits that are not lower than the user's.
+
+    None means no limit.
     """
     layer: _Layer = {}
     for name, (value, origin) in repository.items():

@@ -1,6 +1,4 @@
-"""Build a sandbox's start state from a repository's files, and manage scratch folders that are always cleaned
-up.
-"""
+"""Build a sandbox's start state from a repository's files, and manage scratch folders."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ SCRATCH = "scratch"
 
 
 def workspace_of(repository: Repository, folder: Path) -> Workspace:
-    """Return the tree to start from: the current files of the work tree, or those of HEAD for a bare
-    repository.
+    """Return the tree to start from.
+
+    It has the current files of the work tree, or those of HEAD for a bare repository.
     """
     store = TreeStore(folder / TREES, objects_of(repository))
     if repository.root is not None:
@@ -89,8 +88,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path, how: int) -> int | None:
-    """Lock the folder and return the file descriptor; None if another process holds the lock or the folder is
-    gone.
+    """Lock the folder and return the file descriptor.
+
+    Return None if another process holds the lock or the folder is gone.
     """
     try:
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,5 +1,6 @@
-"""Find the container engine for sandboxes, images, `doctor` and benchmarks. No other code decides which one
-is used.
+"""Find the container engine for sandboxes, images, `doctor` and benchmarks.
+
+No other code decides which engine is used.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ UNFINISHED = "unfinished-"
 
 
 def _unambiguous(header: re.Match[bytes]) -> bytes:
-    """Return the first line of a file's part of a patch; its names are quoted if they have spaces beside
-    slashes.
+    """Return the header line of a file in a patch; quote its names if they have spaces beside slashes.
 
     `git diff` does not quote such names, so their ends are ambiguous. `git apply` refuses them if no other
     line repeats the names: for empty or binary files, and for changes of mode.
@@ -193,8 +192,9 @@ class TreeStore:
 
     @contextlib.contextmanager
     def _own_index(self) -> Iterator[str]:
-        """Yield the name of a private index. Sandboxes share a store, and a killed one leaves a lock on its
-        index.
+        """Yield the name of a private index.
+
+        Sandboxes share a store, and a killed sandbox leaves a lock on its index.
         """
         name = f"index-{uuid.uuid4().hex}"
         try:
@@ -304,8 +304,11 @@ class TreeStore:
         return [(out[i].decode(), os.fsdecode(out[i + 1])) for i in range(0, len(out) - 1, 2)]
 
     def ignored(self, paths: Sequence[str], ignore_files: Path) -> set[str]:
-        """Return those of `paths` that the `.gitignore` files below `ignore_files`, or the list `JUNK`,
-        exclude.
+        """Return those of `paths` that are ignored by the list `JUNK` or by `.gitignore` files.
+
+        Args:
+            paths: Paths relative to `ignore_files`.
+            ignore_files: The folder with the `.gitignore` files.
         """
         if not paths:
             return set()

@@ -64,8 +64,9 @@ _PROTOCOLS = "file:git:http:https:ssh"  # git's own default
 
 
 class GitCommand:
-    """Git under one policy. `run` waits for its end; `argv` and `environment` are for callers that start it
-    themselves.
+    """Git under one policy.
+
+    `run` waits for its end; `argv` and `environment` are for callers that start it themselves.
     """
 
     __slots__ = ("_options", "environment")

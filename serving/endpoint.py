@@ -219,9 +219,7 @@ def _length(entry: Mapping[str, Any]) -> int | None:
 
 
 def _flavour(base: str, model: Mapping[str, Any]) -> Flavour:
-    """Return the flavour: of a hosted API by its host name, of any other server by the `owned_by` of its
-    model.
-    """
+    """Return the kind of server: by host name for a hosted API, else by the `owned_by` of the model."""
     name = urlsplit(base).hostname or ""
     for domain, flavour in _HOSTED.items():
         if name == domain or name.endswith(f".{domain}"):

@@ -105,8 +105,9 @@ class ServerDied(ModelServerError):
 
 
 class DeadlineExceeded(ModelServerError):
-    """The answer was not complete by the caller's deadline. This is a limit of the run, not a fault of the
-    server.
+    """The answer was not complete by the caller's deadline.
+
+    This is a limit of the run, not a fault of the server.
     """
 
     def __init__(self, host: str) -> None:

@@ -156,8 +156,9 @@ class _Parts:
         self._add(body.strip())
 
     def add_comment(self, author: object, name_key: str, body: str) -> None:
-        """Add a comment, unless its text is empty. The author of a deleted account is called `ghost`, as on
-        GitHub.
+        """Add a comment, unless its text is empty.
+
+        The author of a deleted account is called `ghost`, as on GitHub.
         """
         if body.strip():
             name = _text(author, name_key) if isinstance(author, dict) else ""
@@ -208,8 +209,9 @@ def _title(api: Api, issue: dict[str, Any]) -> str:
 
 
 def _text(entry: dict[str, Any], key: str) -> str:
-    """Return a string from JSON with `\\n` line ends. JSON may hold lone surrogates; they are replaced, and
-    so is NUL.
+    """Return a string from JSON, with `\\n` line ends.
+
+    JSON may hold lone surrogates and NUL; both are replaced.
     """
     value = entry.get(key)
     if not isinstance(value, str):
@@ -219,8 +221,9 @@ def _text(entry: dict[str, Any], key: str) -> str:
 
 
 def _absolute(url: str, reference: Reference) -> str:
-    """Complete the address of a GitLab upload, which is relative to the project's page; return other
-    addresses unchanged.
+    """Complete the address of a GitLab upload; return other addresses unchanged.
+
+    GitLab writes these addresses relative to the project's page.
     """
     if reference.kind == "gitlab" and url.startswith("/uploads/"):
         return f"{reference.web}/{reference.project}{url}"

@@ -1,5 +1,6 @@
-"""Send requests to a tracker's API, with limits on bytes and seconds; turn each error response into a
-one-sentence error.
+"""Send requests to a tracker's API, with limits on bytes and seconds.
+
+Each error response becomes an error with a one-sentence message.
 """
 
 from __future__ import annotations
@@ -198,8 +199,9 @@ class Api:
             raise self.not_the_api() from None
 
     def _same_host(self, base: str, link: str, does: str) -> str:
-        """Resolve `link` against `base`, and refuse any address outside the API. The token must not reach
-        another host.
+        """Resolve `link` against `base`, and refuse any address outside the API.
+
+        The token must not reach another host.
         """
         here = urlsplit(self._reference.api)
         try:

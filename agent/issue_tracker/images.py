@@ -39,8 +39,9 @@ class _Refused(Exception):
 
 
 def find_images(text: str) -> list[str]:
-    """Return the addresses of images in Markdown with HTML: as written, without duplicates, in order. Code is
-    ignored.
+    """Return the addresses of images in Markdown with HTML: as written, each once, in order.
+
+    Code is ignored.
     """
     text = _INLINE_CODE.sub(" ", _without_fences(text))
     definitions = {found["label"].casefold(): found["url"] for found in _DEFINITION.finditer(text)}
@@ -65,8 +66,9 @@ def load_images(
     say: Callable[[str], None],
     timeout: float,
 ) -> list[IssueImage]:
-    """Fetch the images. Report each one that cannot be fetched, and leave it out. No token is sent with the
-    requests.
+    """Fetch the images, without a token.
+
+    An image that cannot be fetched is reported and left out.
 
     Args:
         urls: The addresses of the images.

@@ -210,9 +210,7 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
 
 
 def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Project | None:
-    """Return the project that a git remote's address leads to; None if it is not a project on GitHub or
-    GitLab.
-    """
+    """Return the GitHub or GitLab project at a git remote's address; None for other addresses."""
     host, path = _remote(origin)
     web = web_of(github_api)
     project = path.strip("/").removesuffix(".git").strip("/")
@@ -253,16 +251,15 @@ def _remote(origin: str) -> tuple[str, str]:
 
 
 def _is_gitlab(host: str, env: Mapping[str, str]) -> bool:
-    """Return whether the host is the one in GITLAB_HOST (or gitlab.com), or has a label that starts with
-    "gitlab".
-    """
+    """Return whether a host is GitLab: it is `gitlab_host`, or a part of its name starts with "gitlab"."""
     name = host.partition(":")[0]
     return host == gitlab_host(env) or any(label.startswith("gitlab") for label in name.split("."))
 
 
 def gitlab_host(env: Mapping[str, str]) -> str:
-    """Return the host that GITLAB_TOKEN is for: GITLAB_HOST, as in GitLab's own command line, else
-    gitlab.com.
+    """Return the host that GITLAB_TOKEN is for: GITLAB_HOST, else gitlab.com.
+
+    GitLab's own command line uses the same variables.
     """
     return re.sub(r"^https?://", "", env.get("GITLAB_HOST", "").strip().lower()).rstrip("/") or "gitlab.com"
 

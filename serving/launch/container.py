@@ -88,7 +88,7 @@ def container_start(
     words += [word for mount in mounts for word in ("--mount", mount)]
     words += [word for variable in names for word in ("--env", variable)]
     words += ["--workdir", str(folder)] if job.files else []
-    # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the given command.
+    # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the command.
     if job.engine == "vllm":
         words += ["--entrypoint", argv[0], image, *argv[1:]]
     else:
