@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from m3agent.serving.embedded.probe import same_job
 from m3agent.serving.embedded.repair import Budget, Repair, Step
 from m3agent.serving.embedded.request import Conversation, read
 from m3agent.serving.wire import Call
@@ -59,7 +60,7 @@ def replay(conversation: Conversation, budget: Budget) -> Replayed:
     step = next(steps, None)
     tried = 0
     for exchange in conversation.exchanges:
-        if step is None or (exchange.name, dict(exchange.arguments)) != (step.name, step.arguments):
+        if step is None or exchange.name != step.name or not _same(exchange.arguments, step.arguments):
             expected = step.name if step is not None else "no further call"
             diverged = (
                 f"No change: this conversation does not go on as I would have ({expected} expected, {exchange.name} "
@@ -72,3 +73,10 @@ def replay(conversation: Conversation, budget: Budget) -> Replayed:
         except StopIteration:
             step = None
     return Replayed(repair, step, repair.state.tried - tried)
+
+
+def _same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+    """Return whether a call of the history has the arguments that the repair gives it now."""
+    one, other = dict(found), dict(expected)
+    codes = one.pop("code", ""), other.pop("code", "")
+    return one == other and all(isinstance(code, str) for code in codes) and same_job(*codes)

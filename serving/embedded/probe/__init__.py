@@ -52,3 +52,19 @@ def bundle(mode: str, payload: str) -> str:
         'if __name__ == "__main__":\n'
         f"    report({_ENTRY[mode]}(json.loads({payload!r})))\n"
     )
+
+
+def same_job(one: str, other: str) -> bool:
+    """Return whether two programs do the same job: equal code, or the same mode and payload.
+
+    Two versions of m3agent write different programs for one job. A conversation of an older version must go on.
+    """
+    return one == other or (_job(one) is not None and _job(one) == _job(other))
+
+
+def _job(program: str) -> tuple[str, str] | None:
+    """Return a program's purpose and its line with the payload; None if `bundle` did not write it."""
+    purpose = program.partition("\n")[0]
+    if purpose.removeprefix("# ") not in _PURPOSES.values():
+        return None
+    return purpose, program.rstrip("\n").rpartition("\n")[2]

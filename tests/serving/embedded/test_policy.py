@@ -204,6 +204,25 @@ def test_a_history_of_somebody_else_is_not_gone_on_with(tmp_path: Path, calendar
     assert "does not go on as I would have" in reply.text
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("old", "new", "goes_on"),
+    [
+        ("def spectrum(", "# as an older version wrote it\ndef spectrum(", True),
+        ('"seconds"', '"sceonds"', False),
+    ],
+)
+def test_programs_of_other_versions_do_the_same_job(
+    tmp_path: Path, calendar: Workbench, old: str, new: str, goes_on: bool
+) -> None:
+    bench = begun(tmp_path, calendar, CALENDAR, 2)
+    call = bench.messages[3]["tool_calls"][0]["function"]
+    arguments = json.loads(call["arguments"])
+    assert old in arguments["code"]
+    call["arguments"] = json.dumps({**arguments, "code": arguments["code"].replace(old, new)})
+    assert bool(bench.ask().calls) == goes_on
+
+
 @pytest.mark.parametrize(
     "result", ["", "error: no such tool", "interrupted", "exit code: 1\nstderr:\nboom", "M3-REPAIR {"]
 )
