@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -34,13 +34,6 @@ Typical = Annotated[
         metavar="N",
     ),
 ]
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells as lines, each column as wide as it needs."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import columns, faults, print_bytes, run
+from m3agent.agent.console import faults, print_bytes, run
 from m3agent.agent.eval_app import eval_app
 from m3agent.agent.printable import print_note, printable_line
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from m3agent.evals.create.create import Seen, Wish

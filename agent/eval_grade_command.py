@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.console import AsJson, columns, faults, print_bytes, run
+from m3agent.agent.console import AsJson, faults, print_bytes, run
 from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.printable import print_note, printable_text
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from m3agent.evals.data.instance import Instance

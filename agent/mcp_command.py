@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from m3agent.agent.console import AsJson, Repo, columns, faults, run
+from m3agent.agent.console import AsJson, Repo, faults, run
 from m3agent.agent.printable import print_note, printable_line
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, Typical, columns, faults, print_bytes
+from m3agent.agent.console import AsJson, Typical, faults, print_bytes
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.gpus import Fleet

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, columns, faults, print_bytes
+from m3agent.agent.console import AsJson, faults, print_bytes
 from m3agent.agent.printable import print_note, printable_line
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from m3agent.agent.report.model import SessionReport

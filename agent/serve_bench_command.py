@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.console import AsJson, columns, faults, print_bytes, run
-from m3agent.agent.errors import MODEL_SERVER_EXIT
+from m3agent.agent.console import AsJson, faults, print_bytes, run
+from m3agent.agent.errors import ServerFault
 from m3agent.agent.printable import print_note, printable_line
 from m3agent.agent.serve_app import serve_app
 from m3agent.agent.serve_check_command import ServedModel, ServerUrl
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from m3agent.serving.bench.compare import Comparison
@@ -182,7 +183,7 @@ class _Work:
 
         result = self._result
         if result is None:
-            return MODEL_SERVER_EXIT
+            return ServerFault.exit_code
         self._write()
         if self._plot is not None:
             from m3agent.agent.bench_plot import plot
@@ -197,7 +198,7 @@ class _Work:
         typer.echo(said, nl=False, err=as_json)
         if result.ended == "died" or not any(row.requests for row in result.rows):
             print_note(f"m3agent: {result.error or 'nothing could be measured'}")
-            return MODEL_SERVER_EXIT
+            return ServerFault.exit_code
         return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
 
     def _compared(self, result: BenchResult) -> tuple[list[Comparison], list[str]]:

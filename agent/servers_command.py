@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, columns, end, faults, print_bytes
+from m3agent.agent.console import AsJson, end, faults, print_bytes
 from m3agent.agent.serve_app import serve_app
+from m3agent.agent.table import columns
 
 if TYPE_CHECKING:
     from m3agent.serving.launch.record import ServerRecord

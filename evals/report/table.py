@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from m3agent.agent.console import columns
 from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
+from m3agent.agent.table import columns
 from m3agent.evals.report import wording
 from m3agent.evals.report.amounts import Amount, Used
 from m3agent.evals.report.compare import Comparison
