@@ -13,6 +13,7 @@ from m3agent.agent import prompt, session_events
 from m3agent.agent.calls import Calls
 from m3agent.agent.conversation import Conversation
 from m3agent.agent.errors import UsageError
+from m3agent.agent.failures import Failure
 from m3agent.agent.ground import Ground
 from m3agent.agent.limits import RunLimits
 from m3agent.agent.loop import Loop, Outcome
@@ -64,8 +65,8 @@ class Attempt:
     evidence: Verification | None = None
     server_key: str | None = field(default=None, repr=False)
     """The model server's key, which nothing that is published may hold."""
-    failure: Exception | None = None
-    """What ended it early and is not the model's doing."""
+    failure: Failure | None = None
+    """The error that ended it early; not the model's doing."""
     overtaken_by: int | None = None
     """The number of the attempt that was verified before this one had ended."""
 

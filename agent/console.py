@@ -57,19 +57,13 @@ class faults:
             end(130 if isinstance(error, KeyboardInterrupt) else 0)
         if error is None or isinstance(error, (typer.Exit, SystemExit)):
             return
-        from m3agent.agent.errors import EnvironmentFault, M3AgentError, ServerFault
-        from m3agent.sandbox.errors import SandboxError
-        from m3agent.serving.errors import ModelServerError
+        from m3agent.agent.failures import FAILURES, exit_code_of
 
-        if isinstance(error, SandboxError):
-            error = EnvironmentFault(str(error))
-        elif isinstance(error, ModelServerError):
-            error = ServerFault(str(error))
-        if isinstance(error, M3AgentError):
+        if isinstance(error, FAILURES):
             from m3agent.agent.printable import print_note
 
             print_note(f"m3agent: {error}")  # it may have a server's or an engine's words
-            raise typer.Exit(error.exit_code) from None
+            raise typer.Exit(exit_code_of(error)) from None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

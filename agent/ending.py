@@ -10,7 +10,8 @@ from pathlib import Path
 
 from m3agent.agent import events
 from m3agent.agent.attempt import Attempt
-from m3agent.agent.errors import EXIT_CODES, MODEL_SERVER_EXIT, M3AgentError, Status
+from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
+from m3agent.agent.failures import Failure, exit_code_of
 from m3agent.agent.handover import apply_to_work_tree, commit_to_branch
 from m3agent.agent.loop import Outcome
 from m3agent.agent.offer import offer
@@ -19,10 +20,7 @@ from m3agent.agent.session import PATCH
 from m3agent.agent.verify import Verification
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.workspace import Patch, Workspace
-from m3agent.serving.errors import ModelServerError
 from m3agent.serving.http import mask_key
-
-SANDBOX_EXIT = 3
 
 
 @dataclass(frozen=True)
@@ -110,13 +108,9 @@ def end_early(
         return FixResult(status, exit_code, reason, attempt.session.folder, None, None)
 
 
-def _failed(attempt: Attempt, error: Exception) -> FixResult:
+def _failed(attempt: Attempt, error: Failure) -> FixResult:
     """Something failed that is not the model's doing. Raises EnvironmentFault where the log cannot say so."""
-    exit_code = SANDBOX_EXIT
-    if isinstance(error, ModelServerError):
-        exit_code = MODEL_SERVER_EXIT
-    elif isinstance(error, M3AgentError):
-        exit_code = error.exit_code
+    exit_code = exit_code_of(error)
     attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
     return end_early(attempt, str(error), Status.ERROR, exit_code)
 

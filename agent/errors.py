@@ -10,10 +10,6 @@ class M3AgentError(Exception):
     exit_code: ClassVar[int] = 1
 
 
-MODEL_SERVER_EXIT = 4
-"""What the process returns for the errors of `m3agent.serving.errors`, which know nothing of the agent's."""
-
-
 class UsageError(M3AgentError):
     """The request itself is wrong: arguments, settings, the issue or the repository named."""
 
@@ -29,7 +25,7 @@ class EnvironmentFault(M3AgentError):
 class ServerFault(M3AgentError):
     """A model server of ours does not start, does not stay, or is not fit for use."""
 
-    exit_code: ClassVar[int] = MODEL_SERVER_EXIT
+    exit_code: ClassVar[int] = 4
 
 
 class PermissionRefused(M3AgentError):

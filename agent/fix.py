@@ -16,6 +16,7 @@ from m3agent.agent.ending import FixResult, end, end_early
 from m3agent.agent.endpoint_choice import choose_endpoint, opened
 from m3agent.agent.environments import chosen_sandbox, with_environment
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
+from m3agent.agent.failures import FAILURES
 from m3agent.agent.ground import Ground, prepare
 from m3agent.agent.housekeeping import at_work_on, trim
 from m3agent.agent.limits import RunLimits
@@ -28,15 +29,10 @@ from m3agent.agent.variation import variations
 from m3agent.agent.verify import Verification
 from m3agent.agent.workspaces import TREES, workspace_of
 from m3agent.sandbox.engine import connect
-from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.git import copy_store
 from m3agent.sandbox.open import Backend, SandboxSpec
 from m3agent.sandbox.workspace import Workspace
 from m3agent.serving.chat import Delta
-from m3agent.serving.errors import ModelServerError
-
-FAILURES = (SandboxError, ModelServerError, M3AgentError)
-"""What ends an attempt, and is not a fault of the program."""
 
 
 async def fix(

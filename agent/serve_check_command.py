@@ -52,12 +52,12 @@ def check(
     """
     with faults():
         from m3agent.agent import checks
-        from m3agent.agent.errors import MODEL_SERVER_EXIT
+        from m3agent.agent.errors import ServerFault
 
         found = run(_check(endpoint, model, (context, concurrency, typical), prometheus))
         text = checks.as_json(found) if as_json else checks.table(found, failed="failed")
         print_bytes(text.encode())
-        raise typer.Exit(MODEL_SERVER_EXIT if any(one.ok is False for one in found) else 0)
+        raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
 
 
 @serve_app.command()

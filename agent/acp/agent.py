@@ -42,7 +42,7 @@ from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
-from m3agent.agent.fix import FAILURES
+from m3agent.agent.failures import FAILURES
 from m3agent.agent.mcp_config import from_editor
 from m3agent.agent.other_tools import is_installed
 from m3agent.agent.settings import state_dir

@@ -21,7 +21,8 @@ from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.text import harmless
 from m3agent.agent.ending import Change, FixResult
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, Status, UsageError
-from m3agent.agent.fix import FAILURES, fix
+from m3agent.agent.failures import FAILURES
+from m3agent.agent.fix import fix
 from m3agent.agent.fork import fork
 from m3agent.agent.handover import apply_to_work_tree
 from m3agent.agent.images import fitting

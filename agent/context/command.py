@@ -83,13 +83,13 @@ def main(arguments: list[str]) -> None:
     except BrokenPipeError:
         code = 0
     except Exception as error:  # checked below, because importing the classes takes longer than packing
-        from m3agent.agent.errors import M3AgentError
+        from m3agent.agent.failures import FAILURES, exit_code_of
         from m3agent.agent.printable import printable_text
 
-        if not isinstance(error, M3AgentError):
+        if not isinstance(error, FAILURES):
             raise
         sys.stderr.write(printable_text(f"m3agent: {error}\n"))
-        code = error.exit_code
+        code = exit_code_of(error)
     os._exit(code)  # skip the cleanup: freeing megabytes takes time
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from m3agent.agent.errors import M3AgentError
+from m3agent.agent.failures import FAILURES
 from m3agent.agent.together import some_at_a_time
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments
@@ -16,7 +16,6 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.validate import Validations
 from m3agent.sandbox.env_build import EnvironmentFailed
-from m3agent.sandbox.errors import SandboxError
 
 
 class Graded(BaseModel):
@@ -89,6 +88,6 @@ async def _grade(
             )
     except (DataError, EnvironmentFailed) as error:
         return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INVALID, reason=str(error)))
-    except (SandboxError, M3AgentError) as error:
+    except FAILURES as error:
         return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INFRA, reason=str(error)))
     return Graded(instance_id=instance.id, strict=strict, official=official)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from m3agent.agent.errors import M3AgentError
+from m3agent.agent.failures import FAILURES
 from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import duration
 from m3agent.agent.workspaces import TREES
@@ -21,13 +21,10 @@ from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
 from m3agent.evals.run.parts import Assignment, Delivery, Listener, Parts
 from m3agent.sandbox.env_build import EnvironmentFailed
-from m3agent.sandbox.errors import SandboxError
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
 """In an attempt's folder: the repository while the agent works, the leak proof, and the grader's logs."""
 
-MACHINE_ERRORS = (SandboxError, M3AgentError)
-"""Errors of the parts that neither the instance nor the agent caused."""
 MOST_REASON = 1000  # characters
 
 
@@ -91,7 +88,7 @@ class Attempt:
                 image = await self.parts.environments.image(task)
         except (DataError, EnvironmentFailed) as error:
             return Verdict.INVALID, str(error)
-        except MACHINE_ERRORS as error:
+        except FAILURES as error:
             return Verdict.INFRA, str(error)
         except _OutOfTime as error:
             return Verdict.INFRA, f"the environment was not ready {error}"
@@ -100,7 +97,7 @@ class Attempt:
                 self.delivery = await self.parts.agent.work(
                     Assignment(task, self.number, checkout, image, self.folder, self.hold, self.told.warm)
                 )
-        except MACHINE_ERRORS as error:
+        except FAILURES as error:
             return Verdict.INFRA, str(error)
         ended = self.delivery
         if ended.fault is not None:
@@ -118,7 +115,7 @@ class Attempt:
                 self.grade, self.official = await self.parts.grader.grade(
                     self.instance, ended.patch, image, grading
                 )
-        except MACHINE_ERRORS as error:
+        except FAILURES as error:
             return Verdict.INFRA, str(error)
         except DataError as error:
             return Verdict.INVALID, str(error)

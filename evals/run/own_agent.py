@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from m3agent.agent.endpoint_choice import EmbeddedEngine, EndpointChoice, ModelServer
-from m3agent.agent.errors import MODEL_SERVER_EXIT, EnvironmentFault, Status, UsageError
+from m3agent.agent.errors import EnvironmentFault, ServerFault, Status, UsageError
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.session import PATCH
 from m3agent.agent.session_log import LOG, Line, read_log, text
@@ -33,7 +33,7 @@ FIXED = ("image", "environment", "sandbox", "allow_net", "attempts", "yes", "git
 The image determines where the agent runs. The agent has no network and no external tools, asks no questions
 and makes one attempt.
 """
-MACHINE_EXITS = (EnvironmentFault.exit_code, MODEL_SERVER_EXIT)
+MACHINE_EXITS = (EnvironmentFault.exit_code, ServerFault.exit_code)
 REFUSED_PATCH = "PathEscapes"
 """The one sandbox error that the agent causes: its patch leads out of the work tree, or into git's files."""
 LOOK_SECONDS = 0.5  # interval of the checks whether the model has answered

@@ -22,6 +22,7 @@ from m3agent.agent.errors import (
     Status,
     UsageError,
 )
+from m3agent.agent.failures import Failure
 from m3agent.agent.handover import HandOver
 from m3agent.agent.loop import Outcome
 from m3agent.agent.session import PATCH
@@ -208,7 +209,7 @@ async def test_what_the_user_should_know_of_the_patch(world: World) -> None:
         (M3AgentError("other"), 1),
     ],
 )
-async def test_a_failure_has_its_exit_code(world: World, error: Exception, exit_code: int) -> None:
+async def test_a_failure_has_its_exit_code(world: World, error: Failure, exit_code: int) -> None:
     attempt = ready(world, evidence=found("verified"), hand_over=HandOver(apply=True))
     attempt.failure = error
     attempt.overtaken_by = 2
