@@ -11,8 +11,8 @@ from m3agent.agent.settings import Settings
 from m3agent.sandbox.allow_list import describe
 from m3agent.sandbox.base import Limits
 from m3agent.sandbox.declared.declared import read_declared
-from m3agent.sandbox.env_build import EnvironmentFailed
 from m3agent.sandbox.environment import REPOSITORY, files_of, find_environment, touch
+from m3agent.sandbox.errors import EnvironmentFailed
 from m3agent.sandbox.open import Backend, SandboxSpec, choose_backend, parse_bytes
 from m3agent.sandbox.workspace import Workspace
 

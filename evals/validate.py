@@ -23,7 +23,7 @@ from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.evals.results import Grade, OfficialGrade, Verdict
-from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentFailed
 
 RUNS = 2
 """Default number of runs with the reference patch."""

@@ -13,24 +13,15 @@ import json
 import posixpath
 import tarfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.declared.container import Container
 from m3agent.sandbox.docker_machine import LABEL, USER, our_labels
-from m3agent.sandbox.env_build import (
-    BUILD_SECONDS,
-    LOOK,
-    MEMORY,
-    TELL_EVERY,
-    EnvironmentFailed,
-    engine_failures,
-    remove_container,
-)
-from m3agent.sandbox.errors import ImageMissing
+from m3agent.sandbox.errors import EnvironmentFailed, ImageMissing
 from m3agent.sandbox.image import local_image, pull
+from m3agent.sandbox.image_build import BUILD_SECONDS, MEMORY, engine_failures, remove_container, wait_for
 from m3agent.sandbox.workspace import Workspace
 
 # Files whose content decides what is installed. Others may change without a new image: the work tree's own files are
@@ -173,17 +164,10 @@ class _Build:
         context = build_context(self.workspace, self.container)
         reader = threading.Thread(target=self._read, args=(context,), daemon=True, name="m3agent-build")
         reader.start()
-        started = told = time.monotonic()
-        while reader.is_alive():
-            reader.join(LOOK)
-            now = time.monotonic()
-            if self.stop.is_set() or now - started > BUILD_SECONDS:
-                self.api.close()  # the engine ends a build whose client has gone
-                why = "interrupted" if self.stop.is_set() else f"more than {BUILD_SECONDS / 60:.0f} minutes"
-                raise EnvironmentFailed(f"its build was ended: {why}; the log is {self.log}")
-            if now - told > TELL_EVERY:
-                told = now
-                self.say(f"still building {self.container.source} ({now - started:.0f} s): {self.last}")
+        source = self.container.source
+        if problem := wait_for(reader, source, lambda: self.last, self.say, self.stop):
+            self.api.close()  # the engine ends a build whose client has gone
+            raise EnvironmentFailed(f"its build was ended: {problem}; the log is {self.log}")
         if not self.built:
             reason = self.error or f"the builder ended with '{self.last}'"
             raise EnvironmentFailed(f"it cannot be built: {reason}; the log is {self.log}")

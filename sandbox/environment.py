@@ -28,8 +28,8 @@ from m3agent.sandbox.declared.container import read_containers
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.found import Files, Found
 from m3agent.sandbox.engine import connect
-from m3agent.sandbox.env_build import EnvironmentFailed, Job, build_environment
-from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.env_build import Job, build_environment
+from m3agent.sandbox.errors import EnvironmentFailed, SandboxError
 from m3agent.sandbox.image import Image, find_image, local_image
 from m3agent.sandbox.in_thread import stoppable
 from m3agent.sandbox.indexes import Indexes, find_indexes

@@ -15,7 +15,7 @@ from m3agent.evals.archive import TAKEN
 from m3agent.evals.codebase import codebase
 from m3agent.evals.data.instance import Source, Task
 from m3agent.evals.leak_proof import BRANCH
-from m3agent.sandbox.env_build import files_as_tar
+from m3agent.sandbox.image_build import files_as_tar
 
 ROOT = "code.git"
 RECEIVED = Path("evals", "received")

@@ -13,7 +13,7 @@ from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
 from m3agent.evals.grade.strict import MOST_LINE, TestRun
 from m3agent.evals.grade.trees import DoesNotApply
-from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentFailed
 
 RUNS = 2
 """Number of runs with the fix. A test counts only if it passes in each of them."""

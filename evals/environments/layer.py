@@ -1,8 +1,6 @@
 """One layer of an image: a script run as root in a container over the layer below, and a commit of what it made.
 
-Installing runs code (source distributions, build steps of the instance). It gets a network and certificates; no mounts, the
-capabilities that installing needs and no others, limits on memory, processes, disk and time, and none of this machine's
-caches.
+It has the capabilities that installing needs; its other limits are those of every build (`sandbox/image_build.py`).
 """
 
 from __future__ import annotations
@@ -18,20 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from m3agent.sandbox.base import ROOT
-from m3agent.sandbox.docker_machine import ensure_reaper, our_labels
-from m3agent.sandbox.engine import socket_of
-from m3agent.sandbox.env_build import (
-    MEMORY,
-    PIDS,
-    EnvironmentFailed,
-    commit_environment,
-    engine_failures,
-    files_as_tar,
-    follow_build,
-    installers,
-    remove_container,
-)
 from m3agent.sandbox.image import Image
+from m3agent.sandbox.image_build import Build, build_image, files_as_tar, installers
 from m3agent.sandbox.indexes import find_indexes
 
 WORK = "/opt/m3agent-layer"
@@ -55,7 +41,6 @@ class Layer:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-@engine_failures("the instance's environment")
 def build_layer(
     api: Any,
     layer: Layer,
@@ -74,45 +59,26 @@ def build_layer(
     Raises:
         EnvironmentFailed: it did not work, took too long or too much disk; the log has all that was said.
     """
-    ensure_reaper(socket_of(api))
     indexes = find_indexes(os.environ, Path.home())
     files = {**installers(), **layer.files, "layer.sh": layer.script.encode()}
     if indexes.certificates is not None:
         files["certificates.pem"] = indexes.certificates.read_bytes()
-    container: str = api.create_container(
-        below.name,
-        command=["/bin/bash", f"{WORK}/layer.sh"],
-        entrypoint=[],
+    build = Build(
+        what=f"the {layer.name}",
+        base=below,
+        command=("/bin/bash", f"{WORK}/layer.sh"),
         user="0:0",
-        working_dir=WORK,
-        environment={"PATH": below.path, **below.env, **indexes.environment(f"{WORK}/certificates.pem")},
-        labels=our_labels(),
-        host_config=api.create_host_config(
-            network_mode="bridge",
-            cap_drop=["ALL"],
-            cap_add=list(CAPABILITIES),
-            security_opt=["no-new-privileges"],
-            pids_limit=PIDS,
-            mem_limit=MEMORY,
-            memswap_limit=MEMORY,
-            log_config={"Type": "none", "Config": {}},
-            ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
-            tmpfs={"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY // 2},mode=1777"},  # noqa: S108 - inside the container
-        ),
-    )["Id"]
-    try:
-        api.put_archive(container, "/", files_as_tar(files, WORK, folders=[WORK]))
+        folder=WORK,
+        env={**below.env, **indexes.environment(f"{WORK}/certificates.pem")},
+        capabilities=CAPABILITIES,
+        image_env={**below.env, **layer.env},
+        image_command="/bin/bash",
+    )
+    archives: list[bytes | IO[bytes]] = [files_as_tar(files, WORK, folders=[WORK])]
+    with contextlib.ExitStack() as stack:
         if work_tree is not None:
-            with _packed(work_tree) as stream:
-                api.put_archive(container, "/", stream)
-        status, said = follow_build(api, container, log, say, stop)
-        if status != 0:
-            raise EnvironmentFailed(f"the {layer.name} could not be built: {said}; the log is {log}")
-        commit_environment(
-            api, container, tag, env={**below.env, **layer.env}, command="/bin/bash", labels={}
-        )
-    finally:
-        remove_container(api, container)
+            archives.append(stack.enter_context(_packed(work_tree)))
+        build_image(api, build, tag, archives, log=log, say=say, stop=stop)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.validate import Validations
-from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentFailed
 
 
 class Graded(BaseModel):

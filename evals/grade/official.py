@@ -20,7 +20,7 @@ from m3agent.evals.data.instance import Instance
 from m3agent.evals.results import OfficialGrade
 from m3agent.sandbox.docker_machine import ensure_reaper, our_labels
 from m3agent.sandbox.engine import connect, socket_of
-from m3agent.sandbox.env_build import engine_failures, files_as_tar, remove_container
+from m3agent.sandbox.image_build import engine_failures, files_as_tar, remove_container
 from m3agent.sandbox.in_thread import stoppable
 
 PACKAGE = "swebench"

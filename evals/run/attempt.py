@@ -20,7 +20,7 @@ from m3agent.evals.results import Grade, OfficialGrade, Result, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
 from m3agent.evals.run.parts import Assignment, Delivery, Listener, Parts
-from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentFailed
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
 """In an attempt's folder: the repository while the agent works, the leak proof, and the grader's logs."""

@@ -27,8 +27,7 @@ from m3agent.evals.run.evaluate import Experiment, evaluate
 from m3agent.evals.run.other_agent import OtherAgent, parse_command
 from m3agent.evals.run.own_agent import OwnAgent
 from m3agent.evals.run.parts import Agent, Parts
-from m3agent.sandbox.env_build import EnvironmentFailed
-from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.errors import EngineUnavailable, EnvironmentFailed
 from m3agent.sandbox.git import TreeStore, run_git
 from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.workspace import Workspace

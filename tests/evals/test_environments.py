@@ -16,7 +16,7 @@ from m3agent.evals.results import Verdict
 from m3agent.evals.validate import HARMLESS
 from m3agent.sandbox.docker_machine import LABEL
 from m3agent.sandbox.engine import connect
-from m3agent.sandbox.env_build import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentFailed
 from tests.evals.bases import needs_base
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
 

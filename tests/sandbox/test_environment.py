@@ -19,8 +19,8 @@ import pytest
 from m3agent.sandbox.base import Limits, Sandbox
 from m3agent.sandbox.docker_machine import LABEL, PROCESS_LABEL, describe_process, our_labels
 from m3agent.sandbox.engine import connect
-from m3agent.sandbox.env_build import EnvironmentFailed
 from m3agent.sandbox.environment import REPOSITORY, find_environment, touch
+from m3agent.sandbox.errors import EnvironmentFailed
 from m3agent.sandbox.image import find_image, host_python_usable, usr_links
 from m3agent.sandbox.open import SandboxSpec, new_sandbox
 from m3agent.sandbox.prune import environment_images, is_orphan, prune
