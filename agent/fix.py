@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from m3agent.agent import events, session_events
 from m3agent.agent.accounting import Totals
+from m3agent.agent.append_only import fault
 from m3agent.agent.attempt import Attempt
 from m3agent.agent.choice import Rank, ranked, result_of
 from m3agent.agent.ending import FixResult, end, end_early
@@ -25,80 +27,130 @@ from m3agent.agent.other_tools import start_servers
 from m3agent.agent.request import FixRequest
 from m3agent.agent.session import CALLS, Session
 from m3agent.agent.together import all_of
-from m3agent.agent.variation import variations
+from m3agent.agent.variation import Variation, variations
 from m3agent.agent.verify import Verification
 from m3agent.agent.workspaces import TREES, workspace_of
 from m3agent.sandbox.engine import connect
 from m3agent.sandbox.git import copy_store
+from m3agent.sandbox.in_thread import uninterrupted
 from m3agent.sandbox.open import Backend, SandboxSpec
 from m3agent.sandbox.workspace import Workspace
 from m3agent.serving.chat import Delta
 
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What all attempts share.
+
+    Attributes:
+        ground: The server and the packed repository.
+        backend, spec: How sandboxes are made.
+        dirty: How many files differ from the commit.
+        started: The first event of an attempt's log.
+        shared: What each log says of the preparation.
+    """
+
+    ground: Ground
+    backend: Backend
+    spec: SandboxSpec
+    dirty: int
+    started: Callable[[Variation], events.Event]
+    shared: list[events.Event]
+
+
 async def fix(
     request: FixRequest,
-    sessions: Sequence[Session],
+    session: Session,
     state: Path,
     *,
     say: Callable[[str], None],
     listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
 ) -> FixResult:
-    """Run one fix to its end and log it, with an attempt in each of the sessions; `say` gets notes for people, and the
-    listener to a session, by its id, the pieces of its answers.
+    """Run one fix to its end and log it.
 
-    Expected failures (no sandbox, no model server, a refused hand-over) are results with their exit code. An
-    interruption is logged, with the patch so far, and raised on.
+    Args:
+        request: What to do. A fix that goes on is one attempt; a new one is as many as its settings say.
+        session: Of the first attempt; the caller closes it. The others get theirs once there is a server and a sandbox.
+        state: This program's folder.
+        say: Takes notes for people.
+        listener: By an attempt's session id, what hears the pieces of its answers.
+
+    Returns:
+        How it ended. Expected failures (no sandbox, no model server, a refused hand-over) are results with their exit code.
+
+    Raises:
+        asyncio.CancelledError: It was interrupted; that is logged, with the patch so far.
     """
-    attempts = _attempts(request, sessions, say, listener)
-    async with contextlib.AsyncExitStack() as stack:
-        for attempt in attempts:
-            await stack.enter_async_context(attempt.stack)
-        try:
-            await _make(request, attempts, state, stack, say)
-        except asyncio.CancelledError:
-            for attempt in attempts:
-                end_early(attempt, "interrupted")
-            raise
-        except FAILURES as error:
-            for attempt in attempts:
-                attempt.failure = attempt.failure or error
-    return await _hand_over_the_best(attempts)
+    first = _first_attempt(request, session, say, listener)
+    attempts = [first]
+    with contextlib.ExitStack() as sessions:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(first.stack)
+            try:
+                prepared = await _prepare(first, state, stack, say)
+                for attempt in _further_attempts(first, prepared, sessions, listener):
+                    attempts.append(attempt)
+                    await stack.enter_async_context(attempt.stack)
+                await _work(attempts, prepared)
+                if lost := await asyncio.to_thread(trim, state):
+                    say(
+                        f"{len(lost)} old sessions lost their trees and messages, "
+                        "for sessions took too much of the disk"
+                    )
+            except asyncio.CancelledError:
+                for attempt in attempts:
+                    end_early(attempt, "interrupted")
+                raise
+            except FAILURES as error:
+                for attempt in attempts:
+                    attempt.failure = attempt.failure or error
+        return await _hand_over_the_best(attempts)
 
 
-def _attempts(
+def _first_attempt(
     request: FixRequest,
-    sessions: Sequence[Session],
+    session: Session,
     say: Callable[[str], None],
     listener: Callable[[str], Callable[[Delta], None]],
-) -> list[Attempt]:
+) -> Attempt:
     settings, point = request.settings, request.resume
-    found = []
-    together = Totals() if len(sessions) > 1 else None
-    varied = variations(len(sessions), settings.seed) if point is None else [point.variation]
-    for session, variation in zip(sessions, varied, strict=True):
-        limits = RunLimits(
-            settings.max_turns,
-            settings.max_minutes,
-            settings.max_tokens,
-            settings.max_cost,
-            together=together,
-        )
-        if point is not None:
-            limits.started -= point.seconds
-            limits.used = point.used
-        found.append(Attempt(request, session, limits, variation, say, listener(session.id)))
-    return found
+    limits = RunLimits(settings.max_turns, settings.max_minutes, settings.max_tokens, settings.max_cost)
+    if point is not None:
+        limits.started -= point.seconds
+        limits.used = point.used
+        variation = point.variation
+    else:
+        variation = variations(settings.attempts, settings.seed)[0]
+        limits.together = Totals() if settings.attempts > 1 else None
+    return Attempt(request, session, limits, variation, say, listener(session.id))
 
 
-async def _make(
-    request: FixRequest,
-    attempts: Sequence[Attempt],
-    state: Path,
-    stack: contextlib.AsyncExitStack,
-    say: Callable[[str], None],
-) -> None:
-    """All attempts, each to its end, or until one of them is verified."""
-    settings, repository = request.settings, request.repository
+def _further_attempts(
+    first: Attempt,
+    prepared: Prepared,
+    sessions: contextlib.ExitStack,
+    listener: Callable[[str], Callable[[Delta], None]],
+) -> Iterator[Attempt]:
+    """The other attempts, each with a session of its own, which `sessions` closes. Raises EnvironmentFault."""
+    settings = first.request.settings
+    if first.request.resume is not None:
+        return
+    for variation in variations(settings.attempts, settings.seed)[1:]:
+        session = sessions.enter_context(contextlib.closing(first.session.beside(variation.number)))
+        session.write(prepared.started(variation))
+        for event in prepared.shared:
+            session.write(event)
+        limits = dataclasses.replace(first.limits, used=Totals())
+        attempt = Attempt(first.request, session, limits, variation, first.say, listener(session.id))
+        attempt.started, attempt.other_tools = first.started, first.other_tools
+        yield attempt
+
+
+async def _prepare(
+    first: Attempt, state: Path, stack: contextlib.AsyncExitStack, say: Callable[[str], None]
+) -> Prepared:
+    """Find out whether there is all that the attempts need, and start the first one's sandbox."""
+    request, settings, repository = first.request, first.request.settings, first.request.repository
     request.hand_over.check(repository)
     if request.hand_over.pull_request:
         await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
@@ -109,80 +161,66 @@ async def _make(
     server = await stack.enter_async_context(opened(choice))
     dirty = 0
     if request.resume is not None:
-        attempts[0].go_on(request.resume)
+        first.go_on(request.resume)
     else:
         dirty = len(await asyncio.to_thread(repository.dirty_paths))
-        await asyncio.to_thread(_give_workspaces, request, attempts)
-        for attempt in attempts:
-            assert attempt.workspace is not None
-            attempt.session.write(
-                session_events.session_started(
-                    request,
-                    backend,
-                    server,
-                    attempt.workspace.base,
-                    dirty,
-                    attempt.variation,
-                    attempts[0].session.id,
-                )
-            )
+        first.workspace = await asyncio.to_thread(workspace_of, repository, first.session.folder)
+    assert first.workspace is not None
+    workspace, shared = first.workspace, list[events.Event]()
+
+    def started(variation: Variation) -> events.SessionStarted:
+        return session_events.session_started(
+            request, backend, server, workspace.base, dirty, variation, first.session.id
+        )
+
+    def log(event: events.Event) -> None:
+        shared.append(event)
+        first.session.write(event)
+
+    if request.resume is None:
+        first.session.write(started(first.variation))
     if repository.root is not None:
-        own = [attempt.session.id for attempt in attempts]
+        own = [first.session.id]
         for other in await asyncio.to_thread(at_work_on, state, str(repository.root), own):
             say(f"session {other} works on this repository as well: their patches may not fit together")
 
-    def log(event: events.Event) -> None:
-        for attempt in attempts:
-            attempt.session.write(event)
-
     async def offer_tools() -> None:
         earlier = None if request.resume is None else request.resume.tools
-        logs = attempts[0].session.folder / CALLS
+        logs = first.session.folder / CALLS
         offered = await start_servers(request.mcp, earlier, request.may_call, logs, stack, say)
-        for attempt in attempts:
-            attempt.other_tools = offered
+        first.other_tools = offered
         if earlier is None and offered.schemas:
             log(events.ToolsOffered(tools=offered.schemas))
 
-    async def start_sandboxes() -> SandboxSpec:
-        started = time.monotonic()
-        assert attempts[0].workspace is not None
-        ready = await with_environment(spec, backend, attempts[0].workspace, settings, state, say)
+    async def start_sandbox() -> SandboxSpec:
+        begun = time.monotonic()
+        ready = await with_environment(spec, backend, workspace, settings, state, say)
         if ready.image != spec.image:
-            seconds = round(time.monotonic() - started, 3)
+            seconds = round(time.monotonic() - begun, 3)
             log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))
-        await all_of(*(attempt.start_sandbox(ready, backend) for attempt in attempts))
+        await first.start_sandbox(ready, backend)
         return ready
 
-    ground, spec, _ = await all_of(
-        prepare(request, server, state, log, say), start_sandboxes(), offer_tools()
-    )
-    await _work(attempts, ground, dirty, backend, spec)
-    if lost := await asyncio.to_thread(trim, state):
-        say(f"{len(lost)} old sessions lost their trees and messages, for sessions took too much of the disk")
+    ground, ready, _ = await all_of(prepare(request, server, state, log, say), start_sandbox(), offer_tools())
+    return Prepared(ground, backend, ready, dirty, started, shared)
 
 
-def _give_workspaces(request: FixRequest, attempts: Sequence[Attempt]) -> None:
-    """The work tree as it is, read once, in a store of each attempt's own."""
-    first, *others = attempts
-    first.workspace = workspace_of(request.repository, first.session.folder)
-    for attempt in others:
-        store = copy_store(first.workspace.store.git_dir, attempt.session.folder / TREES)
-        attempt.workspace = Workspace(store, first.workspace.base)
+async def _work(attempts: Sequence[Attempt], prepared: Prepared) -> None:
+    """Make all attempts, each to its end, or until one of them is verified.
 
-
-async def _work(
-    attempts: Sequence[Attempt], ground: Ground, dirty: int, backend: Backend, spec: SandboxSpec
-) -> None:
-    """Side by side, the model's servers willing; verified one after the other, for tests may be sensitive to load."""
-    cache_is_warm, verifying = asyncio.Event(), asyncio.Lock()
+    They work side by side, the model's servers willing, and are verified one after the other, for tests may be sensitive
+    to load.
+    """
+    first, cache_is_warm, verifying = attempts[0], asyncio.Event(), asyncio.Lock()
     known: dict[str, Verification] = {}
 
     async def make(attempt: Attempt) -> None:
         try:
-            await attempt.work(ground, dirty, cache_is_warm)
+            if attempt is not first:
+                await _set_up(attempt, first, prepared)
+            await attempt.work(prepared.ground, prepared.dirty, cache_is_warm)
             async with verifying:
-                await attempt.verify(backend, spec, known)
+                await attempt.verify(prepared.backend, prepared.spec, known)
         except FAILURES as error:
             attempt.failure = error
 
@@ -201,6 +239,18 @@ async def _work(
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def _set_up(attempt: Attempt, first: Attempt, prepared: Prepared) -> None:
+    """Give an attempt the work tree as it was, in a store of its own, and a sandbox. Raises SandboxError, EnvironmentFault."""
+    assert first.workspace is not None
+    source, target = first.workspace.store.git_dir, attempt.session.folder / TREES
+    try:
+        store = await uninterrupted(lambda: copy_store(source, target))
+    except OSError as error:
+        raise fault(error, attempt.session.folder) from None
+    attempt.workspace = Workspace(store, first.workspace.base)
+    await attempt.start_sandbox(prepared.spec, prepared.backend)
 
 
 async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:

@@ -76,10 +76,6 @@ async def new_fix(
     issue = await in_background(read)
     state = state_dir(env)
     mcp = configured(repository, settings, state, env, say)
-    with contextlib.ExitStack() as stack:
-        sessions = [
-            stack.enter_context(contextlib.closing(session))
-            for session in Session.create_attempts(state, list(sinks), settings.attempts)
-        ]
-        request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
-        return await fix(request, sessions, state, say=say, listener=listener)
+    request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
+    with contextlib.closing(Session.create(state, sinks)) as session:
+        return await fix(request, session, state, say=say, listener=listener)

@@ -114,7 +114,7 @@ async def _resume(
             point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
             request = _request(point, limits, hand_over, state, screen.say)
             screen.read(lines)
-            result = await flow.fix(request, [session], state, say=screen.say, listener=screen.listener)
+            result = await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
         finally:
             session.close()
     return result.exit_code, result.patch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,6 +44,13 @@ def make_folder(folder: Path) -> None:
     (folder / CALLS).mkdir(mode=0o700)
 
 
+def line_of(event: Event, seq: int, session: str) -> Line:
+    """An event that happens now as its line in a session's log."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    head: Line = {"v": VERSION, "seq": seq, "ts": now, "session": session, "type": event.type}
+    return head | dataclasses.asdict(event)
+
+
 class Session:
     """One attempt at one issue: `events.jsonl`, `messages.jsonl`, `calls/`, `trees.git/` and `patch.diff` in a folder of
     its own (0700).
@@ -51,15 +58,15 @@ class Session:
     Each sink gets every line that is written, after it was. One process at a time has a session open.
     """
 
-    def __init__(self, folder: Path, sinks: list[Callable[[Line], None]]) -> None:
+    def __init__(self, folder: Path, sinks: Sequence[Callable[[Line], None]], seq: int = 0) -> None:
         self.folder = folder
         self.id = folder.name
         self._sinks = list(sinks)
-        self._seq = 0
+        self._seq = seq
         self._log = AppendOnlyFile(folder / LOG)
 
     @classmethod
-    def create(cls, state: Path, sinks: list[Callable[[Line], None]], name: str | None = None) -> Session:
+    def create(cls, state: Path, sinks: Sequence[Callable[[Line], None]], name: str | None = None) -> Session:
         """A new session below the state folder, with a `new_id` if it is given no name.
 
         Raises:
@@ -73,21 +80,16 @@ class Session:
             raise fault(error, folder) from None
         return cls(folder, sinks)
 
-    @classmethod
-    def create_attempts(
-        cls, state: Path, sinks: list[Callable[[Line], None]], attempts: int
-    ) -> Iterator[Session]:
-        """A session for each attempt at one issue; the ids of those after the first are its id and their number.
+    def beside(self, number: int) -> Session:
+        """A session for a further attempt at the same issue, with the same sinks; its id is this one's and the number.
 
         Raises:
-            EnvironmentFault: a folder cannot be made or written.
+            EnvironmentFault: its folder cannot be made or written.
         """
-        first = new_id()
-        for number in range(1, attempts + 1):
-            yield cls.create(state, sinks, first if number == 1 else f"{first}-{number}")
+        return self.create(self.folder.parent.parent, self._sinks, f"{self.id}-{number}")
 
     @classmethod
-    def open(cls, folder: Path, sinks: list[Callable[[Line], None]]) -> tuple[Session, list[Line]]:
+    def open(cls, folder: Path, sinks: Sequence[Callable[[Line], None]]) -> tuple[Session, list[Line]]:
         """A session to go on with, and the lines of its log so far; what is left of a torn last one is dropped.
 
         Raises:
@@ -98,13 +100,14 @@ class Session:
             raise UsageError(f"there is no session in {folder}")
         session = cls(folder, sinks)  # which locks it: nobody is writing that last line
         try:
-            drop_torn_line(path)
-            lines = list(read_log(path).events)
+            log = read_log(path)
+            if log.notes:  # half a line at its end
+                drop_torn_line(path)
         except BaseException:
             session.close()
             raise
-        session._seq = lines[-1]["seq"] if lines else 0
-        return session, lines
+        session._seq = log.events[-1]["seq"] if log.events else 0
+        return session, list(log.events)
 
     def write(self, event: Event) -> None:
         """Append an event; synced to the disk for those that resume depends on.
@@ -112,9 +115,7 @@ class Session:
         Raises:
             EnvironmentFault: the log cannot be written (a full disk): the session cannot go on without it.
         """
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line: Line = {"v": VERSION, "seq": self._seq + 1, "ts": now, "session": self.id, "type": event.type}
-        line |= dataclasses.asdict(event)
+        line = line_of(event, self._seq + 1, self.id)
         raw = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode()
         self._log.append(raw, sync=isinstance(event, SYNCED))
         self._seq += 1

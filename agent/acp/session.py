@@ -134,7 +134,7 @@ class ClientSession:
                 may_call=functools.partial(self._may_call, sender),
             )
             result = await fix(
-                request, [session], self.state, say=updates.note, listener=lambda _: updates.hear
+                request, session, self.state, say=updates.note, listener=lambda _: updates.hear
             )
         if result.status is Status.ERROR:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault

@@ -174,6 +174,16 @@ def test_where_all_fail_the_exit_code_says_how(
     assert [lines[-1]["status"] for lines in logs(own_state).values()] == ["error", "error"]
 
 
+def test_without_a_server_one_session_says_so(make_repo: MakeRepo, own_state: Path) -> None:
+    done = fix(make_repo(BUGGY), "http://127.0.0.1:9/v1", "--attempts", "8")
+    assert done.returncode == 4
+    [listed] = json.loads(run("sessions", "list", "--json").stdout)
+    assert (listed["status"], listed["exit"]) == ("error", 4)
+    [lines] = logs(own_state).values()
+    assert lines[0]["attempt"]["of"] == 8
+    assert [line["type"] for line in lines[-2:]] == ["error", "session.finished"]
+
+
 def test_tokens_are_limited_for_all_together(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
