@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from m3agent.agent import prompt, session_events
-from m3agent.agent.calls import Calls
+from m3agent.agent.calls import Calls, PendingCall
 from m3agent.agent.conversation import Conversation
 from m3agent.agent.errors import UsageError
 from m3agent.agent.failures import Failure
@@ -20,7 +20,7 @@ from m3agent.agent.loop import Loop, Outcome
 from m3agent.agent.model import Model
 from m3agent.agent.other_tools import OtherTools
 from m3agent.agent.request import FixRequest
-from m3agent.agent.resume import Outstanding, ResumePoint
+from m3agent.agent.resume import ResumePoint
 from m3agent.agent.session import CALLS, Session
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.variation import Variation
@@ -54,8 +54,8 @@ class Attempt:
     """Closes what the attempt works with."""
     workspace: Workspace | None = None
     messages: Conversation | None = None
-    outstanding: list[Outstanding] = field(default_factory=list)
-    """Calls of an earlier process of this session that the model has no results of."""
+    pending: list[PendingCall] = field(default_factory=list)
+    """Calls that an earlier process of this session has left."""
     sandbox: Sandbox | None = None
     other_tools: OtherTools = field(default_factory=OtherTools)
     """What the model may call besides our own tools."""
@@ -79,8 +79,8 @@ class Attempt:
         store.sweep()  # nobody else has it: the log is locked
         self.workspace = Workspace(store, point.started["tree"])
         self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
-        self.outstanding = point.outstanding(self.messages)
-        self.session.write(session_events.session_resumed(point, self.messages, self.outstanding))
+        self.pending = point.pending(self.messages)
+        self.session.write(session_events.session_resumed(point, self.messages, self.pending))
 
     async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:
         """Start the sandbox that the attempt works in. Raises SandboxError."""
@@ -122,7 +122,7 @@ class Attempt:
             if self.request.resume is not None:
                 await self.sandbox.rollback(self.request.resume.tree)
                 self.loop.go_on_from(self.request.resume)
-            self.outcome = await self.loop.run(self.outstanding)
+            self.outcome = await self.loop.run(self.pending)
             self.patch = await self.sandbox.patch()
         finally:
             cache_is_warm.set()

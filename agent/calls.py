@@ -5,16 +5,46 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from m3agent.agent import events, turn_events
 from m3agent.agent.context.output import writes_marker
 from m3agent.agent.session import Session
+from m3agent.agent.session_log import Line
 from m3agent.sandbox.base import Sandbox
 from m3agent.serving.chat import ToolCall
 from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.registry import Toolset, traits_of
+
+INTERRUPTED = "interrupted: it was begun and did not come to its end, and is not run again; the work tree is as before it"
+
+
+@dataclass(frozen=True)
+class PendingCall:
+    """A call of the model's that has no result in the conversation yet.
+
+    Attributes:
+        call: What the model asks for.
+        started: Its `call.started` in the log of a session that goes on; empty for a call that never ran.
+        finished: Its `call.finished`; empty for one that never ended.
+    """
+
+    call: ToolCall
+    started: Line = field(default_factory=dict)
+    finished: Line = field(default_factory=dict)
+
+    @property
+    def result(self) -> ToolResult | None:
+        """The result that the log has for the model; None for a call that has yet to run."""
+        if self.finished and self.finished["status"] != "interrupted":
+            return turn_events.result_of(self.finished)
+        return ToolResult(INTERRUPTED, is_error=True) if self.started else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it began and never ended."""
+        return bool(self.started) and not self.finished
 
 
 @dataclass

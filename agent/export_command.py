@@ -13,7 +13,7 @@ import typer
 from m3agent.agent.console import faults, print_bytes
 
 if TYPE_CHECKING:
-    from m3agent.agent.session_log import Line
+    from m3agent.agent.session_record import SessionRecord
 
 
 class Format(StrEnum):
@@ -71,8 +71,7 @@ def export(
 def _atif(folder: Path) -> bytes:
     from m3agent.agent.trajectory.atif import to_atif
 
-    events, messages = _read(folder)
-    return json.dumps(to_atif(events, messages), indent=1, allow_nan=False).encode() + b"\n"
+    return json.dumps(to_atif(*_read(folder)), indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _sft(folders: list[Path]) -> tuple[bytes, int]:
@@ -87,9 +86,9 @@ def _sft(folders: list[Path]) -> tuple[bytes, int]:
     return out.getvalue(), len(folders) - count
 
 
-def _read(folder: Path) -> tuple[tuple[Line, ...], list[dict[str, Any]] | None]:
-    """A session's log, and its messages if they were kept; neither is changed."""
+def _read(folder: Path) -> tuple[SessionRecord, list[dict[str, Any]] | None]:
+    """A session's record, and its messages if they were kept; nothing on the disk is changed."""
     from m3agent.agent.conversation import read_messages
-    from m3agent.agent.session_log import LOG, read_log
+    from m3agent.agent.session_record import read_session
 
-    return read_log(folder / LOG).events, read_messages(folder)
+    return read_session(folder), read_messages(folder)

@@ -12,21 +12,27 @@ from m3agent.agent.conversation import FILE as MESSAGES
 from m3agent.agent.conversation import Message, as_line, read_lines
 from m3agent.agent.errors import UsageError
 from m3agent.agent.events import SessionForked
-from m3agent.agent.session import Session, make_folder, new_id
-from m3agent.agent.session_log import LOG, Line, read_log, text, whole
+from m3agent.agent.session import Session, line_of, make_folder, new_id
+from m3agent.agent.session_log import LOG, Line, SessionLog, text, whole
 from m3agent.agent.workspaces import TREES, scratch_folder
 from m3agent.sandbox.git import copy_store
 
 
-def fork(state: Path, source: Path, turn: int | None) -> Path:
-    """The folder of a new session with what the session in `source` had come to at the end of `turn`, by default its last
-    answered one. The source is only read; it may be over, or be at work.
+def fork(state: Path, log: SessionLog, turn: int | None) -> tuple[Session, list[Line]]:
+    """Make a new session with what an earlier one had come to at the end of one of its turns.
+
+    Args:
+        log: The earlier session's log. The session is only read; it may be over, or be at work.
+        turn: The turn's number; None for the last answered one.
+
+    Returns:
+        The new session, open, and the lines of its log.
 
     Raises:
-        UsageError: it has no such turn, or a part of it is gone or damaged.
-        EnvironmentFault: the new session cannot be written.
+        UsageError: There is no such turn, or a part of the earlier session is gone or damaged.
+        EnvironmentFault: The new session cannot be written.
     """
-    lines = read_log(source / LOG).events
+    source, lines = log.path.parent, log.events
     answered = [_turn(line) for line in lines if text(line, "type") == "message"]
     last = turn if turn is not None else max(answered, default=0)
     if last not in answered:
@@ -36,33 +42,32 @@ def fork(state: Path, source: Path, turn: int | None) -> Path:
         if not (source / part).exists():
             raise UsageError(f"the session in {source} cannot be forked: {part} is gone")
     name, said = new_id(), read_lines(source)
+    kept: list[Line] = [line | {"session": name} for line in _lines_until(lines, last)]
+    kept.append(line_of(SessionForked(source=source.name, turn=last), kept[-1]["seq"] + 1, name))
     try:
         with scratch_folder(state) as scratch:
             folder = scratch / name
             make_folder(folder)
-            _write(folder / LOG, _log_until(lines, last, name))
+            _write(folder / LOG, [json.dumps(line, separators=(",", ":")).encode() for line in kept])
             _write(folder / MESSAGES, _messages_until(said, answered.index(last) + 1))
             copy_store(source / TREES, folder / TREES)
             target = state / "sessions" / name
             folder.rename(target)
     except (OSError, shutil.Error) as error:
         raise fault(error, state) from None
-    session, _ = Session.open(target, [])
-    session.write(SessionForked(source=source.name, turn=last))
-    session.close()
-    return target
+    return Session(target, [], seq=kept[-1]["seq"]), kept
 
 
 def _write(path: Path, lines: Sequence[bytes]) -> None:
     path.write_bytes(b"".join(line + b"\n" for line in lines))
 
 
-def _log_until(lines: Sequence[Line], turn: int, name: str) -> list[bytes]:
-    """The log up to the last line that is of a turn, as a session of this name has it."""
+def _lines_until(lines: Sequence[Line], turn: int) -> Sequence[Line]:
+    """The log up to the last line that is of a turn."""
     end = next((n for n, line in enumerate(lines) if _turn(line) > turn), len(lines))
     while _turn(lines[end - 1]) == 0 and text(lines[end - 1], "where") != "session":
         end -= 1  # how the session ended, or went on
-    return [json.dumps(line | {"session": name}, separators=(",", ":")).encode() for line in lines[:end]]
+    return lines[:end]
 
 
 def _turn(line: Line) -> int:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent import events, gate, prompt, turn_events
-from m3agent.agent.calls import Calls
+from m3agent.agent.calls import Calls, PendingCall
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.conversation import FIRST, Conversation
 from m3agent.agent.limits import RunLimits
 from m3agent.agent.model import Chanting, Model
-from m3agent.agent.resume import Outstanding, ResumePoint
+from m3agent.agent.resume import ResumePoint
 from m3agent.agent.session import Session
 from m3agent.agent.stall import StallDetector, Verdict, as_seen
 from m3agent.agent.window import Window, calls_made
@@ -67,13 +67,13 @@ class Loop:
             point.tests,
         )
 
-    async def run(self, outstanding: Sequence[Outstanding] = ()) -> Outcome:
-        """Turns until an outcome; first, in a resumed session, the calls that the model has no results of.
+    async def run(self, pending: Sequence[PendingCall] = ()) -> Outcome:
+        """Turns until an outcome; first the calls that an earlier process of this session has left.
 
         Raises:
             SandboxError, ModelServerError, M3AgentError: what ends a session early; the caller reports it.
         """
-        if stop := await self._carry_out(outstanding):
+        if stop := await self._carry_out(pending):
             return Outcome("stalled", stop.text, "")
         if self.told:
             self._tell(self.told)
@@ -114,7 +114,7 @@ class Loop:
         )
         note, stop = await self._heed(verdict)
         if message.calls:
-            stop = await self._carry_out([Outstanding(call) for call in message.calls], note) or stop
+            stop = await self._carry_out([PendingCall(call) for call in message.calls], note) or stop
         if stop is not None:
             return Outcome("stalled", stop.text, message.text)
         if message.calls:
@@ -135,20 +135,20 @@ class Loop:
         self._tell(missing, note)
         return None
 
-    async def _carry_out(self, calls: Sequence[Outstanding], note: str = "") -> Verdict | None:
+    async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> Verdict | None:
         """Run a turn's calls in order; returns the verdict that stops the loop, if one does.
 
         Notes stand inside a result, never in a new user message: templates may drop earlier reasoning then.
         """
         stop: Verdict | None = None
         notes = [note]
-        for outstanding in calls:
-            call, result = outstanding.call, outstanding.result
+        for pending in calls:
+            call, result = pending.call, pending.result
             known = result is not None
             if result is None:
                 result = await self.calls.run(call, self.model.turn)
-            elif outstanding.begun is not None and outstanding.ended is None:
-                number, tree = outstanding.begun["call"], self.sandbox.tree
+            elif pending.is_cut_off:
+                number, tree = pending.started["call"], self.sandbox.tree
                 self.session.write(
                     turn_events.call_finished(self.model.turn, number, call, result, "interrupted", 0.0, tree)
                 )

@@ -79,13 +79,15 @@ def fork(
     with faults():
         from m3agent.agent.fork import fork as fork_session
         from m3agent.agent.handover import HandOver
+        from m3agent.agent.session_log import LOG, read_log
         from m3agent.agent.sessions import find_session
         from m3agent.agent.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)  # before anything is copied
         state = state_dir(os.environ)
-        folder = fork_session(state, find_session(state, session), turn)
-        _go_on(folder, tell, flags, hand_over, as_json)
+        forked, _ = fork_session(state, read_log(find_session(state, session) / LOG), turn)
+        forked.close()
+        _go_on(forked.folder, tell, flags, hand_over, as_json)
 
 
 def _go_on(folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool) -> None:

@@ -10,13 +10,14 @@ from typing import Literal
 
 from m3agent import __version__
 from m3agent.agent import events
+from m3agent.agent.calls import PendingCall
 from m3agent.agent.choice import Rank
 from m3agent.agent.context.packed import Context
 from m3agent.agent.conversation import Conversation
 from m3agent.agent.endpoint_choice import ModelServer
 from m3agent.agent.errors import M3AgentError
 from m3agent.agent.request import FixRequest
-from m3agent.agent.resume import Outstanding, ResumePoint
+from m3agent.agent.resume import ResumePoint
 from m3agent.agent.session import Session
 from m3agent.agent.variation import Variation
 from m3agent.agent.verify import Verification
@@ -99,14 +100,14 @@ def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> e
 
 
 def session_resumed(
-    point: ResumePoint, messages: Conversation, outstanding: Sequence[Outstanding]
+    point: ResumePoint, messages: Conversation, pending: Sequence[PendingCall]
 ) -> events.SessionResumed:
     """Where a session goes on."""
     return events.SessionResumed(
         m3agent=__version__,
         messages=len(messages),
         tree=point.tree,
-        interrupted=[each.call.id for each in outstanding if each.begun is not None and each.ended is None],
+        interrupted=[each.call.id for each in pending if each.is_cut_off],
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.session import PATCH
-from m3agent.agent.session_log import LOG, Line, items, number, read_ends, read_log, text, whole
+from m3agent.agent.session_log import LOG, items, number, read_ends, text, whole
+from m3agent.agent.session_record import SessionRecord, read_session, record_of
 
 NOT_FINISHED = "not finished"
 """Status of a session whose log has no end: it is running, or it was killed; the log cannot tell which."""
@@ -82,47 +82,28 @@ def find_session(state: Path, name: str) -> Path:
 def _chosen(folder: Path) -> Path:
     """The attempt that was handed over, of those at the same issue; the folder itself where none is known."""
     with contextlib.suppress(OSError, UsageError):
-        for line in read_log(folder / LOG).events:
-            if line.get("type") == "attempt.chosen":
-                best = next((item for item in items(line, "ranking") if isinstance(item, dict)), {})
-                chosen = folder.with_name(Path(text(best, "session")).name or folder.name)
-                return chosen if chosen.is_dir() else folder
+        ranking = items(read_session(folder).choice, "ranking")
+        best = next((item for item in ranking if isinstance(item, dict)), {})
+        chosen = folder.with_name(Path(text(best, "session")).name or folder.name)
+        return chosen if chosen.is_dir() else folder
     return folder
 
 
 def summary_of(folder: Path) -> Summary:
-    """What came of one session."""
+    """What came of one session. Of a log that has its end, only the first and the last line are read."""
     log = folder / LOG
-    events: Iterable[Line]
     try:
         ends = read_ends(log)
-        events = (
-            ends if ends is not None and ends[1].get("type") == "session.finished" else read_log(log).events
-        )
+        is_over = ends is not None and ends[1].get("type") == "session.finished"
+        return _summary(folder, record_of(ends or ()) if is_over else read_session(folder), None)
     except (OSError, UsageError) as error:
         why = f"{log}: {(error.strerror or str(error)).lower()}" if isinstance(error, OSError) else str(error)
-        return _summary(folder, (), why)
-    return _summary(folder, events, None)
+        return _summary(folder, SessionRecord(), why)
 
 
-def _summary(folder: Path, events: Iterable[Line], problem: str | None) -> Summary:
-    first: Line = {}
-    last: Line = {}
-    turns = calls = 0
-    for line in events:
-        match line.get("type"):
-            case "session.started":
-                first = first or line
-            case "session.finished":
-                last = line
-            case "session.resumed":
-                last = {}  # what ended it before was not its end
-            case "turn.started":
-                turns, last = turns + 1, {}
-            case "call.started":
-                calls += 1
-            case _:
-                pass
+def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summary:
+    first, last = record.started, record.ended
+    calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
     status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
     price, seconds = number(last, "price"), number(last, "seconds")
     patch = folder / PATCH
@@ -138,7 +119,7 @@ def _summary(folder: Path, events: Iterable[Line], problem: str | None) -> Summa
         repository=text(first, "repository", "root"),
         commit=text(first, "repository", "head"),
         engine=text(first, "endpoint", "description"),
-        turns=whole(last, "turns") if last else turns,
+        turns=whole(last, "turns") if last else len(record.turns),
         calls=whole(last, "calls") if last else calls,
         prompt_tokens=whole(last, "prompt_tokens"),
         cached_tokens=whole(last, "cached_tokens"),

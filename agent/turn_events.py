@@ -78,6 +78,19 @@ def call_finished(
     )
 
 
+def result_of(line: Line) -> ToolResult:
+    """The result that a `call.finished` tells of."""
+    return ToolResult(
+        line["content"],
+        is_error=line["is_error"],
+        exit_code=line["exit_code"],
+        digest=line["digest"],
+        truncated=line["truncated"],
+        full_path=line["full_path"],
+        data=line["data"],
+    )
+
+
 def tests_finished(number: int, result: ToolResult, tree: str) -> events.TestFinished:
     """A test run of the session's; only for a result that has the outcome of tests."""
     sets: dict[str, Any] = {name: result.data[name] for name in TESTS}

@@ -33,7 +33,7 @@ from m3agent.agent.repository import Repository, open_repository
 from m3agent.agent.request import FixRequest
 from m3agent.agent.resume import rebased, resume_point
 from m3agent.agent.session import Session
-from m3agent.agent.session_log import LOG, Line, read_log
+from m3agent.agent.session_log import LOG, Line, SessionLog, read_log
 from m3agent.agent.settings_loader import load_settings
 from m3agent.agent.workspaces import workspace_of
 from m3agent.tools.mcp.server import McpServer
@@ -101,16 +101,16 @@ class ClientSession:
 
     async def _work(self, repository: Repository, asked: Prompt, sender: _Sender) -> FixResult:
         settings = load_settings(Path(self.kept.record.cwd), {"attempts": 1}, os.environ).settings
-        earlier = self.kept.record.last_fix
-        now, lines = "", list[Line]()
-        if earlier is not None and _has_answered(self.state / "sessions" / earlier):
-            folder = await asyncio.to_thread(fork, self.state, self.state / "sessions" / earlier, None)
-            now = (await asyncio.to_thread(workspace_of, repository, folder)).base
-            session, lines = Session.open(folder, [])
+        earlier = self._earlier_log()
+        if earlier is None:
+            session, lines = Session.create(self.state, []), list[Line]()
         else:
-            session = Session.create(self.state, [])
+            session, lines = await asyncio.to_thread(fork, self.state, earlier, None)
         with contextlib.closing(session):
-            point = rebased(resume_point(lines), now, harmless(asked.text.strip())) if lines else None
+            point = None
+            if lines:
+                now = (await asyncio.to_thread(workspace_of, repository, session.folder)).base
+                point = rebased(resume_point(lines), now, harmless(asked.text.strip()))
             self.kept.write("fix", session=session.id)
             updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
             if point is not None and asked.images:
@@ -140,6 +140,15 @@ class ClientSession:
             kind = UsageError if result.exit_code == UsageError.exit_code else EnvironmentFault
             raise kind(result.reason)
         return result
+
+    def _earlier_log(self) -> SessionLog | None:
+        """The log of the last prompt's fix; None where the model has not answered in it: there is nothing to go on from."""
+        if (name := self.kept.record.last_fix) is not None:
+            with contextlib.suppress(UsageError):
+                log = read_log(self.state / "sessions" / name / LOG)
+                if any(line.get("type") == "message" for line in log.events):
+                    return log
+        return None
 
     async def _hand_over(
         self, repository: Repository, result: FixResult, change: Change, sender: _Sender
@@ -279,14 +288,6 @@ class _Sender:
             update = self._waiting.get_nowait()
             with contextlib.suppress(ConnectionError):  # the client is gone: the fix is ended by that, too
                 await self._client.session_update(session_id=self._session_id, update=update)
-
-
-def _has_answered(folder: Path) -> bool:
-    """Whether a fix's conversation has come so far that there is something to go on from."""
-    try:
-        return any(line.get("type") == "message" for line in read_log(folder / LOG).events)
-    except UsageError:
-        return False
 
 
 def _own_lines(folder: Path) -> list[Line]:

@@ -8,12 +8,8 @@ from typing import Any
 from m3agent.agent.report import text as show
 from m3agent.agent.report.patch import FilePatch
 from m3agent.agent.report.plot import TurnTokens
-from m3agent.agent.session_log import (
-    Line,
-    number,
-    strings,
-    whole,
-)
+from m3agent.agent.session_log import Line, number, strings, whole
+from m3agent.agent.session_record import SessionRecord
 from m3agent.agent.sessions import NOT_FINISHED
 
 
@@ -60,7 +56,6 @@ class Call:
     """One call of a tool. line: of its arguments in the log; result_line: of its result, None when it has none."""
 
     number: int | None
-    id: str
     name: str
     arguments: dict[str, Any] | None
     line: int
@@ -133,9 +128,10 @@ class Turn:
 
 @dataclass
 class SessionReport:
-    """All that the page shows of one session."""
+    """All that the page shows of one session. record: what it is made from."""
 
     id: str
+    record: SessionRecord = field(default_factory=SessionRecord)
     status: str = NOT_FINISHED
     reason: str = ""
     title: str = ""
@@ -146,8 +142,6 @@ class SessionReport:
     facts: list[tuple[str, str]] = field(default_factory=list)
     settings: list[tuple[str, str]] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    total: Line = field(default_factory=dict)
-    verdict: Line = field(default_factory=dict)
     before: SuiteRun | None = None
     after: SuiteRun | None = None
     requests: list[Request] = field(default_factory=list)
@@ -155,6 +149,11 @@ class SessionReport:
     notes: list[str] = field(default_factory=list)
     patch: list[FilePatch] = field(default_factory=list)
     patch_path: str = ""
+
+    @property
+    def verdict(self) -> Line:
+        """The verification's event; empty without one."""
+        return self.record.verdict
 
     @property
     def evidence(self) -> list[tuple[str, str, list[str]]]:
@@ -169,13 +168,5 @@ class SessionReport:
         return [(kind, label, ids) for kind, label, name in sets if (ids := strings(self.verdict, name))]
 
     def value(self, name: str) -> float | None:
-        """A number of the session's end; of its turns where it has none: their sum, if any of them knows it."""
-        if self.total:
-            return number(self.total, name)
-        if name == "turns":
-            return len(self.turns)
-        known = [value for turn in self.turns if (value := turn.value(name)) is not None]
-        return sum(known) if known and name in SUMS else None
-
-
-SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "price")
+        """A number of what the session used; None where it is not known."""
+        return self.record.total(name)

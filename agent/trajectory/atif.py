@@ -10,53 +10,55 @@ from m3agent import __version__
 from m3agent.agent import session_log as log
 from m3agent.agent.conversation import Message
 from m3agent.agent.session_log import Line
+from m3agent.agent.session_record import CallRecord, SessionRecord, TurnRecord
 from m3agent.agent.trajectory.clean import clean
 from m3agent.agent.trajectory.history import (
     clean_first,
     issue_text,
+    offered,
     proven,
+    result_of,
     results,
     system_text,
     text_in,
+    told_by_gate,
 )
-from m3agent.agent.trajectory.story import Call, Story, Turn, tell
 
 SCHEMA = "ATIF-v1.8"
 COUNTS = ("turns", "calls", "reasoning_tokens")
 RATES = ("cached_share", "tokens_per_second", "first_token_seconds", "seconds")
 
 
-def to_atif(events: Iterable[Line], messages: Sequence[Message] | None = None) -> dict[str, Any]:
+def to_atif(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any]:
     """The trajectory, as JSON values; valid for any log. docs/trajectories.md says what stands where.
 
-    events: the lines of a session's log. messages: those of its requests, if they were kept: the first two steps hold
+    messages: those of the session's requests, if they were kept: the first two steps hold
     the system text and the repository then. They are used only if the log's digest proves them.
     """
-    story = tell(events)
-    kept = proven(story, messages)
+    kept = proven(record, messages)
     # of a conversation whose tail was summarised, the messages behind the first are no longer those of each request
-    whole = None if story.summaries else kept
-    steps = [*_first_steps(story, kept), *_turn_steps(story, whole)]
+    whole = None if record.of_type("context.summarised") else kept
+    steps = [*_first_steps(record, kept), *_turn_steps(record, whole)]
     steps += [
         _step("system", error, log.text(error, "text"), {"kind": "error", "error": log.text(error, "kind")})
-        for error in story.errors
+        for error in record.errors
     ]
     for number, step in enumerate(steps, start=1):
         step["step_id"] = number
-    session = log.text(story.started or story.finished, "session")
+    session = log.text(record.started or record.ended, "session")
     trajectory = {
         "schema_version": SCHEMA,
         "session_id": session or None,
         "trajectory_id": session or None,
-        "agent": _agent(story),
+        "agent": _agent(record),
         "steps": steps,
-        "notes": _notes(story, messages is not None and kept is None),
-        "final_metrics": _final_metrics(story, len(steps)),
-        "extra": _extra(story),
+        "notes": _notes(record, messages is not None and kept is None),
+        "final_metrics": _final_metrics(record, len(steps)),
+        "extra": _extra(record),
     }
     cleaned = _some(clean(trajectory))
-    if kept and story.started:
-        cleaned["steps"][1]["message"] = clean_first(text_in(kept[1].get("content")), story)
+    if kept and record.started:
+        cleaned["steps"][1]["message"] = clean_first(text_in(kept[1].get("content")), record)
     return cleaned
 
 
@@ -79,39 +81,38 @@ def _step(source: str, line: Line, message: str, extra: dict[str, Any]) -> dict[
     return _some({**step, "extra": _some(extra) or None})
 
 
-def _first_steps(story: Story, kept: Sequence[Message] | None) -> list[dict[str, Any]]:
+def _first_steps(record: SessionRecord, kept: Sequence[Message] | None) -> list[dict[str, Any]]:
     """What the model was given. Without the messages themselves, what the log has of them, and what it does not."""
-    if not story.started:
+    if not record.started:
         return []
-    issue = log.mapping(story.started, "issue")
+    issue = log.mapping(record.started, "issue")
     extra = {
         "kind": "issue",
         "issue": {key: log.text(issue, key) for key in ("title", "source", "digest")},
         "images": [image for image in log.items(issue, "images") if isinstance(image, dict)] or None,
-        "context": _context(story),
+        "context": _context(record.last_prepared("context.packed")),
     }
     if kept:
         # the second one's text comes in at the end: it may be megabytes, and is clean already
         system = text_in(kept[0].get("content"))
         return [
-            _step("system", story.started, system, {"kind": "system", "text": "as sent"}),
-            _step("user", story.started, "", {**extra, "text": "as sent"}),
+            _step("system", record.started, system, {"kind": "system", "text": "as sent"}),
+            _step("user", record.started, "", {**extra, "text": "as sent"}),
         ]
-    known = system_text(story)
+    known = system_text(record)
     of_system = f"as m3agent {__version__} sends it" if known else "not in the log"
     return [
-        _step("system", story.started, known, {"kind": "system", "text": of_system}),
+        _step("system", record.started, known, {"kind": "system", "text": of_system}),
         _step(
             "user",
-            story.started,
-            issue_text(story),
+            record.started,
+            issue_text(record),
             {**extra, "text": "the issue only: the repository's text is not in the log"},
         ),
     ]
 
 
-def _context(story: Story) -> dict[str, Any] | None:
-    context = story.context
+def _context(context: Line) -> dict[str, Any] | None:
     if not context:
         return None
     return {
@@ -122,11 +123,15 @@ def _context(story: Story) -> dict[str, Any] | None:
     }
 
 
-def _turn_steps(story: Story, kept: Sequence[Message] | None) -> Iterable[dict[str, Any]]:
+def _turn_steps(record: SessionRecord, kept: Sequence[Message] | None) -> Iterable[dict[str, Any]]:
     before = (
         2  # messages that the last request's answer and its results make, with what the log has of the rest
     )
-    for index, turn in enumerate(story.turns):
+    answered = record.answered
+    for turn in record.turns:
+        if not turn.answer:  # it was broken off
+            yield from _loose_steps(turn)
+            continue
         unlogged = max(0, turn.sent - before) if turn.sent is not None else 0
         if unlogged and kept and turn.sent is not None:
             told = [message for message in kept[before : turn.sent] if message.get("role") == "user"]
@@ -134,48 +139,54 @@ def _turn_steps(story: Story, kept: Sequence[Message] | None) -> Iterable[dict[s
                 yield _step("user", turn.request, text_in(message.get("content")), {"kind": "harness"})
             unlogged -= len(told)
         read = results(kept, turn) if kept and turn.sent is not None else {}
-        yield _agent_step(turn, story.told(index) != "", unlogged, read)
-        if turn.summary is not None:
-            extra = {"kind": "summary", "own_words": turn.summary.get("own_words") is True}
-            yield _step("user", turn.summary, log.text(turn.summary, "text"), extra)
-        for stop in turn.stops:
-            yield _step("system", stop, log.text(stop, "text"), {"kind": "stall", **_stall(stop)})
-        before = (turn.sent if turn.sent is not None else before) + 1 + len(turn.calls)
-        if text := story.told(index):
-            gate = turn.gate or {}
-            yield _step("user", gate, text, {"kind": "gate", "asked": log.whole(gate, "asked")})
+        gate_text = told_by_gate(turn, is_last=turn is answered[-1])
+        yield _agent_step(turn, gate_text != "", unlogged, read)
+        yield from _loose_steps(turn)
+        before = (turn.sent if turn.sent is not None else before) + 1 + len(turn.asked)
+        if gate_text:
+            gate = turn.of_type("gate")[-1]
+            yield _step("user", gate, gate_text, {"kind": "gate", "asked": log.whole(gate, "asked")})
             before += 1
 
 
-def _agent_step(turn: Turn, told: bool, unlogged: int, read: dict[str, str]) -> dict[str, Any]:
-    finished = turn.finished or {}
-    gate = turn.gate
+def _loose_steps(turn: TurnRecord) -> Iterable[dict[str, Any]]:
+    """A summary of the conversation, and stalls of no call: they ended the session or broke an answer off."""
+    for summary in turn.of_type("context.summarised"):
+        extra = {"kind": "summary", "own_words": summary.get("own_words") is True}
+        yield _step("user", summary, log.text(summary, "text"), extra)
+    for stall in turn.of_type("stall"):
+        yield _step("system", stall, log.text(stall, "text"), {"kind": "stall", **_stall(stall)})
+
+
+def _agent_step(turn: TurnRecord, told: bool, unlogged: int, read: dict[str, str]) -> dict[str, Any]:
+    gates, retries = turn.of_type("gate"), [line for line in turn.before if line["type"] == "retry"]
+    passed = gates and not told
     extra: dict[str, Any] = {
-        "turn": log.whole(turn.message, "turn"),
-        "finish": log.text(finished, "finish") or None,
-        "retries": [{"reason": log.text(retry, "reason")} for retry in turn.retries] or None,
-        "gate": None if gate is None or told else {"missing": log.text(gate, "missing"), "let_through": True},
+        "turn": log.whole(turn.answer, "turn"),
+        "finish": log.text(turn.finished, "finish") or None,
+        "retries": [{"reason": log.text(retry, "reason")} for retry in retries] or None,
+        "gate": {"missing": log.text(gates[-1], "missing"), "let_through": True} if passed else None,
         "messages_not_in_log": unlogged or None,
     }
-    step = _step("agent", turn.message, turn.text, extra)
-    observed = [_result(call, read) for call in turn.calls if call.finished is not None]
+    step = _step("agent", turn.answer, turn.text, extra)
+    observed = [_result(call, read) for call in turn.asked if call.finished]
     step |= {
         "llm_call_count": 1,
         "reasoning_content": turn.reasoning or None,
-        "tool_calls": [_tool_call(call) for call in turn.calls] or None,
+        "tool_calls": [_tool_call(call) for call in turn.asked] or None,
         "observation": {"results": observed} if observed else None,
-        "metrics": _metrics(finished),
+        "metrics": _metrics(turn.finished),
     }
     return _some(step)
 
 
-def _tool_call(call: Call) -> dict[str, Any]:
+def _tool_call(call: CallRecord) -> dict[str, Any]:
     extra = {
         "malformed_arguments": True if call.arguments is None else None,
-        "result": "none: the call was cut off" if call.finished is None else None,
+        "result": None if call.finished else "none: the call was cut off",
     }
     values = {
-        "tool_call_id": call.id,
+        "tool_call_id": call.key,
         "function_name": call.name,
         "arguments": call.arguments or {},
         "extra": _some(extra) or None,
@@ -183,9 +194,9 @@ def _tool_call(call: Call) -> dict[str, Any]:
     return _some(values)
 
 
-def _result(call: Call, read: dict[str, str]) -> dict[str, Any]:
-    finished = call.finished or {}
-    tests = call.tests
+def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
+    finished, runs = call.finished, call.of_type("test.finished")
+    changes = [change for line in call.of_type("file.changed") for change in log.items(line, "changes")]
     extra = {
         "call": log.whole(finished, "call"),
         "status": log.text(finished, "status") or None,
@@ -194,13 +205,16 @@ def _result(call: Call, read: dict[str, str]) -> dict[str, Any]:
         "truncated": finished.get("truncated") is True,
         "digest": log.text(finished, "digest") or None,
         "seconds": log.number(finished, "seconds"),
-        "changes": call.changes or None,
-        "tests": None if tests is None else {key: len(log.items(tests, key)) for key in TEST_SETS},
-        "stalls": [_stall(stall) for stall in call.stalls] or None,
+        "changes": changes or None,
+        "tests": {key: len(log.items(runs[-1], key)) for key in TEST_SETS} if runs else None,
+        "stalls": [_stall(stall) for stall in call.of_type("stall")] or None,
     }
-    return {"source_call_id": call.id, "content": read.get(call.id, call.result or ""), "extra": _some(extra)}
+    content = read.get(call.key, result_of(call) or "")
+    return {"source_call_id": call.key, "content": content, "extra": _some(extra)}
 
 
+NOT_SHOWN = ("network.request", "file.changed", "test.finished")
+"""Events of a turn, but of no call, that a trajectory has no place for."""
 TEST_SETS = ("passed", "failed", "errored", "skipped")
 
 
@@ -221,39 +235,37 @@ def _metrics(finished: Line) -> dict[str, Any] | None:
     return _some(metrics) or None
 
 
-def _final_metrics(story: Story, steps: int) -> dict[str, Any]:
+def _final_metrics(record: SessionRecord, steps: int) -> dict[str, Any]:
     """The session's totals; of one without an end, the sums over its turns that are known."""
-    finished = story.finished
+    finished = record.ended
     extra: dict[str, Any] = {key: log.text(finished, key) or None for key in ("status", "reason")}
     extra |= {"exit": log.whole(finished, "exit")}
     extra |= {key: log.whole(finished, key) for key in COUNTS} | {
         key: log.number(finished, key) for key in RATES
     }
-    lines = [finished] if finished else [turn.finished for turn in story.turns if turn.finished]
     totals = {
-        "total_prompt_tokens": _sum(log.whole(line, "prompt_tokens") for line in lines),
-        "total_completion_tokens": _sum(log.whole(line, "completion_tokens") for line in lines),
-        "total_cached_tokens": _sum(log.whole(line, "cached_tokens") for line in lines),
-        "total_cost_usd": _sum(log.number(line, "price") for line in lines),
+        "total_prompt_tokens": _count(record.total("prompt_tokens")),
+        "total_completion_tokens": _count(record.total("completion_tokens")),
+        "total_cached_tokens": _count(record.total("cached_tokens")),
+        "total_cost_usd": record.total("price"),
         "total_steps": steps,
         "extra": _some(extra) or None,
     }
     return _some(totals)
 
 
-def _sum(values: Iterable[int | float | None]) -> int | float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _count(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
-def _agent(story: Story) -> dict[str, Any]:
-    started, endpoint = story.started, story.endpoint
+def _agent(record: SessionRecord) -> dict[str, Any]:
+    started, endpoint = record.started, record.last_prepared("endpoint.probed")
     same = started.get("m3agent") == __version__
     server = {key: log.text(endpoint, key) or None for key in ("flavour", "version")}
     extra = {
         "server": _some({**server, "max_model_len": log.whole(endpoint, "max_model_len")}) or None,
         "sandbox": log.text(log.mapping(started, "sandbox"), "backend") or None,
-        "image": log.text(story.environment, "image")
+        "image": log.text(record.last_prepared("environment.ready"), "image")
         or log.text(log.mapping(started, "sandbox"), "image")
         or None,
     }
@@ -261,14 +273,14 @@ def _agent(story: Story) -> dict[str, Any]:
         "name": "m3agent",
         "version": log.text(started, "m3agent") or "unknown",
         "model_name": log.text(endpoint, "model") or None,
-        "tool_definitions": story.tools if same else None,
+        "tool_definitions": offered(record) if same else None,
         "extra": _some(extra) or None,
     }
     return _some(values)
 
 
-def _extra(story: Story) -> dict[str, Any] | None:
-    repository, verify, finished = log.mapping(story.started, "repository"), story.verify, story.finished
+def _extra(record: SessionRecord) -> dict[str, Any] | None:
+    repository, verify, finished = log.mapping(record.started, "repository"), record.verdict, record.ended
     lists = ("fixed", "broken", "still_red", "new", "flaky")
     evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
     evidence |= {key: log.items(verify, key) for key in lists if key in verify}
@@ -278,7 +290,7 @@ def _extra(story: Story) -> dict[str, Any] | None:
                 "head": log.text(repository, "head") or None,
                 "branch": log.text(repository, "branch") or None,
                 "dirty": log.whole(repository, "dirty"),
-                "tree": log.text(story.started, "tree") or None,
+                "tree": log.text(record.started, "tree") or None,
             }
         )
         or None,
@@ -289,17 +301,26 @@ def _extra(story: Story) -> dict[str, Any] | None:
     return _some(extra) or None
 
 
-def _notes(story: Story, unproven: bool) -> str | None:
+def _notes(record: SessionRecord, unproven: bool) -> str | None:
     """What a reader should know of the log itself."""
     notes = []
-    if not story.finished:
+    if not record.ended:
         notes.append("The log has no end: the session is running or was killed.")
-    if not story.whole:
+    if not record.is_whole:
         notes.append("Lines of the log are missing or of another version.")
-    if story.unread:
-        notes.append(f"{story.unread} lines of the log have no place here.")
+    if left_out := _left_out(record):
+        notes.append(f"{left_out} lines of the log have no place here.")
     if unproven:
         notes.append(
             "The messages kept beside the log are not those that it has the digest of; they were not used."
         )
     return " ".join(notes) or None
+
+
+def _left_out(record: SessionRecord) -> int:
+    """How many lines of the log the trajectory does not show."""
+    loose = [line for turn in record.turns for line in turn.events if line["type"] in NOT_SHOWN]
+    unasked = [call for turn in record.turns for call in turn.calls if not call.asked]
+    of_unasked = sum(bool(call.started) + bool(call.finished) + len(call.events) for call in unasked)
+    elsewhere = len(record.network) + bool(record.choice) + record.unread + record.unknown.total()
+    return len(loose) + of_unasked + elsewhere

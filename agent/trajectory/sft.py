@@ -9,36 +9,34 @@ from typing import Any, BinaryIO
 from m3agent import __version__
 from m3agent.agent import session_log as log
 from m3agent.agent.conversation import Message
-from m3agent.agent.session_log import Line
+from m3agent.agent.session_record import SessionRecord
 from m3agent.agent.trajectory.clean import clean, clean_text
-from m3agent.agent.trajectory.history import clean_first, logged_messages, proven, sent_messages
-from m3agent.agent.trajectory.story import Story, tell
+from m3agent.agent.trajectory.history import clean_first, logged_messages, offered, proven, sent_messages
 
 
-def to_sft(events: Iterable[Line], messages: Sequence[Message] | None = None) -> dict[str, Any] | None:
+def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any] | None:
     """One example: `messages`, `tools` (JSON text) and where they come from. docs/trajectories.md has the columns.
 
-    events: the lines of a session's log. messages: those of its requests, if they were kept: the example holds the
+    messages: those of the session's requests, if they were kept: the example holds the
     repository then. They are used only if the log's digest proves them. None for a session that is not verified, and
     for one whose conversation is not whole.
     """
-    story = tell(events)
-    verified = story.finished.get("status") == "verified" and story.verify.get("verdict") == "verified"
-    if not verified or not story.whole:
+    verified = record.ended.get("status") == "verified" and record.verdict.get("verdict") == "verified"
+    if not verified or not record.is_whole:
         return None
-    kept = proven(story, messages)
-    conversation = (kept and sent_messages(story, kept)) or None
+    kept = proven(record, messages)
+    conversation = (kept and sent_messages(record, kept)) or None
     included = conversation is not None
-    conversation = conversation or logged_messages(story)
+    conversation = conversation or logged_messages(record)
     if conversation is None:
         return None
     cleaned = [_clean_message(message) for message in conversation]
     if included:
-        cleaned[1]["content"] = clean_first(log.text(conversation[1], "content"), story)
+        cleaned[1]["content"] = clean_first(log.text(conversation[1], "content"), record)
     return {
         "messages": cleaned,
-        "tools": json.dumps(clean(story.tools), ensure_ascii=True),
-        **clean(_origin(story, included)),
+        "tools": json.dumps(clean(offered(record)), ensure_ascii=True),
+        **clean(_origin(record, included)),
     }
 
 
@@ -69,19 +67,20 @@ def _clean_call(call: Message) -> Message:
     }
 
 
-def _origin(story: Story, included: bool) -> dict[str, Any]:
+def _origin(record: SessionRecord, included: bool) -> dict[str, Any]:
     """Columns of the same type in every row, so that rows of many sessions make one table."""
-    repository, issue = log.mapping(story.started, "repository"), log.mapping(story.started, "issue")
+    repository, issue = log.mapping(record.started, "repository"), log.mapping(record.started, "issue")
+    context, endpoint = record.last_prepared("context.packed"), record.last_prepared("endpoint.probed")
     return {
-        "session": log.text(story.started, "session"),
-        "m3agent": log.text(story.started, "m3agent"),
+        "session": log.text(record.started, "session"),
+        "m3agent": log.text(record.started, "m3agent"),
         "exporter": __version__,
-        "model": log.text(story.endpoint, "model"),
+        "model": log.text(endpoint, "model"),
         "head": log.text(repository, "head"),
         "issue_digest": log.text(issue, "digest"),
         "images": len(log.items(issue, "images")),
         "repository_included": included,
-        "context_digest": log.text(story.context, "digest"),
-        "context_tokens": log.whole(story.context, "tokens"),
-        "fixed": [test for test in log.items(story.verify, "fixed") if isinstance(test, str)],
+        "context_digest": log.text(context, "digest"),
+        "context_tokens": log.whole(context, "tokens"),
+        "fixed": [test for test in log.items(record.verdict, "fixed") if isinstance(test, str)],
     }

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from m3agent.agent.endpoint_choice import EmbeddedEngine, EndpointChoice, ModelServer
 from m3agent.agent.errors import EnvironmentFault, ServerFault, Status, UsageError
-from m3agent.agent.report.reader import report_of
 from m3agent.agent.session import PATCH
-from m3agent.agent.session_log import LOG, Line, read_log, text
+from m3agent.agent.session_log import LOG, text
+from m3agent.agent.session_record import SessionRecord, read_session
 from m3agent.agent.sessions import session_folders
 from m3agent.agent.settings import SETTINGS, Settings
 from m3agent.evals.results import Usage, Verdict
@@ -137,36 +137,35 @@ def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
         return crashed if exit_code != UsageError.exit_code else Delivery("error", said, fault=Verdict.ERROR)
     session = sessions[0]
     try:
-        log = read_log(session / LOG)
+        record = read_session(session)
     except UsageError as error:
         return Delivery("crashed", str(error), fault=Verdict.ERROR, timed_out=timed_out)
-    report = report_of(log, session)
     patch = b""
     with contextlib.suppress(OSError):
         patch = (session / PATCH).read_bytes()
-    used = {name: report.value(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
-    used |= {name: report.value(name) for name in ("turns", "reasoning_tokens")}
-    whole = {name: None if value is None else int(value) for name, value in used.items()}
-    finished = bool(report.total)
+    counts = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "turns")
+    used = {name: None if (value := record.total(name)) is None else int(value) for name in counts}
+    finished = bool(record.ended)
     return Delivery(
-        status=report.status if finished else crashed.status,
-        reason=report.reason if finished else crashed.reason,
+        status=text(record.ended, "status") if finished else crashed.status,
+        reason=text(record.ended, "reason") if finished else crashed.reason,
         patch=patch,
-        fault=_fault(report.status, exit_code, timed_out, log.events) if finished else crashed.fault,
+        fault=_fault(record, exit_code, timed_out) if finished else crashed.fault,
         timed_out=timed_out,
         session=session,
-        usage=Usage(**whole, cost=report.value("price")),
-        stalls=dict(Counter(text(line, "rule") for line in log.events if line.get("type") == "stall")),
+        usage=Usage(**used, cost=record.total("price")),
+        stalls=dict(Counter(text(line, "rule") for line in record.of_type("stall"))),
     )
 
 
-def _fault(status: str, exit_code: int, timed_out: bool, events: tuple[Line, ...]) -> Verdict | None:
+def _fault(record: SessionRecord, exit_code: int, timed_out: bool) -> Verdict | None:
     """Return the verdict that a session's end implies; None if there may be a patch to grade."""
+    status = text(record.ended, "status")
     if status == Status.INTERRUPTED:
         return None if timed_out else Verdict.INFRA  # someone else interrupted it
     if status != Status.ERROR:
         return None
-    kinds = [text(line, "kind") for line in events if line.get("type") == "error"]
+    kinds = [text(line, "kind") for line in record.errors]
     if exit_code in MACHINE_EXITS and kinds[-1:] != [REFUSED_PATCH]:
         return Verdict.INFRA
     return Verdict.ERROR

@@ -12,6 +12,7 @@ import pytest
 
 from m3agent.agent import attempt as attempt_module
 from m3agent.agent.attempt import Attempt
+from m3agent.agent.calls import INTERRUPTED
 from m3agent.agent.context.packed import Context, PackedFile
 from m3agent.agent.conversation import Conversation
 from m3agent.agent.errors import UsageError
@@ -19,7 +20,8 @@ from m3agent.agent.ground import Ground
 from m3agent.agent.images import IssueImage
 from m3agent.agent.other_tools import OtherTools
 from m3agent.agent.prompt import SYSTEM
-from m3agent.agent.resume import INTERRUPTED, ResumePoint
+from m3agent.agent.resume import ResumePoint
+from m3agent.agent.session_record import CallRecord, TurnRecord
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.variation import Variation
 from m3agent.agent.verify import Verification
@@ -329,14 +331,18 @@ def stopped(world: World, *made: ToolCall) -> Attempt:
     return attempt
 
 
+def begun(turn: int, number: int) -> TurnRecord:
+    """A turn with the call `WRITE`, which began."""
+    call = CallRecord(WRITE.id, WRITE.id, WRITE.name, WRITE.arguments, started={"call": number})
+    return TurnRecord(turn, 1, calls=[call])
+
+
 async def test_a_session_is_taken_up(world: World, trees: None) -> None:
     attempt = stopped(world, WRITE)
     folder = attempt.session.folder / TREES
     folder.mkdir()
     (folder / f"{UNFINISHED}1").mkdir()
-    point = ResumePoint({"tree": "base"}, "last", turn=1)
-    point._answers[1] = [WRITE]
-    point._begun[1, WRITE.id] = {"call": 1}
+    point = ResumePoint({"tree": "base"}, "last", turn=1, turns=[begun(1, 1)])
     async with attempt.stack:
         attempt.go_on(point)
         assert attempt.workspace is not None
@@ -344,7 +350,7 @@ async def test_a_session_is_taken_up(world: World, trees: None) -> None:
         assert list(folder.iterdir()) == [], "what was being made is gone"
         assert attempt.messages is not None
         assert len(attempt.messages) == 3
-        assert [each.call for each in attempt.outstanding] == [WRITE]
+        assert [each.call for each in attempt.pending] == [dataclasses.replace(WRITE, arguments_text="")]
         [resumed] = world.log("session.resumed")
         assert (resumed["messages"], resumed["tree"], resumed["interrupted"]) == (3, "last", ["w"])
     again = Conversation.read(attempt.session.folder)  # it was closed with the stack
@@ -363,16 +369,16 @@ async def test_the_work_goes_on_where_it_stopped(world: World, tmp_path: Path) -
     fixed = BUGGY["calc.py"].replace("a - b", "a + b").encode()
     tree = workspace.commit_changes(workspace.base, [("calc.py", 0o100644, fixed)], [])
     stall = StallDetector()
-    point = ResumePoint({"tree": workspace.base}, tree, turn=4, calls=2, asked=2, stall=stall)
+    point = ResumePoint(
+        {"tree": workspace.base}, tree, turn=4, calls=2, asked=2, stall=stall, turns=[begun(4, 2)]
+    )
     attempt = world.attempt(says("Done."), resume=point, workspace=workspace)
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     made = AssistantMessage("hm", "", (WRITE,)).to_request("reasoning")
     attempt.messages = attempt.stack.enter_context(
         contextlib.closing(Conversation.begin(attempt.session.folder, [*messages, made]))
     )
-    point._answers[4] = [WRITE]
-    point._begun[4, WRITE.id] = {"call": 2}
-    attempt.outstanding = point.outstanding(attempt.messages)
+    attempt.pending = point.pending(attempt.messages)
     await work(attempt, dataclasses.replace(GROUND, context=None))
     assert attempt.patch is not None
     assert attempt.patch.tree == tree, "the work tree is as it was left"

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from m3agent.agent import prompt
+from m3agent.agent.calls import INTERRUPTED, PendingCall
 from m3agent.agent.conversation import FIRST, Message
 from m3agent.agent.gate import MOST_ASKED
 from m3agent.agent.limits import RunLimits
 from m3agent.agent.loop import LAST_WORDS_SECONDS, LAST_WORDS_TOKENS, Outcome
-from m3agent.agent.resume import INTERRUPTED, Outstanding, ResumePoint
+from m3agent.agent.resume import ResumePoint
 from m3agent.agent.stall import Thresholds
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.serving.chat import AssistantMessage, Delta, ToolCall, Turn, Usage
@@ -452,21 +453,21 @@ def ended(status: str, content: str) -> dict[str, Any]:
     return {"type": "call.finished", "status": status, "truncated": False, "full_path": None, **line}
 
 
-async def test_outstanding_calls_are_told_reported_or_run(tmp_path: Path) -> None:
+async def test_pending_calls_are_told_reported_or_run(tmp_path: Path) -> None:
     known, interrupted, reported, fresh = (
         call(name, "file_write", path=f"{name}.txt", content="x") for name in ("a", "b", "c", "d")
     )
-    outstanding = [
-        Outstanding(known, begun(4), ended("done", "wrote a.txt")),
-        Outstanding(interrupted, begun(5)),
-        Outstanding(reported, begun(6), ended("interrupted", "interrupted")),
-        Outstanding(fresh),
+    pending = [
+        PendingCall(known, begun(4), ended("done", "wrote a.txt")),
+        PendingCall(interrupted, begun(5)),
+        PendingCall(reported, begun(6), ended("interrupted", "interrupted")),
+        PendingCall(fresh),
     ]
     async with core(
         tmp_path, NO_CHANGE, NO_CHANGE, NO_CHANGE, messages=asking(known, interrupted, reported, fresh)
     ) as it:
         it.model.turn, it.calls.number = 3, 6
-        await it.loop.run(outstanding)
+        await it.loop.run(pending)
         first = it.asked[0].messages[3:]
         assert [message["tool_call_id"] for message in first] == ["a", "b", "c", "d"]
         assert [message["content"] for message in first] == [
@@ -488,9 +489,9 @@ async def test_outstanding_calls_are_told_reported_or_run(tmp_path: Path) -> Non
 async def test_results_that_are_known_are_shown_with_the_same_care(tmp_path: Path) -> None:
     key = "ghp_" + "a1B2c3D4e5F6" * 3
     made = call("a", "code_exec", code="print()")
-    outstanding = [Outstanding(made, begun(1), ended("done", f"TOKEN={key}"))]
+    pending = [PendingCall(made, begun(1), ended("done", f"TOKEN={key}"))]
     async with core(tmp_path, NO_CHANGE, messages=asking(made)) as it:
-        await it.loop.run(outstanding)
+        await it.loop.run(pending)
         assert key not in it.messages[3]["content"]
 
 
@@ -505,12 +506,12 @@ async def repeat(it: Core, times: int) -> None:
         it.loop.stall.see(as_seen(made, result, result.content, it.sandbox.tree))
 
 
-async def test_an_outstanding_call_may_be_the_last_of_a_loop(tmp_path: Path) -> None:
+async def test_a_pending_call_may_be_the_last_of_a_loop(tmp_path: Path) -> None:
     made = LOOK.message.calls[0]
     async with core(tmp_path, messages=asking(made), thresholds=SOON) as it:
         await repeat(it, 3)
         it.loop.stall.answered(reasoning="hm", text="", calls=1, finish="tool_calls")
-        outcome = await it.loop.run([Outstanding(made)])
+        outcome = await it.loop.run([PendingCall(made)])
         [stopped] = it.log("stall")
         assert outcome == Outcome("stalled", stopped["text"], "")
         assert it.roles() == ["assistant", "tool"]
@@ -523,7 +524,7 @@ async def test_a_known_result_is_not_fed_to_the_detector_again(tmp_path: Path) -
         await repeat(it, 1)
         it.loop.stall.answered(reasoning="hm", text="", calls=1, finish="tool_calls")
         content = "error: missing.py: No such file or directory"
-        await it.loop.run([Outstanding(made, begun(2), ended("done", content))])
+        await it.loop.run([PendingCall(made, begun(2), ended("done", content))])
         assert it.log("stall") == []
 
 

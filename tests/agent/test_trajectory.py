@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from m3agent import __version__
 from m3agent.agent.prompt import SYSTEM
-from m3agent.agent.trajectory.atif import to_atif
+from m3agent.agent.session_record import record_of
+from m3agent.agent.trajectory import atif as atif_module
+from m3agent.agent.trajectory import sft as sft_module
 from m3agent.agent.trajectory.clean import DEEPEST, clean
-from m3agent.agent.trajectory.sft import to_sft, write_jsonl
+from m3agent.agent.trajectory.sft import write_jsonl
 from m3agent.tools.registry import own_schemas
 from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, chunk, events, fix, of_type, says
 from tests.command_line import run
@@ -29,6 +31,14 @@ Line = dict[str, Any]
 TOKEN = "ghp_" + "9fK2mQ7xT4vB8nL1cR6wZ3yH5jD0sG2aPqXe"
 AGAIN = calls("code_exec", code="print('<mm:think> é \\x1b[1m')")
 LEAK = calls("code_exec", code=f"print('{TOKEN[:8]}' + '{TOKEN[8:]}')")
+
+
+def to_atif(log: list[Any], messages: list[Line] | None = None) -> Line:
+    return atif_module.to_atif(record_of(log), messages)
+
+
+def to_sft(log: list[Any], messages: list[Line] | None = None) -> Line | None:
+    return sft_module.to_sft(record_of(log), messages)
 
 
 def valid(trajectory: Line) -> atif.Trajectory:

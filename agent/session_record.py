@@ -1,0 +1,400 @@
+"""A session's log as a record: its start, its turns with their calls and results, its verdict, its end.
+
+This is the one place that knows which event belongs to which turn and call, and what opens an ended session again. The list
+of sessions, reports, trajectories and resuming are made from a record. Any log gives one, also a log that is cut off, has
+gaps, or was written by another version: what is missing is empty, what is not understood is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.events import VERSION
+from m3agent.agent.session_log import LOG, Line, items, number, read_log, text, whole
+
+SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "price")
+"""Fields of `turn.finished` whose sum is the field of that name in `session.finished`."""
+
+
+@dataclass
+class CallRecord:
+    """A call of a tool. Lines that the log lacks are empty.
+
+    Attributes:
+        id: As the model gave it, which may be twice.
+        key: The id, made unique among the calls of its turn.
+        arguments: None where they were not a JSON object.
+        asked: Whether the model's answer has the call. Other lines tell of a call without it where the log has a gap.
+        started: Its `call.started`.
+        finished: Its `call.finished`.
+        line: Number of the line `started` in the log, from 1; 0 where there is none.
+        result_line: The same of `finished`.
+        events: Its `file.changed`, `test.finished` and `stall`, in their order.
+    """
+
+    id: str
+    key: str
+    name: str
+    arguments: dict[str, Any] | None
+    asked: bool = True
+    started: Line = field(default_factory=dict)
+    finished: Line = field(default_factory=dict)
+    line: int = 0
+    result_line: int = 0
+    events: list[Line] = field(default_factory=list)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether it has a result that is not its own, because it was cut off."""
+        return text(self.finished, "status") == "interrupted"
+
+    def of_type(self, kind: str) -> list[Line]:
+        """Its events of one type."""
+        return [line for line in self.events if line["type"] == kind]
+
+
+@dataclass
+class TurnRecord:
+    """A request to the model, its answer, and what followed. Lines that the log lacks are empty.
+
+    Attributes:
+        number: As the log has it; twice where a session was resumed in the middle of a turn by an old version.
+        line: Number of the line `answer` in the log; of the turn's first line where there is no answer.
+        request: Its `turn.started`.
+        answer: Its `message`.
+        finished: Its `turn.finished`.
+        calls: Those of the answer in its order, then those that the answer lacks.
+        before: `session.resumed` and `session.forked` since the turn before, and each `retry` of the request.
+        events: All other events of the turn that are of no call, in their order.
+    """
+
+    number: int
+    line: int
+    request: Line = field(default_factory=dict)
+    answer: Line = field(default_factory=dict)
+    finished: Line = field(default_factory=dict)
+    calls: list[CallRecord] = field(default_factory=list)
+    before: list[Line] = field(default_factory=list)
+    events: list[Line] = field(default_factory=list)
+
+    @property
+    def asked(self) -> list[CallRecord]:
+        """The calls of the answer."""
+        return [call for call in self.calls if call.asked]
+
+    @property
+    def sent(self) -> int | None:
+        """Messages in the request; None where the log does not say."""
+        return whole(self.request, "messages")
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought."""
+        return text(self.answer, "reasoning")
+
+    @property
+    def text(self) -> str:
+        """What the model said."""
+        return text(self.answer, "text")
+
+    def of_type(self, kind: str) -> list[Line]:
+        """Its events of one type."""
+        return [line for line in self.events if line["type"] == kind]
+
+
+@dataclass
+class SessionRecord:
+    """A session, as its log tells of it. Lines that the log lacks are empty.
+
+    Attributes:
+        started: `session.started`.
+        prepared: `environment.ready`, `context.packed` and `endpoint.probed`, in their order.
+        other_tools: Schemas of the tools that were offered besides our own.
+        turns: In their order, those of the session that this one was forked from included.
+        own_from: Index of the first turn that is not of the session that this one was forked from.
+        network: Each `network.request` of a verification, or from before the first turn.
+        errors: Each `error`.
+        tests: The last `test.finished` of the verification, by where it ran: `before` and `after`.
+        verdict: The `verify` of the session's end.
+        choice: `attempt.chosen`.
+        ended: `session.finished`; empty for a session that goes on after it.
+        stretches: For each process that worked on the session since it was forked, the times of the first and last line.
+        unknown: Events of types that this version does not know, counted by type.
+        unread: Lines that are no event of this version.
+        is_whole: Whether the log has every line up to its last one.
+    """
+
+    started: Line = field(default_factory=dict)
+    prepared: list[Line] = field(default_factory=list)
+    other_tools: list[Any] = field(default_factory=list)
+    turns: list[TurnRecord] = field(default_factory=list)
+    own_from: int = 0
+    network: list[Line] = field(default_factory=list)
+    errors: list[Line] = field(default_factory=list)
+    tests: dict[str, Line] = field(default_factory=dict)
+    verdict: Line = field(default_factory=dict)
+    choice: Line = field(default_factory=dict)
+    ended: Line = field(default_factory=dict)
+    stretches: list[tuple[str, str]] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+    unread: int = 0
+    is_whole: bool = True
+
+    @property
+    def answered(self) -> list[TurnRecord]:
+        """The turns that have an answer."""
+        return [turn for turn in self.turns if turn.answer]
+
+    @property
+    def own_turns(self) -> list[TurnRecord]:
+        """The turns that are not of the session that this one was forked from."""
+        return self.turns[self.own_from :]
+
+    def of_type(self, kind: str) -> list[Line]:
+        """All events of one type that are of a turn or of a call."""
+        found: list[Line] = []
+        for turn in self.turns:
+            found += turn.of_type(kind)
+            for call in turn.calls:
+                found += call.of_type(kind)
+        return found
+
+    def last_prepared(self, kind: str) -> Line:
+        """The last event of one type among those `prepared`; a session that was resumed has several."""
+        return next((line for line in reversed(self.prepared) if line["type"] == kind), {})
+
+    def total(self, name: str) -> int | float | None:
+        """What the session used: a number of its end, without an end the sum of what its turns know, or their number."""
+        if self.ended:
+            return number(self.ended, name)
+        if name == "turns":
+            return len(self.turns)
+        known = [used for turn in self.own_turns if (used := number(turn.finished, name)) is not None]
+        return sum(known) if known and name in SUMS else None
+
+
+def read_session(folder: Path) -> SessionRecord:
+    """The record of the session in a folder.
+
+    Raises:
+        UsageError: The log cannot be read, or is damaged.
+    """
+    return record_of(read_log(folder / LOG).events)
+
+
+def record_of(lines: Iterable[Any]) -> SessionRecord:
+    """The record of a log's lines, given in their order."""
+    reader = _Reader()
+    for position, line in enumerate(lines, 1):
+        reader.read(line, position)
+    return reader.record
+
+
+class _Reader:
+    """Puts each line where it belongs."""
+
+    def __init__(self) -> None:
+        self.record = SessionRecord()
+        self._position = 0
+        self._next: list[Line] = []
+        """What the turn that begins next has before it."""
+        self._calls: dict[int, CallRecord] = {}
+        """By their number in the session."""
+        self._last: CallRecord | None = None
+        """The call that began or ended last, in the present turn."""
+        self._methods: dict[str, Callable[[Line], None]] = {
+            "session.started": self._started,
+            "session.resumed": self._resumed,
+            "session.forked": self._forked,
+            "environment.ready": self.record.prepared.append,
+            "context.packed": self.record.prepared.append,
+            "endpoint.probed": self.record.prepared.append,
+            "tools.offered": self._offered,
+            "turn.started": self._turn_started,
+            "retry": self._retry,
+            "message": self._message,
+            "turn.finished": self._turn_finished,
+            "call.started": self._call_started,
+            "call.finished": self._call_finished,
+            "file.changed": self._of_call,
+            "test.finished": self._tests,
+            "network.request": self._network,
+            "stall": self._stall,
+            "gate": self._of_turn,
+            "context.summarised": self._of_turn,
+            "verify": self._verify,
+            "error": self.record.errors.append,
+            "attempt.chosen": self._chosen,
+            "session.finished": self._finished,
+        }
+
+    def read(self, line: Any, position: int) -> None:
+        record = self.record
+        if not isinstance(line, dict) or line.get("v") != VERSION:
+            record.unread += 1
+            record.is_whole = False
+            return
+        if line.get("seq") != position:
+            record.is_whole = False
+        self._position = position
+        self._keep_time(line)
+        kind = text(line, "type")
+        method = self._methods.get(kind)
+        if method is None:
+            record.unknown[kind] += 1
+        else:
+            method(line)
+
+    def _keep_time(self, line: Line) -> None:
+        stretches, now = self.record.stretches, text(line, "ts")
+        if line.get("type") == "session.forked":
+            stretches.clear()
+        if not stretches or line.get("type") == "session.resumed":
+            stretches.append((now, now))
+        else:
+            stretches[-1] = (stretches[-1][0], now)
+
+    def _started(self, line: Line) -> None:
+        self.record.started = self.record.started or line
+
+    def _resumed(self, line: Line) -> None:
+        self.record.ended, self.record.verdict, self.record.tests = {}, {}, {}
+        self._next.append(line)
+
+    def _forked(self, line: Line) -> None:
+        self.record.own_from = len(self.record.turns)
+        self._next.append(line)
+
+    def _offered(self, line: Line) -> None:
+        self.record.other_tools = items(line, "tools")
+
+    def _verify(self, line: Line) -> None:
+        self.record.verdict = line
+
+    def _chosen(self, line: Line) -> None:
+        self.record.choice = line
+
+    def _finished(self, line: Line) -> None:
+        self.record.ended = line
+
+    def _turn_started(self, line: Line) -> None:
+        turn = self._new_turn(whole(line, "turn"))
+        turn.request = line
+        turn.before, self._next = self._next, []
+        self.record.ended = {}
+
+    def _new_turn(self, number_: int | None) -> TurnRecord:
+        turn = TurnRecord(number_ or len(self.record.turns) + 1, self._position)
+        self.record.turns.append(turn)
+        self._last = None
+        return turn
+
+    def _turn(self, line: Line) -> TurnRecord:
+        """The last turn of the number that the event has; where it has none, the last turn."""
+        number_ = whole(line, "turn")
+        for turn in reversed(self.record.turns):
+            if number_ is None or turn.number == number_:
+                return turn
+        return self._new_turn(number_)
+
+    def _retry(self, line: Line) -> None:
+        self._turn({}).before.append(line)
+
+    def _message(self, line: Line) -> None:
+        turn = self._turn(line)
+        if turn.answer:
+            turn = self._new_turn(whole(line, "turn"))
+        turn.answer, turn.line = line, self._position
+        turn.calls = [*_calls_in(line, turn), *turn.calls]
+        self._last = None
+
+    def _turn_finished(self, line: Line) -> None:
+        self._turn(line).finished = line
+
+    def _call_started(self, line: Line) -> None:
+        turn = self._turn(line)
+        waiting = [call for call in turn.calls if not call.started and not call.finished]
+        call = _like(waiting, line) or _add_call(turn, line)
+        call.started, call.line = line, self._position
+        self._last = call
+        if (number_ := whole(line, "call")) is not None:
+            self._calls[number_] = call
+
+    def _call_finished(self, line: Line) -> None:
+        call = self._numbered(line)
+        if call is None:
+            turn = self._turn(line)
+            open_calls = [call for call in turn.calls if not call.finished]
+            running = [call for call in open_calls if call.started]
+            call = _like(running, line) or _like(open_calls, line) or _add_call(turn, line)
+        call.finished, call.result_line = line, self._position
+        self._last = call
+
+    def _numbered(self, line: Line) -> CallRecord | None:
+        number_ = whole(line, "call")
+        return None if number_ is None else self._calls.get(number_)
+
+    def _of_call(self, line: Line) -> None:
+        """Give the event to its call; where the log does not say which, to the last one."""
+        call = self._numbered(line) if whole(line, "call") is not None else self._last
+        (call or self._turn(line)).events.append(line)
+
+    def _of_turn(self, line: Line) -> None:
+        self._turn(line).events.append(line)
+
+    def _tests(self, line: Line) -> None:
+        if (where := text(line, "where")) in ("before", "after"):
+            self.record.tests[where] = line
+        else:
+            self._of_call(line)
+
+    def _network(self, line: Line) -> None:
+        outside = text(line, "where") == "verify" or not self.record.turns
+        (self.record.network if outside else self.record.turns[-1].events).append(line)
+
+    def _stall(self, line: Line) -> None:
+        """The model reads of a stall in the result of the call that it follows; of one before all calls, in the first."""
+        turn = self._turn(line)
+        told = next((call for call in turn.calls if call is self._last), next(iter(turn.calls), None))
+        if told is None or text(line, "action") == "stopped":
+            turn.events.append(line)
+        else:
+            told.events.append(line)
+
+
+def _calls_in(answer: Line, turn: TurnRecord) -> list[CallRecord]:
+    found: list[CallRecord] = []
+    keys: set[str] = set()
+    for entry in items(answer, "calls"):
+        if not isinstance(entry, dict):
+            continue
+        identity = text(entry, "id")
+        key = identity if identity and identity not in keys else f"call_{turn.number}_{len(found)}"
+        while key in keys:
+            key += "_"
+        keys.add(key)
+        found.append(CallRecord(identity, key, text(entry, "name"), _arguments(entry)))
+    return found
+
+
+def _add_call(turn: TurnRecord, line: Line) -> CallRecord:
+    """Add a call that the turn's answer lacks."""
+    identity = text(line, "id")
+    call = CallRecord(identity, identity, text(line, "name"), _arguments(line), asked=False)
+    turn.calls.append(call)
+    return call
+
+
+def _arguments(line: Line) -> dict[str, Any] | None:
+    value = line.get("arguments")
+    return value if isinstance(value, dict) else None
+
+
+def _like(calls: list[CallRecord], line: Line) -> CallRecord | None:
+    """The call that a line is about. Calls run in order: of several with the same id, it is the first."""
+    same = [call for call in calls if call.id == text(line, "id")]
+    return next(iter(same or [call for call in calls if call.name == text(line, "name")]), None)
