@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.console import AsJson, faults, print_bytes
+from m3agent.agent.console import AsJson, faults, print_bytes, run
 from m3agent.agent.eval_app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.printable import print_note
 from m3agent.agent.setting_options import Flags, takes_settings
@@ -134,7 +134,7 @@ def eval_run(
             invalid=invalid,
         )
         try:
-            folder = evaluate(experiment, output, parts, say, cluster=cluster)
+            folder = evaluate(experiment, output, parts, say, run, cluster=cluster)
         except KeyboardInterrupt:
             say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
             raise

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from m3agent.agent.console import run
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.results import Result, RunConfig, Verdict
 from m3agent.evals.run.attempt import Here
@@ -60,6 +60,7 @@ def evaluate(
     output: Path,
     parts_of: Callable[[Callable[[str], None]], Parts],
     say: Callable[[str], None],
+    run: Callable[[Coroutine[Any, Any, None]], None],
     *,
     cluster: str | None = None,
 ) -> RunFolder:
@@ -70,6 +71,7 @@ def evaluate(
         output: The run's folder.
         parts_of: Creates the parts; its argument receives notes for the user during the run.
         say: Receives notes for the user before the run.
+        run: Runs the attempts, and raises KeyboardInterrupt where they are interrupted.
         cluster: Address of a Ray cluster whose nodes make the attempts; `parts_of` is then pickled and called
             there. None for this machine.
 

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from m3agent.agent.console import faults
+from m3agent.agent.console import faults, run
 from m3agent.agent.endpoint_choice import choose_endpoint
 from m3agent.agent.eval_run_command import conclude
 from m3agent.agent.settings import state_dir
@@ -146,7 +146,9 @@ def main(programs: str, output: str, options: str) -> None:
         wanted.get("workers", 1),
     )
     with faults():
-        folder = evaluate(experiment, Path(output), partial(parts_with, agent), partial(typer.echo, err=True))
+        folder = evaluate(
+            experiment, Path(output), partial(parts_with, agent), partial(typer.echo, err=True), run
+        )
         raise typer.Exit(conclude(folder, Path(output), as_json=True))
 
 
