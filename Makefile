@@ -69,6 +69,7 @@ docs-pages: python ## write what is made from the code and the lock: docs/comman
 lint: python ## check style and types
 	@$(in_venv) ruff check
 	@$(in_venv) ruff format --check
+	@$(in_venv) lint-imports --no-cache --no-logo
 	@$(in_venv) mypy
 	@$(in_venv) basedpyright
 
