@@ -19,6 +19,9 @@ from m3agent.agent.session_log import LOG, Line, items, number, read_log, text, 
 SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "price")
 """Fields of `turn.finished` whose sum is the field of that name in `session.finished`."""
 
+STRETCHES = frozenset({"session.resumed", "session.forked"})
+"""With these events another process takes the session up."""
+
 
 @dataclass
 class CallRecord:
@@ -191,6 +194,7 @@ def record_of(lines: Iterable[Any]) -> SessionRecord:
     reader = _Reader()
     for position, line in enumerate(lines, 1):
         reader.read(line, position)
+    reader.end_stretch()
     return reader.record
 
 
@@ -206,31 +210,8 @@ class _Reader:
         """By their number in the session."""
         self._last: CallRecord | None = None
         """The call that began or ended last, in the present turn."""
-        self._methods: dict[str, Callable[[Line], None]] = {
-            "session.started": self._started,
-            "session.resumed": self._resumed,
-            "session.forked": self._forked,
-            "environment.ready": self.record.prepared.append,
-            "context.packed": self.record.prepared.append,
-            "endpoint.probed": self.record.prepared.append,
-            "tools.offered": self._offered,
-            "turn.started": self._turn_started,
-            "retry": self._retry,
-            "message": self._message,
-            "turn.finished": self._turn_finished,
-            "call.started": self._call_started,
-            "call.finished": self._call_finished,
-            "file.changed": self._of_call,
-            "test.finished": self._tests,
-            "network.request": self._network,
-            "stall": self._stall,
-            "gate": self._of_turn,
-            "context.summarised": self._of_turn,
-            "verify": self._verify,
-            "error": self.record.errors.append,
-            "attempt.chosen": self._chosen,
-            "session.finished": self._finished,
-        }
+        self._begin: Line = {}
+        self._previous: Line = {}
 
     def read(self, line: Any, position: int) -> None:
         record = self.record
@@ -241,22 +222,28 @@ class _Reader:
         if line.get("seq") != position:
             record.is_whole = False
         self._position = position
-        self._keep_time(line)
         kind = text(line, "type")
-        method = self._methods.get(kind)
+        if kind in STRETCHES:
+            self.end_stretch()
+        self._begin = self._begin or line
+        self._previous = line
+        method = _METHODS.get(kind)
         if method is None:
             record.unknown[kind] += 1
         else:
-            method(line)
+            method(self, line)
 
-    def _keep_time(self, line: Line) -> None:
-        stretches, now = self.record.stretches, text(line, "ts")
-        if line.get("type") == "session.forked":
-            stretches.clear()
-        if not stretches or line.get("type") == "session.resumed":
-            stretches.append((now, now))
-        else:
-            stretches[-1] = (stretches[-1][0], now)
+    def end_stretch(self) -> None:
+        """Keep the times of the lines since the last stretch began, if there are any."""
+        if self._begin and self._previous:
+            self.record.stretches.append((text(self._begin, "ts"), text(self._previous, "ts")))
+        self._begin = {}
+
+    def _prepared(self, line: Line) -> None:
+        self.record.prepared.append(line)
+
+    def _error(self, line: Line) -> None:
+        self.record.errors.append(line)
 
     def _started(self, line: Line) -> None:
         self.record.started = self.record.started or line
@@ -267,6 +254,7 @@ class _Reader:
 
     def _forked(self, line: Line) -> None:
         self.record.own_from = len(self.record.turns)
+        self.record.stretches.clear()
         self._next.append(line)
 
     def _offered(self, line: Line) -> None:
@@ -364,6 +352,33 @@ class _Reader:
             turn.events.append(line)
         else:
             told.events.append(line)
+
+
+_METHODS: dict[str, Callable[[_Reader, Line], None]] = {
+    "session.started": _Reader._started,
+    "session.resumed": _Reader._resumed,
+    "session.forked": _Reader._forked,
+    "environment.ready": _Reader._prepared,
+    "context.packed": _Reader._prepared,
+    "endpoint.probed": _Reader._prepared,
+    "tools.offered": _Reader._offered,
+    "turn.started": _Reader._turn_started,
+    "retry": _Reader._retry,
+    "message": _Reader._message,
+    "turn.finished": _Reader._turn_finished,
+    "call.started": _Reader._call_started,
+    "call.finished": _Reader._call_finished,
+    "file.changed": _Reader._of_call,
+    "test.finished": _Reader._tests,
+    "network.request": _Reader._network,
+    "stall": _Reader._stall,
+    "gate": _Reader._of_turn,
+    "context.summarised": _Reader._of_turn,
+    "verify": _Reader._verify,
+    "error": _Reader._error,
+    "attempt.chosen": _Reader._chosen,
+    "session.finished": _Reader._finished,
+}
 
 
 def _calls_in(answer: Line, turn: TurnRecord) -> list[CallRecord]:

@@ -148,13 +148,17 @@ def session_folders(state: Path) -> list[Path]:
 
 def disk_use(folder: Path) -> int:
     """Bytes of disk blocks below the folder; what vanishes meanwhile or is not ours to read counts nothing."""
-    total = 0
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            try:
-                found = os.lstat(os.path.join(root, name))  # noqa: PTH118  # a session may hold thousands
-            except OSError:
-                continue
-            if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(entry.path)
+                elif not stat.S_ISREG(found.st_mode):
+                    continue
                 total += found.st_blocks * 512
     return total
