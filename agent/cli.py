@@ -184,21 +184,20 @@ def context(
 ) -> None:
     """Pack the repository into one text, as the model gets it."""
     with faults():
-        from functools import partial
-
         from m3agent.agent.context import command
         from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+        from m3agent.agent.printable import print_note
         from m3agent.agent.repository import open_repository
         from m3agent.agent.settings import state_dir
         from m3agent.agent.settings_loader import load_settings
 
         repository = open_repository(repo)
         settings = load_settings(repo, {**flags, "context_budget": budget}, os.environ).settings
-        say, about = partial(typer.echo, err=True), ""
+        about = ""
         if issue is not None:
             from m3agent.agent.new_fix import read_issue
 
-            about = read_issue(issue, repository, settings, os.environ, say, sys.stdin).text
+            about = read_issue(issue, repository, settings, os.environ, print_note, sys.stdin).text
         request = command.PackRequest(
             budget=settings.context_budget,
             frozen=settings.prefix == "frozen",
@@ -219,7 +218,7 @@ def context(
             if (server := choose_model_server(settings, state)) is not None:
                 url, key = server.url, server.key
                 if not settings.yes:
-                    announce(url, state, say, "the repository's files go")
+                    announce(url, state, print_note, "the repository's files go")
         counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
         raise typer.Exit(command.run(request, repository.checkout, counted_by))
 

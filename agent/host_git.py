@@ -78,7 +78,7 @@ class HostGit:
 
 
 def find(folder: str) -> HostGit | None:
-    """Return the repository that contains `folder`, ready for git to run in; None if there is none.
+    """Return the repository that contains `folder`, ready for git to run in, or None outside a repository.
 
     Raises:
         EnvironmentFault: It is damaged, belongs to another user, or names another folder as its work tree.

@@ -52,7 +52,7 @@ class _Entry(BaseModel):
 
 
 def project_file(repository: Repository) -> Path | None:
-    """Return the path of the repository's file; None if there is none."""
+    """Return the path of the repository's file, or None if the repository has no such file."""
     path = repository.root and repository.root / PROJECT_FILE
     return path if path is not None and path.is_file() else None
 

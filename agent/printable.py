@@ -42,5 +42,5 @@ def replace_unprintable(text: str, stand_in: str = " ") -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that is not blank; empty if there is none."""
+    """Return the last line that is not blank, or an empty text if all lines are blank."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -232,7 +232,7 @@ def _git_version(program: str) -> tuple[int, ...]:
 
 
 def git_version() -> tuple[int, ...] | None:
-    """Return the major and minor version of the git on PATH; None if there is none."""
+    """Return the major and minor version of the git on PATH, or None if git is not installed."""
     program = shutil.which("git")
     return _git_version(program) if program else None
 

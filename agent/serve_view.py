@@ -17,7 +17,6 @@ from m3agent.serving.launch.record import Phase, ServerRecord
 
 BAR = 24  # cells
 LABEL = 22  # cells
-SILENT = 300.0  # seconds without news after which the silence is reported if there are no rows
 MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
 
 

@@ -72,11 +72,6 @@ class GitFailed(SandboxError):
     """A git command failed that must succeed; the text holds the last line of git's output."""
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of every git command here. It names no configuration except m3agent's own."""
-    return for_store(extra).environment
-
-
 def run_git(
     *args: str,
     cwd: Path | None = None,

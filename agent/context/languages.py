@@ -166,7 +166,7 @@ def _table(text: str) -> dict[str, str]:
 
 
 def suffix(name: str) -> str:
-    """Return the last suffix of a file name in lower case, with its dot; empty if there is none."""
+    """Return the last suffix of a file name in lower case, with its dot; empty if the name has no suffix."""
     stem, dot, last = name.rpartition(".")
     return f".{last.lower()}" if dot and stem else ""
 
@@ -192,7 +192,7 @@ def is_prose(name: str) -> bool:
 
 
 def grammar(path: str) -> str | None:
-    """Return the name of the tree-sitter grammar for a path; None if there is none."""
+    """Return the name of the tree-sitter grammar for a path, or None if no grammar is known."""
     name = path.rpartition("/")[2]
     return _language(_table(_CODE), name) or _language(_table(_TEXT), name) or None
 

@@ -20,7 +20,7 @@ from m3agent.agent.session_log import Line
 from m3agent.agent.stall import StallDetector, Thresholds
 from m3agent.agent.window import Window
 from m3agent.sandbox.base import Sandbox
-from m3agent.serving.chat import Delta
+from m3agent.serving.chat import Delta, ToolCall
 from m3agent.serving.prices import Prices
 from m3agent.tools.registry import Others, Toolset
 from tests.fakes.client import Answer, Asked, ScriptedClient, call, calls, says
@@ -96,6 +96,22 @@ class Core:
     def last(self) -> Any:
         """The content of the last message."""
         return self.messages[-1]["content"]
+
+
+async def scans(it: Core, *made: ToolCall) -> int:
+    """How often the work tree was looked through for calls."""
+    count = 0
+    checkpoint = it.sandbox.checkpoint
+
+    async def counted() -> str:
+        nonlocal count
+        count += 1
+        return await checkpoint()
+
+    with mock.patch.object(it.sandbox, "checkpoint", counted):
+        for one in made:
+            await it.calls.run(one, 1)
+    return count
 
 
 @contextlib.asynccontextmanager

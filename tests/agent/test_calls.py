@@ -12,7 +12,7 @@ import pytest
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.serving.chat import ToolCall
 from m3agent.tools.base import ToolResult
-from tests.agent.core import ADD, Core, core
+from tests.agent.core import ADD, core, scans
 from tests.fakes.client import call
 from tests.fakes.machine import Command, Done
 
@@ -37,21 +37,6 @@ async def python(command: Command) -> Done | None:
     if program.startswith("write"):
         command.files.write("new.txt", b"new\n")
     return Done(stdout=program.encode())
-
-
-async def scans(it: Core, made: ToolCall) -> int:
-    """How often the work tree was looked through for a call."""
-    count = 0
-    checkpoint = it.sandbox.checkpoint
-
-    async def counted() -> str:
-        nonlocal count
-        count += 1
-        return await checkpoint()
-
-    it.sandbox.checkpoint = counted  # type: ignore[method-assign]
-    await it.calls.run(made, 1)
-    return count
 
 
 async def test_a_call_is_logged_before_and_after(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from m3agent.agent.stall import Seen, StallDetector, Thresholds
 from m3agent.tools import registry
 from m3agent.tools.base import Arguments, CallContext, Tool, ToolResult
 from m3agent.tools.registry import own_schemas, traits_of
-from tests.agent.core import DONE, FIX, core
+from tests.agent.core import DONE, FIX, core, scans
 from tests.fakes.client import call, calls
 
 
@@ -106,24 +106,10 @@ async def test_it_is_offered_and_carried_out(tmp_path: Path) -> None:
         assert "module: field required" in refused.content
 
 
-async def test_the_work_tree_is_looked_through_unless_the_tool_only_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_work_tree_is_looked_through_unless_the_tool_only_reads(tmp_path: Path) -> None:
     async with core(tmp_path) as it:
-        looks = 0
-        checkpoint = it.sandbox.checkpoint
-
-        async def counted() -> str:
-            nonlocal looks
-            looks += 1
-            return await checkpoint()
-
-        monkeypatch.setattr(it.sandbox, "checkpoint", counted)
-        await it.calls.run(call("1", "outline", **OUTLINE), 1)
-        assert looks == 0
-        await it.calls.run(call("2", "append", **APPEND), 1)
-        await it.calls.run(call("3", "shell", **SHELL), 1)
-        assert looks == 2
+        assert await scans(it, call("1", "outline", **OUTLINE)) == 0
+        assert await scans(it, call("2", "append", **APPEND), call("3", "shell", **SHELL)) == 2
         [changed] = it.log("file.changed")
         assert (changed["call"], changed["changes"]) == (2, [("A", "src/new.py")])
 

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from m3agent.sandbox.errors import DiskFull
-from m3agent.sandbox.git import GitFailed, TreeEntry, TreeStore, environment, run_git
+from m3agent.sandbox.git import GitFailed, TreeEntry, TreeStore, run_git
+from m3agent.sandbox.git_command import for_store
 from tests.tools.small_disk import fill, small_disk
 
 REGULAR, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
@@ -207,7 +208,7 @@ def test_nothing_of_the_tree_or_the_user_runs_or_converts(
     assert b"+$Id$\r\n" in store.diff(store.write_tree([]), tree)
     assert not owned.exists()
     assert not {"GIT_DIR", "GIT_EXTERNAL_DIFF", "HOME"} & {
-        n for n, v in environment().items() if v == os.environ.get(n)
+        n for n, v in for_store().environment.items() if v == os.environ.get(n)
     }
 
 

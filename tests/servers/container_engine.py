@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import socketserver
-import threading
 from pathlib import Path
-from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from tests.servers.loopback import QuietHandler
+from tests.servers.loopback import QuietHandler, ServerThread
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
 
-class ContainerEngine:
+class ContainerEngine(ServerThread):
     """Answers while it is entered, as Docker of this version does, or as Podman."""
 
     def __init__(self, socket: Path, version: str, *, podman: bool = False) -> None:
@@ -53,13 +51,4 @@ class ContainerEngine:
                 self.end_headers()
                 self.wfile.write(content)
 
-        self._server = _Server(str(socket), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(_Server(str(socket), Handler))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
 from typing import Any, Self
 
 
@@ -25,15 +26,12 @@ class _Server(ThreadingHTTPServer):
         """A client that hangs up is what many tests are about."""
 
 
-class LoopbackServer:
-    """Serves `handler` on 127.0.0.1, or all addresses (`everywhere`), while it is entered, in a thread of its own; port 0
-    stands for a free one."""
+class ServerThread:
+    """Runs a server in a thread of its own while it is entered."""
 
-    def __init__(
-        self, handler: type[BaseHTTPRequestHandler], port: int = 0, *, everywhere: bool = False
-    ) -> None:
-        self._server = _Server(("0.0.0.0" if everywhere else "127.0.0.1", port), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+    def __init__(self, server: BaseServer) -> None:
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -43,6 +41,18 @@ class LoopbackServer:
         self._server.shutdown()
         self._server.server_close()
 
+
+class LoopbackServer(ServerThread):
+    """Serves `handler` on 127.0.0.1, or all addresses (`everywhere`), while it is entered, in a thread of its own; port 0
+    stands for a free one."""
+
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], port: int = 0, *, everywhere: bool = False
+    ) -> None:
+        server = _Server(("0.0.0.0" if everywhere else "127.0.0.1", port), handler)
+        super().__init__(server)
+        self._port = server.server_address[1]
+
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        return f"127.0.0.1:{self._port}"

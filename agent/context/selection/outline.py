@@ -382,7 +382,7 @@ def _holds_function(node: Node) -> bool:
 
 
 def _body(node: Node) -> Node | None:
-    """Return the part of a definition that is left out; None if there is none."""
+    """Return the part of a definition that is left out, or None if nothing is left out."""
     for _ in range(4):
         for field in ("body", "block", "members", "consequence", "arguments_body"):
             found = node.child_by_field_name(field)

@@ -111,7 +111,7 @@ class TermStore:
         self._flush()
 
     def outline(self, content: Content) -> str | None:
-        """Return the content's outline (see `outline.outline`); None if there is none."""
+        """Return the content's outline (see `outline.outline`), or None if it has no outline."""
         known = self._get(self._outline, [content.key]).get(content.key)
         if known is not None:
             with contextlib.suppress(UnicodeDecodeError):

@@ -230,7 +230,7 @@ def _reserved(described: dict[str, Any]) -> str | None:
 
 
 def _unmerged(described: dict[str, Any], encoder: Kitoken) -> str | None:
-    """Return an entry for which merging by rank differs from merging by the list; None if there is none.
+    """Return an entry for which merging by rank differs from merging by the list, or None if both agree.
 
     The library forgets which pair makes an entry, and joins any two neighbours that spell one. Both methods
     agree exactly if, for each entry, merges of lower rank turn its bytes into a pair on the list: merges

@@ -94,7 +94,7 @@ def find_tokenizer(
     endpoint: str | None = None,
     api_key: str | None = None,
 ) -> TokenizerSource | None:
-    """Return the tokenizer for counting; None if there is none and tokens are estimated.
+    """Return the tokenizer for counting, or None if tokens are estimated without a tokenizer.
 
     An unchanged file is read only once; later calls recognise it by its metadata.
 
