@@ -23,7 +23,7 @@ from m3agent.sandbox.base import ROOT, TOOLBOX, Limits
 from m3agent.sandbox.channel import BOOT, Channel
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.image import ETC, HOST_FOLDERS, host_python_usable, usr_links
-from m3agent.sandbox.start_process import start_process
+from m3agent.sandbox.start_process import start_process, wait_killed
 
 FIRST_USER = 0x70000000
 """First of the user ids that no Linux system assigns (systemd's "Users, Groups, UIDs and GIDs").
@@ -204,12 +204,7 @@ class BwrapMachine:
         # Do not use `send_signal`, and do not close the whole transport. Both reap the process behind the
         # back of asyncio's watcher, which then complains on standard error.
         self._kill(self._process.pid)
-        # While a pipe is open, `wait` does not return, even if the process has ended.
-        for number in (1, 2):
-            pipe = self._process._transport.get_pipe_transport(number)  # type: ignore[attr-defined]
-            if pipe is not None:
-                pipe.close()
-        await self._process.wait()
+        await wait_killed(self._process)
         await asyncio.gather(self._drain, return_exceptions=True)
 
     def _kill(self, pid: int) -> None:

@@ -30,9 +30,18 @@ async def start_process(*argv: str, **options: Any) -> asyncio.subprocess.Proces
                 kill = os.killpg if options.get("start_new_session") else os.kill
                 with contextlib.suppress(ProcessLookupError):
                     kill(process.pid, signal.SIGKILL)
-            for number in range(3):  # an unread pipe keeps older versions from seeing the end
-                pipe = process._transport.get_pipe_transport(number)  # type: ignore[attr-defined]
-                if pipe is not None:
-                    pipe.close()
-            await process.wait()
+            await wait_killed(process)
         raise
+
+
+async def wait_killed(process: asyncio.subprocess.Process) -> None:
+    """Close the pipes of a process that was killed, and wait for its end.
+
+    While a pipe is open, `Process.wait` does not return, even if the process has ended: another process may hold
+    the pipe, and older versions of Python do not see the end behind output that nobody reads.
+    """
+    for number in range(3):
+        pipe = process._transport.get_pipe_transport(number)  # type: ignore[attr-defined]
+        if pipe is not None:
+            pipe.close()
+    await process.wait()
