@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
+import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +72,19 @@ STARTERS = {
     "wheel",
 }
 """Fixtures that start sandboxes, servers or processes."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Compile a share of all tests before the others: a fresh clone's are compiled by each worker otherwise."""
+    worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
+    if worker is None or session.config.args_source != pytest.Config.ArgsSource.TESTPATHS:
+        return
+    here = Path(__file__).parent
+    share = sorted(here.rglob("test_*.py"))[int(worker[1]) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
+    for path in share:
+        with suppress(Exception, pytest.skip.Exception):  # reported when the module is collected
+            importlib.import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,7 +24,7 @@ from m3agent.evals.data.load import load
 from m3agent.evals.run_folder import RunFolder
 from tests.conftest import alone, docker_here
 from tests.evals.small import PROGRAMS
-from tests.evals.test_run import outcomes, wait_for
+from tests.evals.test_run import outcomes
 
 slow = pytest.mark.slow
 here = pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 15), reason="no Ray for it")
@@ -188,9 +188,15 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
     arguments = [str(programs), "-o", str(tmp_path / "run"), *agent, "--cluster", cluster.address]
 
     def begun() -> list[int]:
-        while len(pids := wait_for(tmp_path / "pids").split()) < 2:
+        told = tmp_path / "pids"
+        until = time.monotonic() + 150
+        while not told.exists() or len(told.read_text().split()) < 2:
+            if process.poll() is not None or time.monotonic() > until:
+                process.send_signal(signal.SIGINT)
+                pytest.fail(f"the agents do not begin: {process.communicate(timeout=60)}")
             time.sleep(0.05)
-        (tmp_path / "pids").unlink()
+        pids = told.read_text().split()
+        told.unlink()
         return [int(pid) for pid in pids]
 
     process = m3agent(tmp_path / "state", *arguments)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.base import Limits, Sandbox
+from tests.conftest import until
 
 pytestmark = pytest.mark.supervisor
 
@@ -110,13 +111,15 @@ async def test_what_a_command_in_the_background_wrote(sandbox_of: SandboxOf, tmp
         assert (ended.stderr, ended.total_bytes) == (b"no\n", 1_000_009)
         assert log.stat().st_size == 1_000_009
         assert await sandbox.kill(server.job) is None
-        short = await sandbox.exec(["echo", "over"], background=True)
+        log = tmp_path / "short.log"
+        short = await sandbox.exec(["sh", "-c", "echo $$"], background=True, log=log)
         assert short.job is not None
-        await sandbox.ping()
-        await sandbox.exec(["true"])
+        await until(lambda: log.exists() and log.read_bytes().endswith(b"\n"))
+        pid = log.read_text().strip()
+        await sandbox.exec(["sh", "-c", f"while kill -0 {pid} 2>/dev/null; do sleep 0.01; done"])
         ended = await sandbox.kill(short.job)
         assert ended is not None
-        assert (ended.exit, ended.stdout) == (0, b"over\n")
+        assert (ended.exit, ended.stdout.decode()) == (0, f"{pid}\n")
         nothing = await sandbox.exec(["no-such-program"], background=True)
         assert (nothing.exit, nothing.job) == (127, None)
 

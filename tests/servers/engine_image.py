@@ -44,7 +44,7 @@ def _files() -> bytes:
         if path.suffix in (".py", ".so") and not _LEFT_OUT & {*path.relative_to(library).parts}
     ]
     binaries = [python, *(path for path in modules if path.suffix == ".so")]
-    shared = [Path(found) for path in binaries for found in _needed(path)]
+    shared = _needed(binaries)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path in dict.fromkeys((python, *modules, *shared)):
@@ -56,7 +56,7 @@ def _files() -> bytes:
     return buffer.getvalue()
 
 
-def _needed(binary: Path) -> list[str]:
-    """The shared libraries that a binary loads, its loader included."""
-    done = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False)
-    return re.findall(r"(/\S+) \(0x", done.stdout)
+def _needed(binaries: list[Path]) -> list[Path]:
+    """The shared libraries that binaries load, their loader included."""
+    done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False)
+    return [Path(found) for found in re.findall(r"(/\S+) \(0x", done.stdout)]
