@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -220,6 +220,11 @@ def alone(what: str) -> Iterator[None]:
 def later(*values: object) -> ParameterSet:
     """Parameters that are tried in the long tests, since the others guard the same behaviour."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def others_later(names: Iterable[str], quick: Collection[str]) -> list[str | ParameterSet]:
+    """The names as parameters; those that are not in `quick` are tried in the long tests."""
+    return [name if name in quick else later(name) for name in names]
 
 
 async def until(condition: Callable[[], object]) -> None:

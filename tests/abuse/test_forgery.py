@@ -15,7 +15,7 @@ from m3agent.sandbox.workspace import Workspace
 from m3agent.tools.base import ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box
-from tests.conftest import write_files
+from tests.conftest import others_later, write_files
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
@@ -44,7 +44,10 @@ SURROUNDINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("forgery", SURROUNDINGS)
+@pytest.mark.parametrize(
+    "forgery",
+    others_later(SURROUNDINGS, SURROUNDINGS.keys() - {"hangs", "skips", "exits-in-test", "ignores"}),
+)
 async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path, forgery: str) -> None:
     files = {"calc.py": CODE, "test_calc.py": TESTS, **SURROUNDINGS[forgery]}
     for name, text in files.items():
@@ -101,7 +104,10 @@ def judge(one_backend: Backend, tmp_path: Path) -> Judge:
     return run
 
 
-@pytest.mark.parametrize("forgery", PATCHES)
+@pytest.mark.parametrize(
+    "forgery",
+    others_later(PATCHES, {"early-exit", "conftest", "test-rewritten", "start-up-file", "shadowed-pytest"}),
+)
 async def test_a_forged_fix_is_not_verified(judge: Judge, forgery: str) -> None:
     verdict = await judge(PATCHES[forgery])
     assert verdict.verdict != "verified", verdict.reason

@@ -22,6 +22,7 @@ from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.repository import GitCommandFailed, open_repository, origin_url
 from tests.abuse.test_host_git import CONFIG
 from tests.agent.test_handover import REGULAR, Made
+from tests.conftest import later
 
 pytestmark = pytest.mark.integration
 
@@ -181,7 +182,7 @@ def test_all_keys_of_a_bare_repository_at_once(hostile: Hostile, tmp_path: Path)
     assert not hostile.ran()
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, later(False)])
 def test_a_bare_repository_among_the_files_of_a_clone(
     hostile: Hostile, make_repo: MakeRepo, tmp_path: Path, quick: bool
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from m3agent.tools.base import ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import INSIDE, Box
+from tests.conftest import others_later
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
@@ -37,7 +38,10 @@ OWN = {"start-up-files", "modules-in-the-tree"}
 REFUSABLE = {"link-to-descriptors", "file-for-the-folder", "folder-closed", "folder-for-the-program"}
 
 
-@pytest.mark.parametrize("spoil", SPOIL)
+@pytest.mark.parametrize(
+    "spoil",
+    others_later(SPOIL, {"nothing", "globals", "folder-closed", "modules-in-the-tree", "kill-everything"}),
+)
 async def test_the_next_program_runs_untouched(box: Box, tmp_path: Path, spoil: str) -> None:
     async def call(code: str) -> ToolResult:
         async with asyncio.timeout(30):

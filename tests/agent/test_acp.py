@@ -328,7 +328,7 @@ async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("stdin", "stdout"), [(DEVNULL, PIPE), (PIPE, "out"), ("in", PIPE)])
+@pytest.mark.parametrize(("stdin", "stdout"), [later(DEVNULL, PIPE), (PIPE, "out"), later("in", PIPE)])
 def test_streams_that_are_no_pipes(tmp_path: Path, stdin: int | str, stdout: int | str) -> None:
     def stream(given: int | str) -> Stream:
         return (tmp_path / given).open("w+b") if isinstance(given, str) else given

@@ -20,6 +20,7 @@ from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelSe
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.agent.small_tokenizer import GPT_4, description
 from tests.command_line import run
+from tests.conftest import later
 from tests.servers.tokenize import TokenizeServer
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def test_it_is_asked_again_where_that_may_help(vllm: TokenizeServer, tmp_path: P
     [
         ((500, b'{"error": {"message": "out of memory"}}', {}), EndpointRefused, "out of memory"),
         ((503, b"<html>proxy</html>", {}), EndpointRefused, "a web page"),
-        ((0, b"", {}), EndpointUnreachable, "No answer"),
+        later((0, b"", {}), EndpointUnreachable, "No answer"),
     ],
 )
 def test_it_is_told_when_that_does_not_help(

@@ -30,6 +30,7 @@ from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, events, git, of_
 from tests.agent.test_handover import REGULAR, Made
 from tests.agent.test_pull_request import evidence
 from tests.command_line import Process, run
+from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer
 from tests.servers.tracker import Page, TrackerServer
 
@@ -481,15 +482,15 @@ async def test_a_login_in_an_address_is_not_told(
     ("page", "kind", "part"),
     [
         (refuses(401, "Bad credentials"), PermissionRefused, "does not accept the token"),
-        (refuses(403, "Resource not accessible"), PermissionRefused, "(Resource not accessible)"),
-        (refuses(404, "Not Found"), PermissionRefused, "may not see it"),
+        later(refuses(403, "Resource not accessible"), PermissionRefused, "(Resource not accessible)"),
+        later(refuses(404, "Not Found"), PermissionRefused, "may not see it"),
         (
             refuses(422, "Validation Failed", f"no {TOKEN}"),
             PermissionRefused,
             "(Validation Failed: no [key])",
         ),
-        (Page(b"<html>", 502), EnvironmentFault, "a fault of its own (502)"),
-        (Page(b"<html>", 201), EnvironmentFault, "is not the API of GitHub"),
+        later(Page(b"<html>", 502), EnvironmentFault, "a fault of its own (502)"),
+        later(Page(b"<html>", 201), EnvironmentFault, "is not the API of GitHub"),
         (Page({"html_url": "https://evil.example/"}, 201), EnvironmentFault, "is not the API of GitHub"),
         ("cut", EnvironmentFault, "The connection to 127.0.0.1"),
     ],

@@ -8,24 +8,18 @@ import pytest
 
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.results import Verdict
-from tests.conftest import docker_here, later
+from tests.conftest import docker_here, others_later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
 from tests.evals.forgeries import FORGERIES
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
 
-QUICK = (
-    "conftest at the root",
-    "written to every descriptor",
-    "reports replaced",
-    "running replaced by name",
-    "tests rewritten from the code",
-)
-"""One of each sort; the others are run with the long tests."""
+QUICK = {"conftest at the root", "written to every descriptor", "running replaced by name"}
+"""One of each kind that runs in the test process; `make test-slow` runs the others."""
 
 
-@pytest.mark.parametrize("forgery", [name if name in QUICK else later(name) for name in FORGERIES])
+@pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     instance = small_instance(tmp_path / "instance")
     patch = diff(tmp_path / "patch", FILES, FORGERIES[forgery])

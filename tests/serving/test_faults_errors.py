@@ -12,6 +12,7 @@ import pytest
 from m3agent.serving import wire
 from m3agent.serving.client import RetryNote
 from m3agent.serving.errors import EndpointRefused, ModelServerError, StreamCut
+from tests.conftest import later
 from tests.servers.dialects import Answer, MiniMax, OpenRouter, Sglang, Vllm, frames
 from tests.servers.misbehaving import MisbehavingServer, Pause, Reply, Silence, Stall, Stream, call, delta
 from tests.serving.talk import FINE, ask, calls, client, endpoint
@@ -103,7 +104,8 @@ async def test_a_server_that_is_not_there_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    "silent", [Silence(), Stream([delta(content="half"), Stall()]), Stream([": ping\n\n", Stall()])]
+    "silent",
+    [later(Silence()), Stream([delta(content="half"), Stall()]), later(Stream([": ping\n\n", Stall()]))],
 )
 async def test_silence_and_then_an_answer(server: MisbehavingServer, silent: Any) -> None:
     server.answers = [silent, FINE]

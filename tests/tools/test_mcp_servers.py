@@ -18,6 +18,7 @@ from m3agent.tools.mcp import connection, process
 from m3agent.tools.mcp.offer import public_name
 from m3agent.tools.mcp.server import McpServer
 from m3agent.tools.mcp.servers import McpServers
+from tests.conftest import later
 from tests.servers import mcp_server
 
 pytestmark = pytest.mark.integration
@@ -92,7 +93,7 @@ async def test_only_those_that_are_wanted(tmp_path: Path) -> None:
     [
         ("ends", ""),
         ("line without end", ""),
-        ("noise", ""),
+        later("noise", ""),
         ("pages", "its list of tools has more than"),
         ("no object", "it sent what does not fit the protocol"),
         ("not a list", "it sent what does not fit the protocol"),

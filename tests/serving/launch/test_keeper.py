@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.serving.launch import keeper
+from tests.conftest import later
 
 pytestmark = pytest.mark.integration
 
@@ -95,8 +96,10 @@ def program(tmp_path: Path, mode: str) -> list[str]:
     return [sys.executable, str(tmp_path / "engine.py"), str(tmp_path), mode, "0"]
 
 
-@pytest.mark.parametrize("mode", ["gentle", "stubborn"])
-@pytest.mark.parametrize("way", ["told", "line closed"])
+@pytest.mark.parametrize(
+    ("way", "mode"),
+    [("told", "gentle"), ("told", "stubborn"), ("line closed", "gentle"), later("line closed", "stubborn")],
+)
 def test_all_of_it_ends_when_the_keeper_is_told_or_its_launcher_is_gone(
     tmp_path: Path, keep: Callable[..., Kept], mode: str, way: str
 ) -> None:
