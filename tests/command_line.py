@@ -1,4 +1,4 @@
-"""Runs m3agent's command line in a process of its own, by a fork server that has its imports done (`tests.fork_server`).
+"""Run m3agent's command line in a new process, forked from a server that has its imports done (`tests.fork_server`).
 
 Example:
     done = run("fix", ISSUE, "--repo", str(repo))  # as subprocess.run: exit status, output, errors
@@ -27,15 +27,15 @@ from tests.fork_server import LARGEST
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 150.0
-"""Seconds for a command of a test; only one that hangs needs so long."""
+"""Seconds that a command of a test may take; only a command that hangs takes so long."""
 Stream = int | IO[bytes]
-"""PIPE or DEVNULL of subprocess, a descriptor, or a file."""
+"""`subprocess.PIPE` or `subprocess.DEVNULL`, a descriptor, or a file."""
 AT_START = ("PYTHON", "LC_", "LANG", "TERM", "COLUMNS", "COVERAGE")
-"""Variables that are read while Python or a library starts, which the fork server has done already."""
+"""Prefixes of variables that Python or a library reads at its start, which the fork server has already passed."""
 
 
 class ForkServer:
-    """The client's side of the fork server."""
+    """The client side of the fork server."""
 
     def __init__(self) -> None:
         self._mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,8 +49,8 @@ class ForkServer:
             )
 
     def fork(self, request: bytes, streams: list[int]) -> IO[bytes]:
-        """Start a command; returns the pipe that tells its pid and later its status."""
-        sys.audit("tests.fork")  # for what keeps unit tests from starting processes
+        """Start a command and return the pipe from which its pid and later its status can be read."""
+        sys.audit("tests.fork")  # seen by the audit hook that keeps unit tests from starting processes
         reading, writing = os.pipe()
         try:
             with self._lock:
@@ -60,7 +60,7 @@ class ForkServer:
         return open(reading, "rb", buffering=0)  # noqa: PTH123  # the process closes it
 
     def close(self) -> None:
-        """End the server; commands that still run go on."""
+        """End the server; commands that still run continue."""
         self._mine.close()
         self._process.wait()
 
@@ -73,10 +73,10 @@ def _server() -> ForkServer:
 
 
 class Process:
-    """A command that runs. Its arguments and members mean what they mean for `subprocess.Popen`.
+    """A running command. Arguments and members have the same meaning as those of `subprocess.Popen`.
 
-    Standard input is empty unless it is PIPE or a file; the other two are pipes unless files are given. `env` is added to
-    the environment of the tests, or taken in its place if `inherit` is false. `module` is run as by `python -m`.
+    Standard input is empty unless it is PIPE or a file; output and errors go to pipes unless files are given. `env` is
+    added to the environment of the tests, or replaces it if `inherit` is false. `module` is run as by `python -m`.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Process:
         self.wait()
 
     def poll(self) -> int | None:
-        """The exit status once it has ended, else None; negative is the signal that ended it."""
+        """Return the exit status, or None while the command runs; a negative status is the signal that ended it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; returns the exit status. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
+        """Wait for the end and return the exit status. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
         if self.returncode is None:
             if not select.select([self._told], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("m3agent", timeout or 0.0)
@@ -133,10 +133,10 @@ class Process:
         return self.returncode
 
     def communicate(self, data: bytes = b"", timeout: float = TIMEOUT) -> tuple[bytes, bytes]:
-        """Write `data` to its standard input, read both other streams to their ends, and wait.
+        """Write `data` to standard input, read output and errors to their ends, and wait for the exit.
 
         Raises:
-            subprocess.TimeoutExpired: it ran for more than `timeout` seconds, and was killed.
+            subprocess.TimeoutExpired: the command ran for more than `timeout` seconds, and was killed.
         """
         said: dict[IO[bytes], bytes] = {}
         work = [threading.Thread(target=self._feed, args=(data,))]
@@ -148,7 +148,7 @@ class Process:
 
         def end() -> None:
             over.set()
-            self.send_signal(signal.SIGABRT)  # it then prints what each of its threads does
+            self.send_signal(signal.SIGABRT)  # the command then prints the stack of each thread
 
         alarm = threading.Timer(timeout, end)
         for thread in (*work, alarm):
@@ -171,7 +171,7 @@ class Process:
             self.stdin.write(data)
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal if it has not ended."""
+        """Send a signal if the command still runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -185,7 +185,7 @@ class Process:
 
 
 def _ends(stream: Stream, its: contextlib.ExitStack, number: int) -> tuple[IO[bytes], int]:
-    """Our end of a stream, and the descriptor that the command gets as its `number`; `its` closes the latter."""
+    """Return our end of a stream, and the descriptor that the command gets as its `number`; `its` closes the latter."""
     if stream == subprocess.PIPE:
         ends = os.pipe()
         ours, theirs = reversed(ends) if number == 0 else ends
@@ -200,7 +200,7 @@ def _ends(stream: Stream, its: contextlib.ExitStack, number: int) -> tuple[IO[by
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line for a process that has to be started from scratch."""
+    """Return the command line for a process that needs a new interpreter."""
     return [sys.executable, "-m", "m3agent.agent.cli", *arguments]
 
 

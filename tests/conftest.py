@@ -1,4 +1,4 @@
-"""What all tests share: real repositories, real sandboxes, and a state folder of their own."""
+"""Fixtures that all tests share: git repositories, sandboxes, model servers, and a state folder for each test."""
 
 from __future__ import annotations
 
@@ -76,19 +76,21 @@ STARTERS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Compile a share of all tests before the others: a fresh clone's are compiled by each worker otherwise."""
+    """Compile a share of all tests in each worker, because in a fresh clone each worker would compile all of them."""
     worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
     if worker is None or session.config.args_source != pytest.Config.ArgsSource.TESTPATHS:
         return
     here = Path(__file__).parent
     share = sorted(here.rglob("test_*.py"))[int(worker[1]) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
     for path in share:
-        with suppress(Exception, pytest.skip.Exception):  # reported when the module is collected
+        with suppress(
+            Exception, pytest.skip.Exception
+        ):  # pytest reports the error when it collects the module
             importlib.import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by what they ask for; see `markers` in pyproject.toml."""
+    """Mark each test by the fixtures and markers that it uses; see `markers` in pyproject.toml."""
     for item in items:
         parameters = (
             item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -97,26 +99,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("supervisor") and kind == ("bwrap" if docker_here() else "docker"):
             item.add_marker("slow")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(900))  # before it counts as hanging
+            item.add_marker(pytest.mark.timeout(900))  # seconds before the test counts as hanging
         needs_engine = any(item.get_closest_marker(name) for name in ("docker", "bwrap", "slow"))
         if needs_engine or (isinstance(item, pytest.Function) and not STARTERS.isdisjoint(item.fixturenames)):
             item.add_marker("integration")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Leave what collecting made to no later garbage collection: each would look through all of it."""
+    """Exempt what collection made from garbage collection, so that no later one scans all of it."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
 
 
 _unit_test: str | None = None
-"""The test that runs, if it is not marked `integration`."""
+"""The id of the running test, if the test is not marked `integration`."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Note whether what runs is a unit test."""
+    """Note whether the running test is a unit test."""
     global _unit_test
     _unit_test = None if item.get_closest_marker("integration") else item.nodeid
     try:
@@ -127,17 +129,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown() -> None:
-    """Let teardown start processes: it may end a fixture that integration tests of the same module used."""
+    """Let teardown start processes: it may end a module fixture that integration tests used too."""
     global _unit_test
     _unit_test = None
 
 
 FORBIDDEN = {"socket.connect", "subprocess.Popen", "os.posix_spawn", "os.fork", "tests.fork"}
-"""Audit events of what unit tests do not do."""
+"""Audit events that unit tests must not cause."""
 
 
 def _refuse_in_unit_tests(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: a unit test starts no process but git and connects to nothing."""
+    """Audit hook: refuse processes other than git, and connections, in unit tests."""
     if _unit_test is None or event not in FORBIDDEN:
         return
     words = arguments[1] if event in ("subprocess.Popen", "os.posix_spawn") else [event]
@@ -151,7 +153,7 @@ sys.addaudithook(_refuse_in_unit_tests)
 
 @pytest.fixture(scope="session")
 def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of a new git repository without the sample hooks, which are most files of a small one."""
+    """Return the template of a new git repository without sample hooks, which are most files of a small one."""
     template = tmp_path_factory.mktemp("git-template")
     for name in ("hooks", "info"):
         (template / name).mkdir()
@@ -162,14 +164,14 @@ def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_state(
     git_template: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """Sessions and settings of the machine's user stay out of the tests, and the tests' out of theirs."""
+    """Separate the sessions and settings of the tests from those of the machine's user."""
     home = tmp_path_factory.mktemp("home")
     for name in [n for n in os.environ if n.startswith(("M3AGENT_", "XDG_", "OPENAI_", "GIT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
-    # verdicts on flaky tests have tests of their own (test_verify_sandboxes.py, test_flaky.py): the others need not wait for reruns
+    # flaky tests have tests of their own (test_verify_sandboxes.py, test_flaky.py); others need no reruns
     monkeypatch.setenv("M3AGENT_RERUNS", "0")
-    # commands take the sandbox that starts fastest; tests that are about Docker name it
+    # commands use the sandbox that starts fastest; tests of Docker name it
     monkeypatch.setenv("M3AGENT_SANDBOX", one_kind())
     monkeypatch.setenv("M3AGENT_STATE", str(home / "state"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
@@ -182,7 +184,7 @@ def own_state(
 
 
 def one_kind() -> Backend:
-    """The kind of sandbox that starts fastest here."""
+    """Return the kind of sandbox that starts fastest on this machine."""
     if bwrap_here():
         return "bwrap"
     assert docker_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
@@ -190,7 +192,7 @@ def one_kind() -> Backend:
 
 
 def backend_here(backend: Backend) -> Backend:
-    """The kind of sandbox that was asked for; skips the test where it does not work, but one of them has to."""
+    """Return `backend`, or skip the test if it does not work here; fail if no backend works."""
     if not {"docker": docker_here, "bwrap": bwrap_here}[backend]():
         one_kind()
         pytest.skip(f"{backend} does not work on this machine")
@@ -199,26 +201,26 @@ def backend_here(backend: Backend) -> Backend:
 
 @pytest.fixture(params=["docker", "bwrap"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Every kind of sandbox there is on this machine, for tests of what they promise."""
+    """Return each kind of sandbox that works on this machine, for tests of what all kinds promise."""
     return backend_here(request.param)
 
 
 @pytest.fixture
 def one_backend() -> Backend:
-    """A kind of sandbox, for tests in which the kind is not the point."""
+    """Return one kind of sandbox, for tests where the kind does not matter."""
     return one_kind()
 
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Keep the other tests on this machine from using `what` meanwhile, wherever their temporary files are."""
+    """Keep all other tests on this machine from using `what` meanwhile, whatever their temporary folder is."""
     with Path(f"/tmp/m3agent-tests-{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def later(*values: object) -> ParameterSet:
-    """Parameters that are tried in the long tests, since the others guard the same behaviour."""
+    """Return parameters that only the long tests try, because other parameters guard the same behaviour."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
@@ -230,7 +232,7 @@ def others_later(names: Iterable[str], quick: Collection[str]) -> list[str | Par
 async def until(condition: Callable[[], object]) -> None:
     """Wait until the condition holds, for at most 20 seconds. Raises `TimeoutError`."""
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what it waits for is in another process
+        while not condition():  # noqa: ASYNC110 - the condition depends on another process
             await asyncio.sleep(0.01)
 
 
@@ -248,7 +250,7 @@ def git(folder: Path, *args: str) -> str:
 
 @pytest.fixture
 def make_repo(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
-    """A git repository of these files, in one commit."""
+    """Return a function that makes a git repository with these files in one commit."""
 
     def make(files: dict[str, str | bytes], name: str = "repo") -> Path:
         folder = tmp_path / name
@@ -264,7 +266,7 @@ def make_repo(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
 
 @pytest.fixture
 def workspace_of(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Workspace]:
-    """A workspace that starts from these files."""
+    """Return a function that makes a workspace with these files."""
 
     def make(files: dict[str, str | bytes]) -> Workspace:
         folder = tmp_path / "tree"
@@ -278,7 +280,7 @@ def workspace_of(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Workspace
 def sandbox_of(
     backend: Backend, workspace_of: Callable[[dict[str, str | bytes]], Workspace]
 ) -> Callable[..., Sandbox]:
-    """A sandbox of each kind over these files; enter it to start it."""
+    """Return a function that makes a sandbox with these files; entering the sandbox starts it."""
 
     def make(files: dict[str, str | bytes] | None = None, limits: Limits | None = None) -> Sandbox:
         spec = SandboxSpec(backend, limits=limits or Limits(memory=1 << 30))
@@ -289,14 +291,14 @@ def sandbox_of(
 
 @pytest.fixture
 def images_alone() -> Iterator[None]:
-    """No other test makes or removes environment images: all of them share the engine."""
+    """Keep all other tests from making or removing environment images: they share one engine."""
     with alone("images"):
         yield
 
 
 @pytest.fixture
 def own_images(images_alone: None) -> Iterator[None]:
-    """Environment images that a test made go with it."""
+    """Remove the environment images that the test made."""
     api = connect()
     before = {name for listed in api.images() for name in listed.get("RepoTags") or []}
     yield
@@ -309,13 +311,14 @@ def own_images(images_alone: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
+    """Return the wheel of this checkout."""
     return build("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[MisbehavingServer]:
-    from tests.servers.misbehaving import MisbehavingServer  # most tests need no web server
+    # imported here because most tests need no web server
+    from tests.servers.misbehaving import MisbehavingServer
 
     with MisbehavingServer() as running:
         yield running
@@ -323,6 +326,6 @@ def running_server() -> Iterator[MisbehavingServer]:
 
 @pytest.fixture
 def server(running_server: MisbehavingServer) -> MisbehavingServer:
-    """A model server that answers as the test tells it to."""
+    """Return a model server that answers as the test tells it to."""
     running_server.reset()
     return running_server

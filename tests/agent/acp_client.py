@@ -1,4 +1,4 @@
-"""A client of the Agent Client Protocol by the protocol's own SDK: hears everything, and says what it is told to say."""
+"""A client of the Agent Client Protocol, made with the protocol's own SDK, that records every message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-m", "m3agent.agent.start", "acp"]
 
 
 class Client:
-    """updates: as they came, replayed ones included; asked: tool calls that it was asked to permit; wire: all messages."""
+    """updates: in order of arrival, with replayed ones; asked: tool calls to permit or refuse; wire: all messages."""
 
     def __init__(self, answer: str | None = "allow") -> None:
         self.answer = answer
@@ -52,17 +52,17 @@ class Client:
         return None
 
     def texts(self, kind: str) -> str:
-        """What was said in updates of a kind."""
+        """Return the text of all updates of one kind."""
         return "".join(u.content.text for u in self.updates if u.session_update == kind)
 
     def of(self, kind: str) -> list[Any]:
-        """Updates of a kind."""
+        """Return the updates of one kind."""
         return [update for update in self.updates if update.session_update == kind]
 
 
 @contextlib.asynccontextmanager
 async def connected(state: Path, answer: str | None = "allow", **env: str) -> AsyncIterator[Client]:
-    """A client with an agent of its own, which has been introduced; the agent has to end when its client goes."""
+    """Yield an initialised client with its own agent; check that the agent ends when the client leaves."""
     client = Client(answer)
 
     def note(event: Any) -> None:
@@ -92,7 +92,7 @@ async def connected(state: Path, answer: str | None = "allow", **env: str) -> As
 
 
 async def _streams(process: Process) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """What the agent says and what it hears."""
+    """Return a reader for the agent's output and a writer for its input."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=64 << 20)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
@@ -103,7 +103,7 @@ async def _streams(process: Process) -> tuple[asyncio.StreamReader, asyncio.Stre
 
 
 class BarePipes:
-    """A client that is nothing but two pipes, and has asked for a fix of a repository."""
+    """A client of two pipes, without the SDK, that has asked for a fix of a repository."""
 
     def __init__(self, state: Path, repo: Path, issue: str, env: Mapping[str, str]) -> None:
         self.process = Process("acp", env={"M3AGENT_STATE": str(state), **env}, stdin=subprocess.PIPE)

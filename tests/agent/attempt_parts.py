@@ -1,4 +1,4 @@
-"""What an attempt is made of, with the model and the sandboxes from tests/fakes."""
+"""The parts of an attempt, with the model and the sandboxes from tests/fakes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GROUND = Ground(ENDPOINT, "sesame", Prices(prompt=1.0, completion=10.0), PACKED)
 
 @dataclass
 class World:
-    """What is around an attempt: takes the place of the model's client and of the sandboxes that it asks for."""
+    """The surroundings of an attempt: replaces the model's client and the sandboxes that it makes."""
 
     folder: Path
     answers: list[Answer] = field(default_factory=list)
@@ -63,7 +63,7 @@ class World:
     def new_client(
         self, endpoint: Endpoint, *, api_key: str | None, on_retry: Callable[[RetryNote], None]
     ) -> ScriptedClient:
-        """In the place of `Client`."""
+        """Replaces `Client`."""
         self.clients.append(ScriptedClient(self.answers, endpoint))
         self.keys.append(api_key)
         self.on_retry.append(on_retry)
@@ -77,7 +77,7 @@ class World:
         _: Callable[[str], None],
         on_request: Callable[[NetworkRequest], None],
     ) -> Sandbox:
-        """In the place of `new_sandbox`."""
+        """Replaces `new_sandbox`."""
         sandbox = memory_sandbox(workspace, self.script)
         self.sandboxes.append((backend, spec, sandbox))
         self.on_request.append(on_request)
@@ -86,15 +86,15 @@ class World:
     def attempt(
         self,
         *answers: Answer,
-        variation: Variation = Variation(),  # noqa: B008  # it is frozen
-        hand_over: HandOver = HandOver(),  # noqa: B008  # it is frozen
+        variation: Variation = Variation(),  # noqa: B008  # it is immutable
+        hand_over: HandOver = HandOver(),  # noqa: B008  # it is immutable
         issue: Issue = ISSUE,
         resume: ResumePoint | None = None,
         workspace: Workspace | None = None,
         name: str = "session",
         **settings: Any,
     ) -> Attempt:
-        """An attempt at `BUGGY` that has its workspace and not yet a sandbox."""
+        """Return an attempt at `BUGGY` that has a workspace but no sandbox."""
         self.answers = list(answers)
         root = self.folder / "repository"
         git_dir = f"{root}/.git"
@@ -110,22 +110,22 @@ class World:
         return made
 
     def log(self, kind: str) -> list[Line]:
-        """The events of one type, of all attempts."""
+        """Return the events of one type, of all attempts."""
         return [line for line in self.lines if line["type"] == kind]
 
     def kinds(self) -> Sequence[str]:
-        """The types of all events in order."""
+        """Return the types of all events in order."""
         return [line["type"] for line in self.lines]
 
 
 @contextlib.contextmanager
 def world_in(folder: Path) -> Iterator[World]:
-    """The world of one test."""
+    """Yield the surroundings of one test's attempts."""
     made = World(folder)
     with (
         mock.patch.object(attempt_module, "Client", made.new_client),
         mock.patch.object(attempt_module, "new_sandbox", made.new_sandbox),
-        mock.patch("os.fsync"),  # no power is cut here
+        mock.patch("os.fsync"),  # no test here cuts the power
     ):
         yield made
     for session in made.sessions:

@@ -1,4 +1,4 @@
-"""Real git repositories for the agent's tests."""
+"""Fixtures for the agent's tests: git repositories, files, a model server, and an attempt in memory."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Files = Mapping[str, bytes] | Mapping[bytes, bytes]
 
 
 class WriteFiles(Protocol):
-    """Writes files below a folder, making folders as needed."""
+    """Write files below a folder, and make folders as needed."""
 
     def __call__(self, root: Path, files: Files) -> None: ...
 
 
 class RunGit(Protocol):
-    """Runs git in a folder and returns its output."""
+    """Run git in a folder and return its output."""
 
     def __call__(self, cwd: Path, *args: str) -> str: ...
 
 
 class NewRepo(Protocol):
-    """Makes a repository in the test's folder whose one commit holds `files`."""
+    """Make a repository in the test's folder with one commit that holds `files`."""
 
     def __call__(self, name: str = "repo", files: Files | None = None) -> Path: ...
 
@@ -56,14 +56,14 @@ def _write_files(root: Path, files: Files) -> None:
 
 @pytest.fixture
 def model(server: MisbehavingServer) -> MisbehavingServer:
-    """The server, in the role of the model."""
+    """Return the server that plays the model."""
     return server
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """What is around an attempt, in memory."""
-    from tests.agent.attempt_parts import world_in  # most tests need none of an attempt's parts
+    """Return the surroundings of an attempt, in memory."""
+    from tests.agent.attempt_parts import world_in  # imported here because most tests need no attempt
 
     with world_in(tmp_path) as made:
         yield made

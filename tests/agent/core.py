@@ -1,5 +1,4 @@
-"""The agent's core over fakes: a session, its conversation and its stall detector are real, the model answers from a script,
-and the sandbox is in memory."""
+"""The agent's core over fakes: session, conversation and stall detector are real, model and sandbox are not."""
 
 from __future__ import annotations
 
@@ -43,13 +42,13 @@ DONE = says("It adds now.")
 
 
 def sums(files: Mapping[str, str], _: Sequence[str]) -> Run:
-    """The tests of `BUGGY`: red as long as the bug is there."""
+    """Run the test of `BUGGY`, which fails as long as the bug is there."""
     return Run({ADD: "passed" if "a + b" in files["calc.py"] else "failed"})
 
 
 @dataclass
 class Core:
-    """The parts of one session at work."""
+    """The parts of one running session."""
 
     loop: Loop
     client: ScriptedClient
@@ -58,22 +57,22 @@ class Core:
 
     @property
     def asked(self) -> list[Asked]:
-        """What the model was asked."""
+        """The requests to the model."""
         return self.client.asked
 
     @property
     def calls(self) -> Calls:
-        """The part that carries out calls."""
+        """The part that runs tool calls."""
         return self.loop.calls
 
     @property
     def model(self) -> Model:
-        """The part that asks the model."""
+        """The part that sends requests to the model."""
         return self.loop.model
 
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox that calls run in."""
+        """The sandbox in which calls run."""
         return self.loop.sandbox
 
     @property
@@ -82,24 +81,24 @@ class Core:
         return self.loop.messages
 
     def log(self, kind: str) -> list[Line]:
-        """The events of one type."""
+        """Return the events of one type."""
         return [line for line in self.lines if line["type"] == kind]
 
     def kinds(self) -> list[str]:
-        """The types of all events in order."""
+        """Return the types of all events in order."""
         return [line["type"] for line in self.lines]
 
     def roles(self) -> list[str]:
-        """The roles of all messages behind the first two."""
+        """Return the roles of all messages after the first two."""
         return [message["role"] for message in self.messages[2:]]
 
     def last(self) -> Any:
-        """The content of the last message."""
+        """Return the content of the last message."""
         return self.messages[-1]["content"]
 
 
 async def scans(it: Core, *made: ToolCall) -> int:
-    """How often the work tree was looked through for calls."""
+    """Return how often the work tree was scanned during these calls."""
     count = 0
     checkpoint = it.sandbox.checkpoint
 
@@ -127,13 +126,13 @@ async def core(
     prices: Prices | None = None,
     others: Others | None = None,
 ) -> AsyncIterator[Core]:
-    """A session over `files` whose model gives these answers; `script` says what commands do in the sandbox."""
+    """Start a session over `files` whose model gives these answers; `script` runs the commands in the sandbox."""
     lines: list[Line] = []
     deltas: list[Delta] = []
     client, limits = ScriptedClient(answers), limits or RunLimits(100, 60)
     stall = StallDetector(thresholds)
     async with contextlib.AsyncExitStack() as stack:
-        # what is on the disk after a power cut is not asked here, and a busy disk takes long to say
+        # no test here cuts the power, and a busy disk takes long to flush
         stack.enter_context(mock.patch("os.fsync"))
         session = stack.enter_context(contextlib.closing(Session.create(folder, [lines.append], "session")))
         told = stack.enter_context(contextlib.closing(Conversation.begin(session.folder, messages)))

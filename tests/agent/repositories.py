@@ -1,4 +1,4 @@
-"""Repositories as the host finds them."""
+"""Git repositories as the host finds them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from m3agent.agent.host_git import HostGit, find
 
 
 def found(folder: Path) -> HostGit:
-    """The repository that is certainly there."""
+    """Return the repository in a folder, which must have one."""
     repository = find(str(folder))
     assert repository is not None
     return repository
 
 
 def no_repository(folder: Path) -> HostGit:
-    """A folder taken for a repository that it is not, as one that was removed meanwhile."""
+    """Return a `HostGit` for a folder that is not a repository, such as one that was removed meanwhile."""
     path = str(folder)
     return HostGit(path, path, path, path)

@@ -1,4 +1,4 @@
-"""Fixes by a model that answers from a script: the repository, the answers, and how the command is run and its log read."""
+"""Fixes by a model that answers from a script: its repository and answers, the command, and its log."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def fix(repo: Path, url: str, *more: str, **env: str) -> subprocess.CompletedPro
 
 
 def events(home: Path) -> list[dict[str, Any]]:
-    """The log of the only session there is."""
+    """Return the log of the only session."""
     (log,) = (home / "state" / "sessions").glob("*/events.jsonl")
     lines = log.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be on its way
+    return [json.loads(line) for line in lines if line.endswith("\n")]  # the last line may be incomplete
 
 
 def of_type(home: Path, kind: str) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def ours(pid: int) -> list[str]:
-    """Containers and processes that belong to the m3agent process `pid`, dead or alive."""
+    """Return the containers and processes that belong to the m3agent process `pid`, which may have ended."""
     left = []
     listed = subprocess.run(
         [
@@ -109,7 +109,7 @@ def ours(pid: int) -> list[str]:
 
 
 def wait_until_gone(pid: int) -> None:
-    """How soon is for benchmarks to say: a busy machine may need long for a container's removal."""
+    """Wait until nothing of the process is left, for at most 30 seconds: a busy machine removes containers slowly."""
     deadline = time.monotonic() + 30
     while (left := ours(pid)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A small tokenizer.json of the kind that large models have: byte-level BPE, text split as GPT-4o splits it."""
+"""A small tokenizer.json of the kind that large models have: byte-level BPE that splits text as GPT-4o does."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _trained(pattern: str, size: int) -> str:
 
 
 def description(pattern: str = GPT_4O, size: int = 1200) -> dict[str, Any]:
-    """The contents of a tokenizer.json, to be changed as a test needs it."""
+    """Return the contents of a tokenizer.json; a test may change them."""
     return copy.deepcopy(_parsed(pattern, size))
 
 
@@ -73,7 +73,7 @@ def _parsed(pattern: str, size: int) -> dict[str, Any]:
 
 
 def write_tokenizer(path: Path, described: dict[str, Any] | None = None) -> Path:
-    """Write a tokenizer.json, the usual one by default."""
+    """Write a tokenizer.json, by default the one from `description`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(described or description(), ensure_ascii=False), encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""The commands that the documentation tells its readers to run, as they stand there."""
+"""Find the commands that the documentation tells its readers to run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "commands.md"
-"""Names every command and option because it is made from them; nothing in it is written for readers to run."""
+"""Names every command and option, because it is generated from them; it has no commands for readers to run."""
 PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - {GENERATED})]
 _VARIABLES = r"(?:[A-Z][A-Z0-9_]*=\S+ )*"
 _BEGINNING = rf"{_VARIABLES}(?:m3agent|make) \S"
@@ -18,27 +18,27 @@ _COMMAND = re.compile(_BEGINNING)
 _OVERLOOKED = re.compile(r"(?<![\w/.\"'-])(?:m3agent|make) [a-z]")
 _CODE = re.compile(rf"`({_BEGINNING}[^`]*)`")
 SHELLS = ("", "sh", "bash", "console")
-"""Languages of fenced blocks that commands are read from."""
+"""Languages of the fenced blocks from which commands are read."""
 _OPTIONAL = re.compile(r"\s+\[([^\[\]]*)\]")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line. where: the page and line that have it first."""
+    """A command line. where: the page and line where it stands first."""
 
     text: str
     where: str
 
     @property
     def bare(self) -> str:
-        """It without the variables before it."""
+        """Return the command without the variables before it."""
         return re.sub(f"^{_VARIABLES}", "", self.text)
 
 
 def to_run() -> list[Command]:
-    """Return what stands in blocks of code and in tables, each once.
+    """Return each command in blocks of code and in tables once.
 
-    A synopsis (`sessions list [--json]`) stands for two: without what is optional, and with all of it.
+    A synopsis (`sessions list [--json]`) stands for two commands: without its optional parts, and with all of them.
     """
     found: dict[str, str] = {}
     for page in PAGES:
@@ -49,7 +49,7 @@ def to_run() -> list[Command]:
 
 
 def overlooked() -> list[Command]:
-    """Return lines of blocks that call m3agent or make in a way that `to_run` does not see, as after `cd x &&`."""
+    """Return lines of blocks that call m3agent or make in a way that `to_run` misses, such as after `cd x &&`."""
     return [
         Command(text, f"{page.relative_to(ROOT)}:{number}")
         for page in PAGES
@@ -61,7 +61,7 @@ def overlooked() -> list[Command]:
 
 
 def mentioned() -> list[Command]:
-    """Return what stands as code in sentences, each once."""
+    """Return each code span in sentences once."""
     found: dict[str, str] = {}
     for page in PAGES:
         for number, line in _prose(page):
@@ -72,7 +72,7 @@ def mentioned() -> list[Command]:
 
 
 def _lines(page: Path) -> Iterator[tuple[int, str, bool]]:
-    """Lines with their numbers, and whether they are in a block of a shell's code; other languages' are left out."""
+    """Yield each line with its number and whether it is shell code; skip code in other languages."""
     fence: str | None = None
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -84,7 +84,7 @@ def _lines(page: Path) -> Iterator[tuple[int, str, bool]]:
 
 
 def _without_comment(line: str) -> str:
-    """A line of a block without its comment, and without a prompt."""
+    """Return a line of a block without its comment and prompt."""
     return re.split(r"(?:^|\s+)#\s", line.strip().removeprefix("$ "))[0]
 
 
@@ -99,7 +99,7 @@ def _in_tables(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def _in_blocks(page: Path) -> Iterator[tuple[int, str]]:
-    """Commands in blocks; lines that a command goes on in (a backslash, more of a synopsis) belong to it."""
+    """Yield the commands in blocks, with their continuation lines (after a backslash, or more of a synopsis)."""
     for code, lines in groupby(_lines(page), key=lambda line: line[2]):
         open_command: tuple[int, str] | None = None
         for number, line, _ in lines if code else ():

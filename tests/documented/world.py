@@ -1,8 +1,8 @@
-"""A machine as the reader of the documentation has it, for its commands to be run on.
+"""Provide the machine of a reader of the documentation, to run its commands on.
 
-There are a repository with a fault and an issue, instances and runs of a benchmark, finished and killed sessions, four
-GPUs as far as `nvidia-smi` tells, a `vllm` that takes the words of the real one, model servers on loopback. Whatever takes
-time is made when the first command needs it.
+It has a repository with a bug and an issue, instances and runs of a benchmark, finished and killed sessions, four GPUs
+as `nvidia-smi` reports them, a `vllm` that takes the arguments of the real one, and model servers on loopback. What
+takes time to make is made when the first command needs it.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ BUGGY: dict[str, str | bytes] = {
 FIXED = "def add(a, b):\n    return a + b\n"
 FIX_IT = "m3agent fix issue.md"
 CHECKPOINT = "MiniMaxAI/MiniMax-M3-MXFP8"
-"""What is planned for four H200."""
+"""The checkpoint that is planned for four H200."""
 SMI = """#!/bin/sh
 for number in 0 1 2 3; do
   case ",${CUDA_VISIBLE_DEVICES:-$number}," in *",$number,"*) echo "$number, GPU-$number, NVIDIA H200, 143771, 4, Disabled" ;; esac
 done
 """
-WAIT = 120.0  # seconds for a server or a killed fix to get as far as it should
+WAIT = 120.0  # seconds for a server to start or for a fix to reach the point where it is killed
 
-# A word of the documentation that stands for something of the reader's, and what it is here. First come, first served.
+# Maps each placeholder in the documentation to its value on this machine. The first rule that matches applies.
 RULES: list[tuple[str, Callable[[World], str]]] = [
     (r"(?<=-o )RUN\b", lambda world: f"run-{next(world.numbers)}"),
     (r"\bRUN\b", lambda world: str(world.runs / "one")),
@@ -83,25 +83,25 @@ RULES: list[tuple[str, Callable[[World], str]]] = [
     (r"(?<=serve bench --endpoint )\S+", lambda world: world.paced.url),
     (r"(?<=serve check --endpoint )\S+|(?<=serve scrape --endpoint )\S+", lambda world: world.forced.url),
     (r"(?<=--endpoint )URL\b", lambda world: world.embedded_url),
-    # where no cluster is, whatever its name
+    # an address without a cluster, whatever the documented name is
     (r"ray://head:10001", lambda _: "ray://127.0.0.1:9"),
-    # a port of its own for each server
+    # each server gets its own port
     (r"\bm3agent serve(?= --|$)(?! --dry-run)", lambda _: "m3agent serve --port 0"),
 ]
 _OUTPUT = re.compile(r"(?: -o| --plot| --junit| --official| --predictions|\s>) ([\w./-]+)")
 _KEPT = r"(?i)(LANG|TZ|(DOCKER|SSL|PIP|UV)_\w+|(HTTPS?|NO|ALL)_PROXY)$"
 _FOR_A_SHELL = re.compile(r"(?!([A-Z_]+=\S* )*m3agent )|.*[|&;<>$`~*\\]")
-"""Commands that are more than a call of m3agent with plain words."""
+"""Matches commands that need a shell: more than a call of m3agent with plain words."""
 _PLACEHOLDER = re.compile(r"(?<![\w./-])[A-Z]{2,}(?![\w=-])|\.\.\.")
 
 
 class NotArranged(Exception):
-    """A command has a word that stands for something, and no rule says for what."""
+    """A command has a placeholder that no rule replaces."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a command. said: standard output and error; missing: files that it should have written."""
+    """The result of a command. said: standard output and error; missing: files that it did not write but should have."""
 
     code: int
     said: str
@@ -109,7 +109,7 @@ class Done:
 
 
 class World:
-    """The machine, while it is entered."""
+    """The machine; it exists while the context is entered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -139,9 +139,9 @@ class World:
         self._open.close()
 
     def run(self, text: str, until: str | None = None) -> Done:
-        """Run a command as a reader would who has what it names; `until` this is said, then Ctrl-C.
+        """Run a command as a reader would who has everything that it names; once `until` is printed, press Ctrl-C.
 
-        Raises NotArranged where it is not known what a word stands for.
+        Raises NotArranged if the command has a placeholder that no rule replaces.
         """
         cwd = self.checkout if re.search(r"(^| )make ", text) else self._repository(text)
         state = self._state(text)
@@ -159,7 +159,7 @@ class World:
                 self._stop_servers(state)
 
     def told(self, text: str) -> str:
-        """Return the command with what its words stand for here."""
+        """Return the command with its placeholders replaced."""
         bare = text
         for pattern, _ in RULES:
             bare = re.sub(pattern, "", bare)
@@ -199,12 +199,12 @@ class World:
 
     @cached_property
     def agent(self) -> Path:
-        """Another agent, which repairs the programs of `rows`."""
+        """An agent other than m3agent, which repairs the programs of `rows`."""
         return self._program("agent", "#!/bin/sh\nsed -i 's/a - b/a + b/' *.py\n")
 
     @cached_property
     def image(self) -> str:
-        """An image that sandboxes can be made of."""
+        """An image that sandboxes can start from."""
         api = connect()
         try:
             return find_image(api, None, lambda _: None).name
@@ -213,12 +213,12 @@ class World:
 
     @cached_property
     def paced(self) -> PacedServer:
-        """A model server to be measured."""
+        """A model server for benchmarks."""
         return self._open.enter_context(PacedServer(prefill=1e-7, decode=1e-5, window=20_000))
 
     @cached_property
     def forced(self) -> ForcedServer:
-        """A model server to be checked, with the window that the documentation's has."""
+        """A model server for checks, with the window of the documented one."""
         return self._open.enter_context(ForcedServer(in_reasoning=True, window=524_288))
 
     @cached_property
@@ -233,13 +233,13 @@ class World:
 
     @property
     def embedded_url(self) -> str:
-        """Where it serves."""
+        """The URL of that engine."""
         [(_, record)] = live_servers(self.embedded_state)
         return record.url
 
     @property
     def finished(self) -> Path:
-        """The state folder after a fix that went well, the documentation's own if that has been run."""
+        """The state folder after a successful fix: that of the documentation's own fix if it has been run."""
         if self._fixed is None:
             done = self.run(FIX_IT)
             assert self._fixed is not None, done.said
@@ -247,7 +247,7 @@ class World:
 
     @cached_property
     def killed(self) -> Path:
-        """The state folder after a fix that was killed in the middle."""
+        """The state folder after a fix that was killed while it ran."""
         return self._killed()
 
     def _killed(self) -> Path:
@@ -265,21 +265,20 @@ class World:
             assert any(b'"type":"turn.finished"' in line.replace(b" ", b"") for line in process.stdout)
             process.kill()
         [log] = (state / "sessions").glob("*/events.jsonl")
-        if (
-            b"call.started" in log.read_bytes()
-        ):  # the kill came late, and a call that it cuts off is not made again
+        # the kill came late, and a resumed session does not repeat the call that it cut off
+        if b"call.started" in log.read_bytes():
             shutil.rmtree(state)
             return self._killed()
         return state
 
     @cached_property
     def own_engine(self) -> str:
-        """The address of a Docker engine without anybody's images."""
+        """The address of a Docker engine that has nobody's images."""
         return self._open.enter_context(OwnEngine()).address
 
     @cached_property
     def checkout(self) -> Path:
-        """A copy of this checkout with one quick test in place of all."""
+        """A copy of this checkout with one quick test in place of all tests."""
         folder = self.folder / "checkout"
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
@@ -294,7 +293,7 @@ class World:
         return folder
 
     def _shelf(self) -> Mapping[str, Callable[[Path], object]]:
-        """Files and folders that earlier commands of the documentation leave behind, by the names that it gives them."""
+        """Return makers of the files and folders that earlier documented commands leave behind, by their names."""
 
         def predictions(path: Path) -> None:
             patch = "--- a/adder.py\n+++ b/adder.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n"
@@ -320,7 +319,7 @@ class World:
         )
 
     def _made(self, text: str) -> Path:
-        """The file that a command writes, which is its last word."""
+        """Run a command and return the file that it writes, which its last word names."""
         folder = self.folder / f"made-{next(self.numbers)}"
         folder.mkdir()
         done = self._run(self.told(text), folder, self._env(folder / "state", text))
@@ -329,14 +328,14 @@ class World:
 
     @staticmethod
     def _checkpoint(folder: Path) -> None:
-        """M3 as a folder, without its 444 GB."""
+        """Write M3's checkpoint folder without its 444 GB of weights."""
         config = {**CONFIG, "quantization_config": {"quant_method": "mxfp8"}}
         write_files(folder, {"config.json": json.dumps(config), "model.safetensors": b""})
 
     # ---- Where they run ----
 
     def _repository(self, text: str = "") -> Path:
-        """The repository, with what the command reads besides."""
+        """Return a copy of the repository, with the other files that the command reads."""
         folder = self.folder / f"at-{next(self.numbers)}"
         shutil.copytree(self.folder / "template", folder)
         git(folder, "init", "-q")
@@ -349,7 +348,7 @@ class World:
         return folder
 
     def _state(self, text: str) -> Path:
-        """The state folder, with the sessions or the server that the command is about."""
+        """Return the state folder, with the sessions or the server that the command needs."""
         state = self.folder / f"state-{next(self.numbers)}"
         if re.search(r"\bm3agent sessions resume", text):
             shutil.copytree(self.killed, state, symlinks=True)
@@ -366,7 +365,7 @@ class World:
         return state
 
     def _env(self, state: Path, text: str = "") -> dict[str, str]:
-        """The environment of the reader's shell: of this machine's only how to reach engines and package indexes."""
+        """Return the environment of the reader's shell, with this machine's access to engines and package indexes."""
         kept = {name: value for name, value in os.environ.items() if re.match(_KEPT, name)}
         path = [self.bin, Path(sys.executable).parent, ROOT / ".setup" / "uv" / "bin"]
         env = {
@@ -376,24 +375,24 @@ class World:
             "M3AGENT_STATE": str(state),
             "M3AGENT_RERUNS": "0",
             "NO_COLOR": "1",
-            # the checkpoint is in the home, and no network is asked for it
+            # the checkpoint is in this home, so nothing is downloaded
             "HF_HOME": str(self.home),
             "HF_HUB_OFFLINE": "1",
             "GPU": str(self.folder / "gpu"),
             "PLAY": json.dumps(
                 {"log": str(ROOT / "tests" / "serving" / "launch" / "logs" / "vllm-good-run.log")}
             ),
-            # set-up installs nothing on the machine that tests, and has its packages from where they were fetched before
+            # set-up installs nothing on this machine, and takes its packages from the cache of earlier downloads
             "SETUP": "no",
             "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR")
             or str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "uv"),
         }
         if bwrap_here() and "m3agent eval" not in text:
-            env["M3AGENT_SANDBOX"] = "bwrap"  # the quicker one, where a command does not name the other
+            env["M3AGENT_SANDBOX"] = "bwrap"  # the faster sandbox, where the command does not name one
         if "OPENAI_API_KEY" in text:
             env["OPENAI_API_KEY"] = "a-key"
         if "sandbox prune" in text:
-            env["DOCKER_HOST"] = self.own_engine  # images of this machine's user are not ours to remove
+            env["DOCKER_HOST"] = self.own_engine  # a prune must not remove images of this machine's user
         return env
 
     def _run(self, text: str, cwd: Path, env: dict[str, str], until: str | None = None) -> Done:
@@ -423,7 +422,7 @@ class World:
 def _start(
     text: str, cwd: Path, env: Mapping[str, str], output: IO[bytes]
 ) -> Process | subprocess.Popen[bytes]:
-    """Start what a shell would; a plain call of m3agent needs none, and forked it starts sooner."""
+    """Start a command in a shell; fork a plain call of m3agent instead, which starts faster."""
     if not _FOR_A_SHELL.match(text):
         words = shlex.split(text)
         at = words.index("m3agent")
