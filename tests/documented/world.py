@@ -101,7 +101,7 @@ class NotArranged(Exception):
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a command. said: standard output and error; missing: files that it did not write but should have."""
+    """The result of a command. said: standard output and error; missing: files that it should have written."""
 
     code: int
     said: str

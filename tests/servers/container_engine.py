@@ -1,4 +1,4 @@
-"""A container engine's API on a unix socket, as far as it takes to be found and to have images. It runs no containers."""
+"""A container engine's API on a unix socket that can be found and has images, but runs no containers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
 
 class ContainerEngine(ServerThread):
-    """Answers while it is entered, as Docker of this version does, or as Podman."""
+    """Serves, while the context is entered, as Docker of this version does, or as Podman."""
 
     def __init__(self, socket: Path, version: str, *, podman: bool = False) -> None:
         self.address = f"unix://{socket}"
@@ -26,7 +26,7 @@ class ContainerEngine(ServerThread):
         engine = self
 
         class Handler(QuietHandler):
-            disable_nagle_algorithm = False  # which only TCP has
+            disable_nagle_algorithm = False  # only TCP sockets have the option
 
             def do_GET(self) -> None:
                 path = urlsplit(self.path).path

@@ -1,6 +1,6 @@
-"""One answer of M3 as each server would stream it: which fields, in which pieces, between which other events.
+"""One answer of M3 as each server streams it: with which fields, in which pieces, and between which other events.
 
-What each does was read in its source or documentation, or in what its users recorded; the classes say where.
+Each dialect follows the server's source or documentation, or what its users recorded; the classes say which.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEMPLATE = OPENAI | {"top_k", "chat_template_kwargs"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says in one turn."""
+    """The model's answer in one turn."""
 
     reasoning: str = ""
     text: str = ""
@@ -54,7 +54,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 
 class Dialect:
-    """What all have in common; `field` is where the server takes reasoning back, `flavour` what the probe calls it."""
+    """What all dialects share. `field` is where the server takes reasoning back, `flavour` the probe's name for it."""
 
     name: ClassVar[str]
     field: ClassVar[str] = "reasoning_content"
@@ -63,12 +63,12 @@ class Dialect:
     done: ClassVar[bool] = True
     """Whether `[DONE]` ends the stream."""
     keep_alive: ClassVar[str] = ""
-    """What stands between events now and then."""
+    """What the server sends between events."""
 
     def say(
         self, answer: Answer, size: int = 8, *, finish: str | None = None, tokens: int = 20
     ) -> list[Chunk]:
-        """The chunks of an answer in pieces of so many characters; `tokens` is their number in the usage."""
+        """Return the chunks of an answer in pieces of `size` characters; `tokens` is the number in the usage."""
         return [
             *self.begin(),
             *self.think(answer.reasoning, size),
@@ -78,14 +78,14 @@ class Dialect:
         ]
 
     def leak(self, text: str, size: int = 8, *, finish: str = "stop", tokens: int = 20) -> list[Chunk]:
-        """The chunks where the server took all of the model's text for content."""
+        """Return the chunks if the server takes all of the model's text for content."""
         end = self.end(Answer(text=text), finish, tokens)
         return [*self.begin(), *self.speak(text, size), *end]
 
     def leak_in_reasoning(
         self, text: str, answer: Answer, size: int = 8, *, finish: str = "stop"
     ) -> list[Chunk]:
-        """The chunks where the server took this text for reasoning, and the answer for what follows it."""
+        """Return the chunks if the server takes `text` for reasoning and `answer` for the rest."""
         whole = Answer(text, answer.text, answer.calls)
         return self.say(whole, size, finish=finish)
 
@@ -99,7 +99,7 @@ class Dialect:
         return [self.chunk({"content": piece}) for piece in pieces(text, size)]
 
     def call(self, calls: tuple[wire.Call, ...], size: int) -> list[Chunk]:
-        """Each call with its name and all of its arguments in one delta."""
+        """Return each call with its name and all arguments in one delta."""
         return [
             self.chunk({"tool_calls": [piece(index, made.name, arguments(made), f"call-{index}")]})
             for index, made in enumerate(calls)
@@ -129,7 +129,7 @@ def arguments(call: wire.Call) -> str:
 
 
 def piece(index: int, name: str | None, text: str, identity: str | None) -> Chunk:
-    """A piece of a call, as an entry of `tool_calls`."""
+    """Return a piece of a call as an entry of `tool_calls`."""
     made: Chunk = {"index": index, "function": {"arguments": text}}
     if name is not None:
         made["function"]["name"] = name
@@ -139,7 +139,7 @@ def piece(index: int, name: str | None, text: str, identity: str | None) -> Chun
 
 
 class Vllm(Dialect):
-    """vLLM 0.24: `reasoning`; a call is one delta, sent when the model has closed it; usage by itself at the end."""
+    """vLLM 0.24: `reasoning`; a call is one delta, sent once the model has closed it; usage comes alone at the end."""
 
     name = "vllm"
     field = "reasoning"
@@ -153,7 +153,7 @@ class Vllm(Dialect):
 
 
 class Sglang(Dialect):
-    """SGLang 0.5: every delta has every field, null where it is not used; arguments come in pieces."""
+    """SGLang 0.5: every delta has every field, null if unused; arguments come in pieces."""
 
     name = "sglang"
     flavour = "sglang"
@@ -175,7 +175,7 @@ class Sglang(Dialect):
 
 
 class TensorRtLlm(Dialect):
-    """TensorRT-LLM 1.3: what is null is left out, the finish reason comes with the last words, a space ends lines."""
+    """TensorRT-LLM 1.3: omits null fields, sends the finish reason with the last words, and ends lines with a space."""
 
     name = "trtllm"
     flavour = "trtllm"
@@ -214,7 +214,7 @@ class TensorRtLlm(Dialect):
 
 
 class Dynamo(Dialect):
-    """NVIDIA Dynamo: annotations as comments and as events of their own, and its own parsers behind `nvext`."""
+    """NVIDIA Dynamo: sends annotations as comments and as separate events, and has its own parsers behind `nvext`."""
 
     name = "dynamo"
     keep_alive = 'event: tool_call_dispatch\ndata: {"choice_index": 0}\n\n: worker_id=7\n\n'
@@ -230,7 +230,7 @@ class Dynamo(Dialect):
 
 
 class MiniMax(Dialect):
-    """MiniMax's own API with `reasoning_split`: the same reasoning under two names, and the whole message at the end.
+    """MiniMax's own API with `reasoning_split`: the same reasoning in two fields, and the whole message at the end.
 
     Users see increments in the details (MiniMax-AI/MiniMax-M2#95).
     """
@@ -291,7 +291,7 @@ class MiniMax(Dialect):
 
 
 class MiniMaxCumulative(MiniMax):
-    """As its documentation has it: the details, and the content, of every chunk are all there is so far."""
+    """As MiniMax documents it: the details and the content of each chunk repeat everything sent so far."""
 
     name = "minimax-cumulative"
 
@@ -308,7 +308,7 @@ class MiniMaxCumulative(MiniMax):
 
 
 class MiniMaxInline(MiniMax):
-    """MiniMax's own API when it does not split: `<think>` in the content, and its text as reasoning, too."""
+    """MiniMax's own API without `reasoning_split`: `<think>` in the content, and the same text as reasoning."""
 
     name = "minimax-inline"
     reasoning_too: ClassVar[bool] = True
@@ -332,14 +332,14 @@ class MiniMaxInline(MiniMax):
 
 
 class MiniMaxTags(MiniMaxInline):
-    """The same, where the content alone has the reasoning."""
+    """Like `MiniMaxInline`, but the reasoning is in the content only."""
 
     name = "minimax-tags"
     reasoning_too = False
 
 
 class OpenRouter(Dialect):
-    """OpenRouter: comments while it waits, reasoning as text and as details in one delta, the cost in the usage."""
+    """OpenRouter: comments while it waits, reasoning as text and as details in one delta, and the cost in the usage."""
 
     name = "openrouter"
     field = "reasoning"
@@ -370,7 +370,7 @@ class OpenRouter(Dialect):
 
 
 class LlamaCpp(Dialect):
-    """llama.cpp's server: content that is null, timings beside the usage."""
+    """llama.cpp's server: null content in the first delta, and timings beside the usage."""
 
     name = "llamacpp"
     flavour = "unknown"
@@ -386,7 +386,7 @@ class LlamaCpp(Dialect):
 
 
 def in_pieces(dialect: Dialect, calls: tuple[wire.Call, ...], size: int) -> list[Chunk]:
-    """Each call with its name first, and then its arguments in pieces that have neither name nor id."""
+    """Return each call with its name first, then its arguments in pieces without name and id."""
     chunks: list[Chunk] = []
     for index, made in enumerate(calls):
         chunks.append(dialect.chunk({"tool_calls": [piece(index, made.name, "", f"call-{index}")]}))
@@ -411,7 +411,7 @@ DIALECTS: tuple[Dialect, ...] = (
 
 
 def frames(chunks: list[Chunk], dialect: Dialect, *, newline: str = "\n") -> list[bytes]:
-    """The chunks as events of a stream, with what the server puts between them, and its end."""
+    """Return the chunks as events of a stream, with the server's keep-alives and end mark."""
     events = [f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n" for chunk in chunks]
     if dialect.keep_alive:
         events = [part for event in events for part in (dialect.keep_alive, event)]
@@ -421,6 +421,6 @@ def frames(chunks: list[Chunk], dialect: Dialect, *, newline: str = "\n") -> lis
 
 
 def writes(sent: list[bytes], size: int) -> list[bytes]:
-    """The same bytes in writes of another size: several events in one, or characters that are torn apart."""
+    """Return the same bytes in writes of another size, which may join events and split characters."""
     whole = b"".join(sent)
     return [whole[start : start + size] for start in range(0, len(whole), size)]

@@ -1,4 +1,4 @@
-"""A Docker engine of its own, to be killed."""
+"""A Docker engine for one test, which the test may kill."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Self
 import docker
 from docker.errors import DockerException
 
-PATIENCE = 30.0  # seconds for an engine to answer
+PATIENCE = 30.0  # seconds for an engine to start answering
 
 
 class OwnEngine:
-    """A dockerd with folders, socket and network of its own, running while it is entered."""
+    """A dockerd with its own folders, socket and network, which runs while the context is entered."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="m3d", dir="/tmp"))  # a socket's path has to be short
@@ -28,7 +28,7 @@ class OwnEngine:
 
     @staticmethod
     def barred_by() -> str | None:
-        """Why none can be started here, if that is so."""
+        """Return why no engine can be started here, or None if one can."""
         return None if shutil.which("dockerd") and os.geteuid() == 0 else "needs root and a dockerd to start"
 
     def __enter__(self) -> Self:
@@ -52,12 +52,12 @@ class OwnEngine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Start it, for the first time or again; it answers when this returns."""
+        """Start the engine, also again after a kill, and return once it answers."""
         at = self.folder
         options = ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--host", self.address]
         folders = ["--data-root", f"{at}/data", "--exec-root", f"{at}/exec", "--pidfile", f"{at}/pid"]
         with (at / "log").open("ab") as log:
-            # in a network of its own: an engine without a bridge takes away the one that this machine's engine uses
+            # in its own network namespace: an engine without a bridge removes the bridge of this machine's engine
             self._process = subprocess.Popen(
                 ["unshare", "--net", "dockerd", *options, *folders],
                 stdout=log,
@@ -71,7 +71,7 @@ class OwnEngine:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """End the engine as `kill -9` does. What it started goes on."""
+        """End the engine as `kill -9` does. The processes that it started continue."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()

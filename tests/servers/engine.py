@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback with a prefix cache and a tokenizer, as far as an examination goes into them."""
+"""A real HTTP server on loopback with the parts of an engine that examinations use: prefix cache and tokenizer."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 from tests.servers.loopback import LoopbackServer, QuietHandler
 
 Answer: TypeAlias = "str | tuple[int, str] | list[dict[str, Any]] | None"
-"""JSON or text, with another status than 200 as a pair; the events of a stream; None for a page that is not there."""
+"""JSON or text; status and text if the status is not 200; the events of a stream; None for a missing page."""
 
 BLOCK = 128
-"""Tokens that are kept together; a word is a token here."""
+"""Tokens in one block of the cache; here a word is a token."""
 
 
 class EngineServer(LoopbackServer):
-    """Completions, /tokenize and vLLM's metrics; `missing` are paths that it does not have.
+    """Serves completions, /tokenize and vLLM's metrics, except the paths in `missing`.
 
-    With `caching` it keeps whole blocks of prompts; with `reporting` usage says how many tokens it found. Tokenizing
-    takes `tokenizer_seconds` for a million tokens.
+    With `caching` it caches whole blocks of prompts; with `reporting` its usage says how many tokens were cached.
+    Tokenizing a million tokens takes `tokenizer_seconds`.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class EngineServer(LoopbackServer):
         return f"http://{self.host}/v1"
 
     def get(self, path: str, headers: dict[str, str]) -> Answer:
-        """The answer to a GET; the names of headers are in lower case."""
+        """Return the answer to a GET; header names are in lower case."""
         hits = f'vllm:prefix_cache_hits_total{{engine="0"}} {float(self.hits)}\n'
         return {"/metrics": hits, "/health": "{}"}.get(path)
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
-        """The answer to a POST."""
+        """Return the answer to a POST."""
         match path:
             case "/v1/completions":
                 return json.dumps(self._complete(body["prompt"]))

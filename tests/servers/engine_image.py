@@ -1,4 +1,4 @@
-"""A container image with the stand-in engine as its `vllm`, made of this machine's Python; no registry is asked."""
+"""A container image whose `vllm` is the stand-in engine, built from this machine's Python without a registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "tkinter", "ensurepip"
 
 @contextlib.contextmanager
 def engine_image(tag: str) -> Iterator[str]:
-    """Make the image, and remove it afterwards. Its entrypoint runs nothing, so it has to be overridden."""
+    """Make the image, and remove it afterwards. Its entrypoint does not exist, so callers have to override it."""
     change = 'ENTRYPOINT ["/no/such/entrypoint"]'
     made = subprocess.run(
         ["docker", "import", "--change", change, "-", tag], input=_files(), capture_output=True, check=False
@@ -31,7 +31,7 @@ def engine_image(tag: str) -> Iterator[str]:
 
 
 def script() -> bytes:
-    """The stand-in engine as a program that this machine's Python runs."""
+    """Return the stand-in engine as a program for this machine's Python."""
     return f"#!{Path(sys.executable).resolve()}\n".encode() + PROGRAM.read_bytes()
 
 
@@ -57,6 +57,6 @@ def _files() -> bytes:
 
 
 def _needed(binaries: list[Path]) -> list[Path]:
-    """The shared libraries that binaries load, their loader included."""
+    """Return the shared libraries that binaries load, including the loader."""
     done = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False)
     return [Path(found) for found in re.findall(r"(/\S+) \(0x", done.stdout)]

@@ -1,4 +1,4 @@
-"""What goes wrong on the way, for the chunks of any dialect."""
+"""Faults in transit, applied to the chunks of any dialect."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.servers.misbehaving import Cut, Stream
 
 
 def without_finish(chunks: list[Chunk]) -> list[Chunk]:
-    """No chunk says why the answer ended."""
+    """Remove the finish reason from every chunk."""
     return relabelled(chunks, None)
 
 
 def relabelled(chunks: list[Chunk], reason: str | None) -> list[Chunk]:
-    """The answer ends for another reason than it says."""
+    """Replace the finish reason."""
     changed = copy.deepcopy(chunks)
     for chunk in changed:
         for choice in chunk["choices"]:
@@ -26,7 +26,7 @@ def relabelled(chunks: list[Chunk], reason: str | None) -> list[Chunk]:
 
 
 def changed_calls(chunks: list[Chunk], change: Callable[[Chunk], object]) -> list[Chunk]:
-    """Each piece of a call is changed in place."""
+    """Apply `change` to each piece of a call."""
     changed = copy.deepcopy(chunks)
     for made in _pieces(changed):
         change(made)
@@ -34,7 +34,7 @@ def changed_calls(chunks: list[Chunk], change: Callable[[Chunk], object]) -> lis
 
 
 def half_call(chunks: list[Chunk]) -> list[Chunk]:
-    """The model was stopped within the arguments of its last call."""
+    """Cut off the last call in the middle of its arguments."""
     changed = copy.deepcopy(chunks)
     places = [
         place for place, chunk in enumerate(changed) if any(True for _ in _pieces([chunk], whole=False))
@@ -43,7 +43,7 @@ def half_call(chunks: list[Chunk]) -> list[Chunk]:
     (made,) = _pieces([changed[last]], whole=False)
     function = made["function"]
     function["arguments"] = function["arguments"][: len(function["arguments"]) // 2]
-    for chunk in changed:  # and no message at the end repeats what never came
+    for chunk in changed:  # drop the whole message at the end, which would repeat the full call
         for choice in chunk["choices"]:
             if choice.pop("message", None):
                 choice["delta"] = {}
@@ -51,22 +51,22 @@ def half_call(chunks: list[Chunk]) -> list[Chunk]:
 
 
 def failing(chunks: list[Chunk], after: int, error: Any) -> list[Any]:
-    """The server gives up after so many chunks and says so in the stream."""
+    """End the stream with an error after `after` chunks."""
     return [*chunks[:after], error]
 
 
 def cut(sent: list[bytes], after: int) -> Stream:
-    """The connection is lost between two events."""
+    """Lose the connection between two events."""
     return Stream([*sent[:after], Cut()])
 
 
 def cut_inside(sent: list[bytes], event: int) -> Stream:
-    """The connection is lost in the middle of an event."""
+    """Lose the connection in the middle of an event."""
     return Stream([*sent[:event], sent[event][: len(sent[event]) // 2], Cut()])
 
 
 def ended_early(sent: list[bytes], after: int) -> Stream:
-    """The server closes the stream as if it were whole."""
+    """End the stream early, but without an error."""
     return Stream([*sent[:after]], done=False)
 
 

@@ -1,6 +1,6 @@
-"""A real HTTP server on loopback that writes what a grammar demands, and parses it as an engine for M3 does, or badly.
+"""A real HTTP server on loopback that writes what a grammar demands, and parses it as an engine does, or wrongly.
 
-Its reading of M3's markup is its own, written from the description of the format: the checks are not to be judged by the
+It has its own parser of M3's markup, written from the description of the format: the checks must not be judged by the
 parser that they use themselves.
 """
 
@@ -18,13 +18,13 @@ MODEL = "minimax-m3"
 NS = "]<]minimax[>["
 THINK, END = "<mm:think>", "</mm:think>"
 PIECE = 5
-"""Characters of a delta."""
+"""Characters in a delta."""
 
 Fault = Literal[
     "no reasoning parser",
     "no tool parser",
-    "leaks when streamed",  # think tags stay in the text where thinking is adaptive, as in vLLM 0.24
-    "strings",  # all values of calls are strings
+    "leaks when streamed",  # think tags stay in the text if thinking is adaptive, as in vLLM 0.24
+    "strings",  # all argument values are strings
     "lost newline",
     "entities",  # &amp; becomes &
     "one call",
@@ -34,7 +34,7 @@ Fault = Literal[
     "cut",  # no finish reason
     "no grammar",
     "refuses grammars",
-    "free first token",  # as where the prompt does not say that nothing is being thought
+    "free first token",  # as if the prompt did not already contain the end of thinking
 ]
 Mind = Literal["sensible", "random", "wrong value", "forgetful", "thoughtless", "muddled once"]
 
@@ -44,10 +44,10 @@ _ORDER = re.compile(r"station '([^']+)' and value ([0-9]+)")
 
 
 class ForcedServer(EngineServer):
-    """Serves chat completions: with a grammar the one text that it matches, else what its `mind` thinks of.
+    """Serves chat completions: with a grammar the only text that matches it, otherwise the answer of its `mind`.
 
-    With `in_reasoning` its grammar binds reasoning too. Markers are known by their ids only, as in real engines: where a
-    request does not favour these, random weights spell the end of thinking in other tokens.
+    With `in_reasoning` its grammar binds reasoning too. It recognises markers only by their token ids, as real engines
+    do: if a request does not favour these ids, random weights spell the end of thinking with other tokens.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ForcedServer(EngineServer):
         super().__exit__(*error)
 
     def get(self, path: str, headers: dict[str, str]) -> Answer:
-        """The pages that are read without a model."""
+        """Return pages that need no model."""
         if self.key and path.startswith("/v1") and headers.get("authorization") != f"Bearer {self.key}":
             return 401, '{"error": {"message": "Unauthorized"}}'
         match path:
@@ -99,7 +99,7 @@ class ForcedServer(EngineServer):
         return super().get(path, headers)
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
-        """Chat completions, else what an engine has."""
+        """Return chat completions, or what `EngineServer` answers."""
         if path != "/v1/chat/completions":
             return super().post(path, body)
         self.chats.append(body)
@@ -111,7 +111,7 @@ class ForcedServer(EngineServer):
         if pattern is not None and "refuses grammars" in self.faults:
             return 400, '{"error": {"message": "guided decoding is not enabled"}}'
         text = self._written(body, pattern)
-        kept = text[: 3 * body.get("max_tokens", self.window)]  # three characters are a token
+        kept = text[: 3 * body.get("max_tokens", self.window)]  # a token is three characters
         return self._answer(kept, body, "stop" if kept == text else "length")
 
     def _tokenize(self, prompt: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class ForcedServer(EngineServer):
         return found
 
     def _written(self, body: dict[str, Any], pattern: str | None) -> str:
-        """What the model writes behind the prompt."""
+        """Return the text that the model writes after the prompt."""
         if "empty" in self.faults:
             return ""
         thinking = body["chat_template_kwargs"]["thinking_mode"]
@@ -153,7 +153,7 @@ class ForcedServer(EngineServer):
         return str(self.encode(marker)[0]) in body.get("logit_bias", {})
 
     def _own(self, body: dict[str, Any], thinking: str) -> str:
-        """What the model has to say for itself."""
+        """Return what the model writes without a grammar."""
         asked, last = body["messages"][0]["content"], body["messages"][-1]
         muddled = self.mind == "muddled once" and len(self.chats) == 1
         if self.mind == "random" or muddled:
@@ -195,7 +195,7 @@ class ForcedServer(EngineServer):
         return [*events, {"choices": [], "usage": usage}]
 
     def _parsed(self, text: str, body: dict[str, Any]) -> tuple[str, str, list[dict[str, Any]]]:
-        """Reasoning, content and calls, as the parsers make them."""
+        """Return reasoning, content and calls, as the server's parsers split the text."""
         thinking = body["chat_template_kwargs"]["thinking_mode"]
         reasoning, content = "", text
         leaks = "leaks when streamed" in self.faults and body["stream"] and thinking == "adaptive"
@@ -222,7 +222,7 @@ class ForcedServer(EngineServer):
         return reasoning, content, calls
 
     def _value(self, raw: Any, schema: dict[str, Any]) -> Any:
-        """A value by its schema; `raw` is a text or a list of (name, raw)."""
+        """Return a value converted by its schema; `raw` is a text or a list of (name, raw)."""
         if isinstance(raw, str):
             if "lost newline" in self.faults:
                 raw = raw.removesuffix("\n")
@@ -240,7 +240,7 @@ def _element(name: str, body: str) -> str:
 
 
 def _members(body: str) -> str | list[tuple[str, Any]]:
-    """The elements of a body, or the text that it is."""
+    """Return the elements of a body, or its text if it has none."""
     if NS not in body:
         return body
     stack: list[tuple[str, list[tuple[str, Any]], str]] = [("", [], "")]

@@ -1,4 +1,4 @@
-"""What the test servers made of `http.server` have in common."""
+"""The common parts of test servers that use `http.server`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class QuietHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Standard error belongs to the tests."""
+        """Write nothing: the tests read standard error."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -23,11 +23,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is what many tests are about."""
+        """Ignore clients that hang up: many tests do so on purpose."""
 
 
 class ServerThread:
-    """Runs a server in a thread of its own while it is entered."""
+    """Runs a server in its own thread while the context is entered."""
 
     def __init__(self, server: BaseServer) -> None:
         self._server = server
@@ -43,8 +43,7 @@ class ServerThread:
 
 
 class LoopbackServer(ServerThread):
-    """Serves `handler` on 127.0.0.1, or all addresses (`everywhere`), while it is entered, in a thread of its own; port 0
-    stands for a free one."""
+    """Serves `handler` in its own thread on 127.0.0.1, or on all addresses (`everywhere`); port 0 means a free port."""
 
     def __init__(
         self, handler: type[BaseHTTPRequestHandler], port: int = 0, *, everywhere: bool = False

@@ -1,7 +1,7 @@
-"""An MCP server that does what its first argument says, written against the protocol's text and not with its SDK.
+"""An MCP server whose behaviour its first argument chooses, written from the protocol's text without its SDK.
 
-Run as a program: `python mcp_server.py WAY [FILE]`. Its tools are `echo` and `add` unless the way says otherwise; FILE gets a
-line for each thing it is asked for.
+Run as a program: `python mcp_server.py WAY [FILE]`. Its tools are `echo` and `add` unless WAY says otherwise. It writes
+a line to FILE for each request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that answers chat completions as it is told to, faults included."""
+"""A real HTTP server on loopback that answers chat completions from a script, including faults."""
 
 import asyncio
 import contextlib
@@ -30,29 +30,29 @@ class Reply:
 
 @dataclass(frozen=True)
 class Silence:
-    """Accepts the request and never answers."""
+    """Accept the request and never answer."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """In a stream: nothing more, and the connection stays open."""
+    """In a stream: send nothing more, and keep the connection open."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """In a stream: the connection is dropped here."""
+    """In a stream: drop the connection here."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """In a stream: nothing for so many seconds."""
+    """In a stream: send nothing for `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A streamed answer: each event is a JSON value, or text or bytes sent as they are.
+    """A streamed answer: each event is a JSON value, or text or bytes that are sent unchanged.
 
     `[DONE]` follows unless `done` is False.
     """
@@ -63,13 +63,13 @@ class Stream:
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it came in."""
+    """A request as it arrived."""
 
     path: str
     headers: dict[str, str]
     body: bytes
     port: int = 0
-    """Of the client: one for each connection."""
+    """The client's port; each connection has another one."""
 
     @property
     def json(self) -> Any:
@@ -77,18 +77,17 @@ class Received:
 
 
 class QuietServer(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """A server that installs no signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # the test run keeps its own
+        yield  # the test run keeps its own handlers
 
 
 class MisbehavingServer:
-    """Runs in a thread of its own; `answers` are given to chat requests in turn, the last one for ever. One may be a
-    function of the request.
+    """Gives `answers` to chat requests in turn, the last one for ever, in its own thread.
 
-    With `accepts` it refuses chat requests with a parameter that is not among these names.
+    An answer may be a function of the request. If `accepts` is set, the server refuses chat requests with any other parameter.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -108,7 +107,7 @@ class MisbehavingServer:
         self._server.startup = startup  # type: ignore[method-assign]
 
     def reset(self) -> None:
-        """Forget the script and what was received."""
+        """Forget the script and the requests."""
         self.answers: list[Any] = []
         self.accepts: frozenset[str] | None = None
         self.pages: dict[str, Any] = {"/v1/models": VLLM_MODELS, "/version": {"version": "0.24.0"}}
@@ -137,7 +136,7 @@ class MisbehavingServer:
         return [request for request in self.requests if request.path == "/v1/chat/completions"]
 
     def wait_for_chats(self, count: int) -> None:
-        """Block until so many chat requests are here."""
+        """Block until `count` chat requests have arrived."""
         with self._arrival:
             assert self._arrival.wait_for(lambda: len(self.chats) >= count, timeout=60)
 
@@ -186,7 +185,7 @@ class MisbehavingServer:
 
 
 def delta(**fields: Any) -> dict[str, Any]:
-    """One event of a stream with this delta."""
+    """Return an event of a stream with this delta."""
     return {
         "object": "chat.completion.chunk",
         "choices": [{"index": 0, "delta": fields, "finish_reason": None}],
@@ -196,7 +195,7 @@ def delta(**fields: Any) -> dict[str, Any]:
 def call(
     index: int, name: str | None = None, arguments: str = "", identity: str | None = None
 ) -> dict[str, Any]:
-    """One event with (a piece of) a call."""
+    """Return an event with a call, or with a piece of one."""
     function: dict[str, Any] = {"arguments": arguments} | ({"name": name} if name else {})
     piece = {"index": index, "type": "function", "function": function} | (
         {"id": identity} if identity else {}
@@ -205,7 +204,7 @@ def call(
 
 
 def finish(reason: str) -> dict[str, Any]:
-    """The event that ends a message."""
+    """Return the event that ends a message."""
     return {
         "object": "chat.completion.chunk",
         "choices": [{"index": 0, "delta": {}, "finish_reason": reason}],
@@ -213,19 +212,19 @@ def finish(reason: str) -> dict[str, Any]:
 
 
 def usage(prompt: int, completion: int, **details: Any) -> dict[str, Any]:
-    """The event with token counts, as vLLM sends it last."""
+    """Return the event with token counts, which vLLM sends last."""
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {"object": "chat.completion.chunk", "choices": [], "usage": counts | details}
 
 
 def leaked(text: str, size: int = 7, reason: str = "stop") -> Stream:
-    """Wire text that a server failed to parse: all of it arrives as content."""
+    """Return a stream whose server failed to parse `text`: all of it arrives as content."""
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     return Stream([*(delta(content=piece) for piece in pieces), finish(reason), usage(10, 20)])
 
 
 def messages_bytes(body: bytes) -> bytes:
-    """The bytes of the messages in a request, from `[` up to but without `]`."""
+    """Return the bytes of the messages in a request, from `[` up to but without `]`."""
     opening = b'{"messages":'
     assert body.startswith(opening), "messages come first in a request"
     text = body[len(opening) :].decode()
@@ -234,7 +233,7 @@ def messages_bytes(body: bytes) -> bytes:
 
 
 def history_faults(bodies: list[bytes]) -> list[str]:
-    """What is wrong with consecutive requests of one conversation, as a strict server would see it."""
+    """Return what a strict server would find wrong in consecutive requests of one conversation."""
     faults: list[str] = []
     for earlier, later in itertools.pairwise(bodies):
         if not messages_bytes(later).startswith(messages_bytes(earlier)):

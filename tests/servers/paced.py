@@ -1,5 +1,6 @@
-"""A real HTTP server on loopback that takes as long as a model server does, on a small scale: a prefill for each token
-that its cache has not, then one token after the other. Its usage is honest.
+"""A real HTTP server on loopback with the timing of a model server, on a small scale.
+
+It takes time for each token that its cache lacks, then for each token that it generates. Its usage is honest.
 
 As a program (`python -m tests.servers.paced '{"dies_after": 5}'`) it prints its address and serves until it is ended.
 """
@@ -21,9 +22,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from tests.servers.misbehaving import MODEL, MisbehavingServer, delta, finish, usage
 
 BLOCK = 128
-"""Tokens that are kept together."""
+"""Tokens in one block of the cache."""
 TEMPLATE = 23
-"""Tokens that the chat template adds to the texts."""
+"""Tokens that the chat template adds to the text."""
 METRICS = (
     'vllm:cache_config_info{_block_size_resolved="True",block_size="128",cache_dtype="auto",engine="0",'
     'num_cpu_blocks="None",num_gpu_blocks="38902",num_gpu_blocks_override="None"} 1.0\n'
@@ -33,13 +34,13 @@ _TOKEN = re.compile(r" ?\w+|\W")
 
 
 class PacedServer(MisbehavingServer):
-    """`prefill` and `decode` are seconds a token. Prefills wait for each other, decoding goes side by side.
+    """`prefill` and `decode` are seconds a token. Requests prefill one after the other and decode concurrently.
 
-    `owner` is what it says owns its model. With `caching` it keeps whole blocks of prompts; with `reporting` usage says
-    how many tokens it found, with `boasting` that it had all of them. With `tokenizing` it has the page /tokenize. An
-    answer is as long as `min_tokens` has it, else of 5 tokens. With `role_first` an event with the role is sent before
-    the prefill, else after it; the first `mute` tokens show nothing. Chat requests whose number (from 1) is in `fails`
-    are refused with 500; `dies_after` so many it ends its whole process in the middle of an answer.
+    `owner` is the owner that it reports for its model. With `caching` it caches whole blocks of prompts. With
+    `reporting` its usage says how many tokens were cached; with `boasting` it says that all were. With `tokenizing` it
+    serves /tokenize. An answer has `min_tokens` tokens, but at least 5. With `role_first` it sends the event with the
+    role before the prefill, otherwise after it. The first `mute` tokens send no event. Chat requests whose number (from
+    1) is in `fails` get status 500. Its whole process ends in the middle of its answer to request number `dies_after`.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class PacedServer(MisbehavingServer):
         yield "data: [DONE]\n\n"
 
     def _look_up(self, messages: list[dict[str, str]]) -> tuple[int, int]:
-        """Tokens of a prompt, and how many of them the cache has."""
+        """Return the tokens of a prompt, and how many of them are cached."""
         tokens = _TOKEN.findall("\n".join(message["content"] for message in messages))
         prompt = len(tokens) + TEMPLATE
         self.prompts.append(prompt)

@@ -1,4 +1,4 @@
-"""A package index over real HTTP, with wheels and source distributions made on the spot."""
+"""A package index over real HTTP, with wheels and source distributions that tests make."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UPLOADED = "2024-06-01T00:00:00Z"
 
 @dataclass
 class Release:
-    """One file of the index."""
+    """One file in the index."""
 
     filename: str
     content: bytes
@@ -41,7 +41,7 @@ class Release:
 
 
 def wheel(name: str, version: str, uploaded: str = UPLOADED, requires: tuple[str, ...] = ()) -> Release:
-    """A pure Python wheel whose one module says its version."""
+    """Return a pure Python wheel with one module, which contains its version."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"VERSION = {version!r}\n",
@@ -62,7 +62,7 @@ def wheel(name: str, version: str, uploaded: str = UPLOADED, requires: tuple[str
     return Release(f"{name}-{version}-py3-none-any.whl", buffer.getvalue(), uploaded)
 
 
-# Its build backend comes with it and needs nothing. What it can see while it is built becomes its module's content.
+# The build backend is in the package and needs nothing. It writes what it can see during the build into the module.
 NOSY = """
 import os, pathlib, sys, zipfile
 def build_wheel(folder, config_settings=None, metadata_directory=None):
@@ -81,7 +81,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def nosy_source() -> Release:
-    """A source distribution that looks around while it is built."""
+    """Return a source distribution that looks around while it is built."""
     files = {
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         '[project]\nname = "nosy"\nversion = "1.0"\n',
@@ -99,7 +99,7 @@ def nosy_source() -> Release:
 
 @dataclass
 class PackageIndex:
-    """The index; `requests` are the paths asked for. A project named `slow` never gets an answer."""
+    """A package index; `requests` are the paths that clients asked for. A project named `slow` never gets an answer."""
 
     host: str
     releases: dict[str, list[Release]] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class PackageIndex:
                 if self.command == "GET":
                     self.wfile.write(content)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
                 pass
 
         self._server = ThreadingHTTPServer((self.host, 0), Handler)
@@ -177,14 +177,14 @@ class PackageIndex:
 
 @contextlib.contextmanager
 def reachable_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
-    """An index that build containers reach, on the engine's own bridge, as the one that this machine is set up for."""
+    """Serve, on the engine's bridge, an index that build containers can reach, and set this machine's uv to use it."""
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{OUR_UV}")
     if shutil.which("uv") is None:
         pytest.skip("no uv on this machine, and without one a build would have to get it from a registry")
     api = connect()
     config = api.inspect_network("bridge")["IPAM"]["Config"]
     api.close()
-    # some engines name the bridge's own address only after a restart; it is the network's first
+    # some engines report the bridge's address only after a restart; it is the first address of the network
     first = str(next(ipaddress.ip_network(config[0]["Subnet"]).hosts())) if config else "127.0.0.1"
     address = next((one["Gateway"] for one in config if one.get("Gateway")), first)
     for name in [n for n in os.environ if n.startswith(("UV_", "PIP_"))]:

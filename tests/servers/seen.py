@@ -1,4 +1,4 @@
-"""What a stand-in engine (`stand_in_engine.py`) was given, once it answers."""
+"""Read what a stand-in engine (`stand_in_engine.py`) was given, once it answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE = 30.0  # seconds for the server to answer
 
 
 def seen(page: Callable[[], str], patience: float = PATIENCE) -> dict[str, Any]:
-    """The JSON at an address, which may not be known yet: then asking for it raises OSError."""
+    """Return the JSON at an address, and retry while `page` raises OSError because the address is not known yet."""
     deadline = time.monotonic() + patience
     while True:
         try:

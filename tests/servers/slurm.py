@@ -1,4 +1,4 @@
-"""A Slurm of its own on this machine: controller, two nodes of four made-up GPUs each, and the munge they trust."""
+"""A Slurm on this machine for tests: a controller, two nodes with four fake GPUs each, and the munge they trust."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-PATIENCE = 30.0  # seconds for nodes to be there, and for jobs to be gone
+PATIENCE = 30.0  # seconds for nodes to start, and for jobs to end
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 
 _CONF = """\
@@ -44,7 +44,10 @@ PartitionName=main Nodes=a,b Default=YES MaxTime=INFINITE State=UP
 
 
 class OwnSlurm:
-    """Runs while it is entered; `environ` is what its commands need. Several nodes on one machine need a slurmd with -N."""
+    """A Slurm that runs while the context is entered.
+
+    Its commands need `environ`. Several nodes on one machine need a slurmd that supports -N.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="m3s", dir="/tmp"))  # a socket's path has to be short
@@ -53,7 +56,7 @@ class OwnSlurm:
 
     @staticmethod
     def barred_by() -> str | None:
-        """Why none can be started here, if that is so."""
+        """Return why Slurm cannot be started here, or None if it can."""
         missing = [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]
         if missing or os.geteuid():
             return f"needs root and Slurm ({', '.join(missing) or 'it is here'}): apt-get install slurmctld slurmd slurm-client munge"
@@ -61,7 +64,7 @@ class OwnSlurm:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            stack.callback(self.__exit__)  # also of what was started in vain
+            stack.callback(self.__exit__)  # also after a start that failed halfway
             self._start()
             stack.pop_all()
         return self
@@ -76,14 +79,14 @@ class OwnSlurm:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, *words: str) -> str:
-        """What a command of Slurm's prints."""
+        """Return the output of one of Slurm's commands."""
         done = subprocess.run(
             words, env=self.environ, capture_output=True, text=True, check=True, timeout=PATIENCE
         )
         return done.stdout
 
     def wait_until_empty(self) -> None:
-        """Return once no job is left, not even one that is ending."""
+        """Return once no job is left, including jobs that are ending."""
         self._until(lambda: not self.run("squeue", "--noheader"), "jobs are left")
 
     def _start(self) -> None:
@@ -95,7 +98,7 @@ class OwnSlurm:
         (at / "gres.conf").write_text(f"NodeName=a,b Name=gpu File={at}/gpu[0-3]\n")
         (at / "key").write_bytes(secrets.token_bytes(128))
         (at / "key").chmod(0o600)
-        at.chmod(0o755)  # munged insists that everybody reaches its socket
+        at.chmod(0o755)  # munged requires that everybody can reach its socket
         files = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "seed"}
         options = [f"--{option}={at / name}" for option, name in files.items()]
         self._run_on("munged", "--foreground", "--force", f"--log-file={at}/munge.log", *options)
@@ -126,7 +129,7 @@ class OwnSlurm:
     def _until(self, holds: Callable[[], object], otherwise: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while True:
-            with contextlib.suppress(subprocess.CalledProcessError):  # the controller is not there yet
+            with contextlib.suppress(subprocess.CalledProcessError):  # the controller has not started yet
                 if holds():
                     return
             if time.monotonic() > deadline:

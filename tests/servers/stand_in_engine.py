@@ -1,7 +1,7 @@
-"""Stands in for an engine where one has to be started: takes vLLM's words, logs like it and answers HTTP, without GPUs.
+"""An engine for tests that start one: it takes vLLM's arguments, logs like vLLM and answers HTTP, without GPUs.
 
-A program of its own with nothing but the standard library, so that it also runs inside containers and on Slurm's nodes.
-With `--master-addr` the first node waits until all others have called, as vLLM's does. `/seen` says what it was given.
+A program that needs only the standard library, so that it also runs inside containers and on Slurm's nodes. With
+`--master-addr` the first node waits until all others have called, as vLLM's does. `/seen` says what it was given.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-PATIENCE = 30.0  # seconds for the first node to be there
+PATIENCE = 30.0  # seconds for the first node to start
 
 
 def arguments() -> argparse.Namespace:
@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def meet(asked: argparse.Namespace) -> list[str]:
-    """Wait for the other nodes; what they said."""
+    """Wait for the other nodes, and return what they sent."""
     said: list[str] = []
     with socket.create_server((asked.master_addr, asked.master_port)) as listening:
         listening.settimeout(PATIENCE)
@@ -49,7 +49,7 @@ def meet(asked: argparse.Namespace) -> list[str]:
 
 
 def call(asked: argparse.Namespace) -> None:
-    """Tell the first node that we are there; it may not be yet."""
+    """Report to the first node, and retry while it has not started yet."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a strict server would say of the requests it got, in the order they came."""
+"""Check requests as a strict server would, in the order in which they arrived."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OURS = frozenset(
         "user-agent",
     }
 )
-"""Headers that have a purpose; what the SDK tells of the machine (x-stainless-…) is let through."""
+"""Headers with a purpose. The SDK's headers about the machine (x-stainless-…) are accepted as well."""
 
 
 def faults(requests: Sequence[Received], dialect: Dialect, answers: Sequence[Answer]) -> list[str]:
-    """What is wrong with the requests of one conversation, in which these answers were given.
+    """Return what is wrong with the requests of one conversation in which the model gave these answers.
 
-    Requests that failed are among them, answers that broke off are not among those.
+    `requests` includes failed requests; `answers` excludes answers that broke off.
     """
     found = [fault for request in requests for fault in _alone(request, dialect)]
     bodies = [request.body for request in requests]
@@ -44,7 +44,7 @@ def faults(requests: Sequence[Received], dialect: Dialect, answers: Sequence[Ans
 
 
 def _alone(request: Received, dialect: Dialect) -> list[str]:
-    """What is wrong with a request by itself."""
+    """Return what is wrong with a single request."""
     found = [f"an unknown parameter: {name}" for name in sorted(request.json.keys() - dialect.accepts)]
     names = {name for name in request.headers if not name.startswith("x-stainless-")}
     found += [f"a header without a purpose: {name}" for name in sorted(names - OURS)]
@@ -80,7 +80,7 @@ def _call_faults(made: dict[str, Any]) -> list[str]:
 
 
 def _kept(message: dict[str, Any], answer: Answer, dialect: Dialect) -> list[str]:
-    """What got lost on the way through the client."""
+    """Return what the client lost or changed of an answer."""
     reasoning = message.get(dialect.field, "")
     if isinstance(reasoning, list):
         reasoning = "".join(entry["text"] for entry in reasoning)

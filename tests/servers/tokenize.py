@@ -11,9 +11,10 @@ from tests.servers.loopback import LoopbackServer, QuietHandler
 
 
 class TokenizeServer(LoopbackServer):
-    """Answers POST /tokenize by `encode` in the shape of `dialect`; `faults` come first, one each request.
+    """Answers POST /tokenize by `encode`, in the format of `dialect`; each of `faults` first replaces one answer.
 
-    A fault is (status, body, headers); status 0 hangs up instead. vLLM knows the one address beside /v1, SGLang both.
+    A fault is (status, body, headers); for status 0 the server hangs up. vLLM serves only /tokenize, SGLang also
+    /v1/tokenize.
     """
 
     def __init__(

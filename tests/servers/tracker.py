@@ -1,6 +1,6 @@
 """A real HTTP server on loopback that plays an issue tracker: GitHub, GitLab, and the hosts of their images.
 
-It serves git repositories as well, by git's own `http-backend`.
+It also serves git repositories, with git's own `http-backend`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
 @dataclass(frozen=True)
 class Page:
-    """One answer: status, body (bytes as they are, anything else as JSON), headers."""
+    """One answer: status, body (bytes are sent unchanged, anything else as JSON), headers."""
 
     body: Any = b""
     status: int = 200
@@ -33,7 +33,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Visit:
-    """A request as it came in; header names are in lower case."""
+    """A request as it arrived; header names are in lower case."""
 
     path: str
     headers: dict[str, str]
@@ -42,8 +42,11 @@ class Visit:
 
 
 class TrackerServer(LoopbackServer):
-    """Answers each path (with its query, else without) from `pages`: a `Page`, or a function that writes by itself. A
-    path that is posted to stands there with `POST ` before it. Below `/owner/repo.git` is the repository `git`."""
+    """Answers each path from `pages`, with its query if that is listed, otherwise without it.
+
+    A page is a `Page`, or a function that writes the answer itself. The key of a path for POST starts with `POST `. The
+    repository `git` is served below `/owner/repo.git`.
+    """
 
     def __init__(self) -> None:
         self.pages: dict[str, Page | Callable[[BaseHTTPRequestHandler], None]] = {}
@@ -51,7 +54,7 @@ class TrackerServer(LoopbackServer):
         self.bytes_sent = 0
         self.git: Path | None = None
         self.password: str | None = None
-        """What git is asked for, with any user name, where something is pushed."""
+        """The password that a push needs; any user name will do."""
         self.closing = threading.Event()
         tracker = self
 
@@ -78,7 +81,7 @@ class TrackerServer(LoopbackServer):
     def add_issue(
         self, number: int = 1, *, body: str = "It fails.", comments: int = 0, **fields: Any
     ) -> None:
-        """An issue of owner/repo, with the fields that GitHub's have."""
+        """Add an issue of owner/repo, with the fields of GitHub's issues."""
         self.pages[f"/repos/owner/repo/issues/{number}"] = Page(
             {
                 "number": number,
@@ -118,7 +121,7 @@ class TrackerServer(LoopbackServer):
         handler.wfile.write(data)
 
     def _from_git(self, visit: Visit, repository: Path) -> Page:
-        """What git answers as a CGI program."""
+        """Return the answer of git's CGI program."""
         path, _, query = visit.path.partition("?")
         pushes = "git-receive-pack" in visit.path
         _, _, login = visit.headers.get("authorization", "").partition(" ")
@@ -135,7 +138,7 @@ class TrackerServer(LoopbackServer):
             "CONTENT_LENGTH": str(len(visit.body)),
             "HTTP_CONTENT_ENCODING": visit.headers.get("content-encoding", ""),
             "GIT_PROTOCOL": visit.headers.get("git-protocol", ""),
-            "REMOTE_USER": "tester",  # with a user, git takes pushes
+            "REMOTE_USER": "tester",  # git accepts pushes only from a named user
             "REMOTE_ADDR": "127.0.0.1",
         }
         done = subprocess.run(
@@ -148,19 +151,19 @@ class TrackerServer(LoopbackServer):
         return Page(body, status, headers)
 
     def silent(self, handler: BaseHTTPRequestHandler) -> None:
-        """Accepts the request and never answers."""
+        """Accept the request and never answer."""
         self.closing.wait(30)
         handler.close_connection = True
 
     def dripping(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answers a byte at a time, for ever."""
+        """Answer a byte at a time, for ever."""
         self._begin(handler)
         while not self.closing.wait(0.05):
             handler.wfile.write(b"1\r\n \r\n")
             handler.wfile.flush()
 
     def endless(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answers as fast as it is read, for ever, without saying how long it will be."""
+        """Answer as fast as the client reads, for ever, without a content length."""
         self._begin(handler)
         piece = b" " * 65536
         with contextlib.suppress(OSError):
@@ -170,7 +173,7 @@ class TrackerServer(LoopbackServer):
         handler.close_connection = True
 
     def cut(self, handler: BaseHTTPRequestHandler) -> None:
-        """Promises more than it sends."""
+        """Promise more bytes than it sends."""
         handler.send_response(200)
         handler.send_header("Content-Length", "1000")
         handler.end_headers()

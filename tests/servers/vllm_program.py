@@ -1,9 +1,9 @@
-"""vLLM as its launcher sees it: its words, its log, several processes, memory of a GPU, HTTP. Started as `vllm serve`.
+"""vLLM as its launcher sees it, started as `vllm serve`: arguments, log, several processes, GPU memory, HTTP.
 
-`PLAY` in the environment says what happens (JSON): `log` is written first, a line every `pause` seconds; then it ends with
-`exit`, or serves; `last words` come when its core dies. `faults`, `mind` and `tokenizer_seconds`
-are `forced.ForcedServer`'s. `deaf`: it does not end when told to. `GPU` in the environment is a folder: a process that
-holds the GPU's memory has a file of its number in it.
+The variable `PLAY` says in JSON what happens. `log` is written first, with `pause` seconds between lines. Then the
+program ends with the exit code `exit`, or serves. `last words` are printed when its core dies. `faults`, `mind` and
+`tokenizer_seconds` go to `forced.ForcedServer`. With `deaf` it ignores SIGTERM. The variable `GPU` names a folder: each
+process that holds the GPU's memory has a file there, named by its pid.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     if "exit" in play:
         say(serve + end)
         sys.exit(play["exit"])
-    # as vLLM's engine core: in a session of its own
+    # in its own session, as vLLM's engine core
     core = subprocess.Popen(
         [sys.executable, "-c", CORE, os.environ["GPU"], "deaf" if play.get("deaf") else ""],
         start_new_session=True,
@@ -71,7 +71,7 @@ def main() -> None:
         say(serve + end)
         Path("environment.json").write_text(json.dumps(dict(os.environ)))
         Path("engine.pid").write_text(str(os.getpid()))
-        core.wait()  # vLLM ends when its engine core does, as if all were well
+        core.wait()  # vLLM ends when its engine core does, without an error
         say(play.get("last words", ""))
 
 
