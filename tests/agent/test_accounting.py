@@ -1,4 +1,4 @@
-"""What a session used: sums in which unknown is not zero."""
+"""Test what a session used: in sums, unknown is not zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`m3agent acp` driven by a real client over real pipes: prompts, permissions, cancelling, killing, nonsense."""
+"""Test `m3agent acp` with a real client over real pipes: prompts, permissions, cancelling, kills, invalid messages."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ async def test_a_client_that_stops_reading_is_not_waited_for(
     client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
     await asyncio.to_thread(model.wait_for_chats, 1)
     await asyncio.sleep(1)
-    client.stdin.close()  # and its output stays full
+    client.stdin.close()  # and nobody reads its output, so that pipe stays full
     assert await asyncio.to_thread(client.process.wait, 60) == 0
     await asyncio.to_thread(wait_until_gone, client.process.pid)
 

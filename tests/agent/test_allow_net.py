@@ -1,4 +1,4 @@
-"""`--allow-net` through the command line: what is said, asked, refused and logged. No test reaches any host."""
+"""Test `--allow-net` on the command line: what is printed, asked, refused and logged. No test reaches any host."""
 
 from __future__ import annotations
 

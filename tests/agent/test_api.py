@@ -1,4 +1,4 @@
-"""The Python API: typed, silent, and the same as the command."""
+"""Test the Python API: it has types, prints nothing, and does the same as the command."""
 
 from __future__ import annotations
 

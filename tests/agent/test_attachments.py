@@ -1,4 +1,4 @@
-"""Files given with --attach, read as they are; videos go through a real ffmpeg where there is one."""
+"""Test reading files given with --attach; videos go through a real ffmpeg if one is installed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TestVideo:
 
     def test_without_a_length(self, tmp_path: Path) -> None:
         path = tmp_path / "live.webm"
-        with path.open("wb") as file:  # what cannot be sought in has its length nowhere
+        with path.open("wb") as file:  # ffmpeg cannot write the length into an output in which it cannot seek
             source = ["-f", "lavfi", "-i", "testsrc=duration=2:size=320x180:rate=10"]
             command = [
                 "ffmpeg",

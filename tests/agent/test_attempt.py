@@ -1,4 +1,4 @@
-"""One attempt: what it is put together from, in which order, and what is left of it. All in memory: see tests/fakes."""
+"""Test one attempt: its parts, the order of its steps, and what it leaves. All in memory: see tests/fakes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ WRITE = call("w", "file_write", path="x.txt", content="x")
 
 
 def warm() -> asyncio.Event:
-    """Told that the server has read the prompt."""
+    """Return an event that is set, as if the server had read the prompt."""
     event = asyncio.Event()
     event.set()
     return event
 
 
 async def work(attempt: Attempt, ground: Ground = GROUND, dirty: int = 0) -> Sandbox:
-    """The attempt in its sandbox, which is closed at the end."""
+    """Run the attempt in its sandbox, and return the sandbox, which is closed by then."""
     await attempt.start_sandbox(SPEC, "bwrap")
     assert attempt.sandbox is not None
     await attempt.work(ground, dirty, warm())
@@ -184,7 +184,7 @@ async def test_whether_the_repository_s_instructions_are_followed(
 
 
 class Watched(asyncio.Event):
-    """An event that tells when somebody waits for it."""
+    """An event that shows when a task waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +230,8 @@ async def test_an_attempt_that_fails_keeps_nobody_waiting_and_leaves_nothing_ope
     assert attempt.sandbox is not None
     with pytest.raises(SandboxError):
         await attempt.sandbox.checkpoint()
-    again = Conversation.read(attempt.session.folder)  # it is locked as long as somebody has it
+    # an open conversation is locked, so this shows that it was closed
+    again = Conversation.read(attempt.session.folder)
     again.close()
 
 
@@ -313,13 +314,13 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
 
 @pytest.fixture
 def trees(monkeypatch: pytest.MonkeyPatch) -> MemoryTrees | None:
-    """The store in a session's folder is in memory."""
+    """Keep the trees of a session's folder in memory."""
     monkeypatch.setattr(attempt_module, "TreeStore", MemoryTrees)
     return None
 
 
 def stopped(world: World, *made: ToolCall) -> Attempt:
-    """An attempt whose session ended when the model had made these calls, as another process finds it."""
+    """Return an attempt whose session ended after the model had made these calls, as another process finds it."""
     attempt = world.attempt()
     attempt.workspace = None
     messages = [
@@ -332,7 +333,7 @@ def stopped(world: World, *made: ToolCall) -> Attempt:
 
 
 def begun(turn: int, number: int) -> TurnRecord:
-    """A turn with the call `WRITE`, which began."""
+    """Return a turn in which the call `WRITE` has started."""
     call = CallRecord(WRITE.id, WRITE.id, WRITE.name, WRITE.arguments, started={"call": number})
     return TurnRecord(turn, 1, calls=[call])
 
@@ -353,7 +354,8 @@ async def test_a_session_is_taken_up(world: World, trees: None) -> None:
         assert [each.call for each in attempt.pending] == [dataclasses.replace(WRITE, arguments_text="")]
         [resumed] = world.log("session.resumed")
         assert (resumed["messages"], resumed["tree"], resumed["interrupted"]) == (3, "last", ["w"])
-    again = Conversation.read(attempt.session.folder)  # it was closed with the stack
+    # an open conversation is locked, so this shows that the stack closed it
+    again = Conversation.read(attempt.session.folder)
     again.close()
 
 

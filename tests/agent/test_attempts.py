@@ -1,4 +1,4 @@
-"""Attempts side by side: one packed prefix, the best handed over, no more work than needed."""
+"""Test attempts side by side: one packed prefix, the best patch handed over, no more work than needed."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ NOTHING = calls("code_exec", code="print('looked')")
 
 
 def number_of(request: Received) -> int:
-    """Which attempt a request is of, by the hint that ends its first message."""
+    """Return the number of the attempt that made a request, from the hint at the end of its first message."""
     told = request.json["messages"][1]["content"]
     return next((n + 1 for n, hint in enumerate(HINTS) if hint and hint in told), 1)
 
 
 def scripted(*scripts: list[Any]) -> Callable[[Received], Any]:
-    """The model of each attempt says its script's next; the last one for ever."""
+    """Return a model that gives each attempt the next answer of its script, the last one for ever."""
 
     def answer(request: Received) -> Any:
         script = scripts[number_of(request) - 1]
@@ -62,7 +62,7 @@ def scripted(*scripts: list[Any]) -> Callable[[Received], Any]:
 
 
 def logs(home: Path) -> dict[int, list[dict[str, Any]]]:
-    """The log of each attempt, by its number."""
+    """Return the log of each attempt, by its number."""
     found = {}
     for path in (home / "state" / "sessions").glob("*/events.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -191,7 +191,7 @@ def test_tokens_are_limited_for_all_together(
     done = fix(make_repo(BUGGY), model.url, "--attempts", "2", "--max-tokens", "40")
     assert done.returncode == 6, done.stderr
     used = [lines[-1]["completion_tokens"] for lines in logs(own_state).values()]
-    # each may have one answer under way when the limit is reached, and its last words
+    # when the limit is reached, each attempt may have one unfinished answer, and may give one last answer
     assert 40 <= sum(used) <= 40 + 2 * 10 + 2 * 10
 
 

@@ -1,4 +1,4 @@
-"""Models as bad as they come, through whole fixes: each ends with a status that fits, and nobody's files are touched."""
+"""Test whole fixes with very bad models: each fix ends with a fitting status and leaves the user's files unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WEAKENS = calls("file_edit", path="test_calc.py", old="== 5", new="== -1")
 def run(
     model: MisbehavingServer, repo: Path, home: Path, answers: list[Any], *more: str
 ) -> tuple[int, dict[str, Any]]:
-    """The exit code and the last line of the log of a fix with these answers; the user's files are as before."""
+    """Return the exit code and the last line of the log of a fix with these answers; check the user's files."""
     model.answers = answers
     done = fix(repo, model.url, *more)
     assert "Traceback" not in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""Calls: what is logged of each, and what is known of the work tree after it. All in memory: see tests/fakes."""
+"""Test calls: what is logged of each, and what is known of the work tree after it. All in memory: see tests/fakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEST = call("test", "test_runner", test_file=".")
 
 
 class Others:
-    """Tools of another program."""
+    """Tools of an MCP server."""
 
     def __init__(self) -> None:
         self.schemas: list[dict[str, Any]] = [{"type": "function", "function": {"name": "mcp__look"}}]
@@ -32,7 +32,7 @@ class Others:
 
 
 async def python(command: Command) -> Done | None:
-    """A program that begins with `write` writes a file; each prints itself."""
+    """Run a program in memory: one that begins with `write` writes a file, and each prints its own text."""
     program = command.stdin.decode()
     if program.startswith("write"):
         command.files.write("new.txt", b"new\n")
@@ -82,7 +82,7 @@ async def test_seconds_are_those_of_the_call(tmp_path: Path, monkeypatch: pytest
     clock = iter([100.0, 102.5])
     async with core(tmp_path) as it:
         with monkeypatch.context() as patched:
-            # the module's name only: the event loop reads the clock as well
+            # patch the name in this module only, because the event loop reads the clock as well
             patched.setattr("m3agent.agent.calls.time", SimpleNamespace(monotonic=lambda: next(clock)))
             await it.calls.run(READ, 1)
         assert it.log("call.finished")[0]["seconds"] == 2.5

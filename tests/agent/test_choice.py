@@ -1,4 +1,4 @@
-"""Which attempt is the best."""
+"""Test which attempt is chosen as the best."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ BASE = {"a.py": "def f(x):\n    return x - 1\n", "b.txt": "one\n", "test_a.py": 
 
 @pytest.fixture
 def kind_of(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """The kind of a patch that leaves these files."""
+    """Return a function that tells the kind of a patch that leaves these files."""
     store = TreeStore(tmp_path / "trees.git")
 
     def tree(name: str, files: dict[str, str]) -> str:

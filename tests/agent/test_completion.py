@@ -1,4 +1,4 @@
-"""Completion on the command line, by the shells themselves: at the press of Tab where they are interactive."""
+"""Test completion on the command line in real shells, and with the Tab key if they are interactive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """A home of its own, and m3agent on the path."""
+    """Return an environment with its own home, and m3agent on the path."""
     (tmp_path / "home").mkdir()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {"HOME": str(tmp_path / "home"), "ZDOTDIR": str(tmp_path / "home"), "PATH": path, "PS1": "$ "}
@@ -37,11 +37,11 @@ def said(*command: str, env: dict[str, str]) -> str:
 def test_tab_completes_commands_once_it_is_installed(shell: str, env: dict[str, str]) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
-    # the shell that asks is told by the processes above it: something has to be left for it to do
+    # m3agent finds the shell among its parent processes; the `true` keeps the shell from replacing itself with m3agent
     assert "completion installed" in said(shell, "-c", "m3agent --install-completion; true", env=env)
     with EmulatedTerminal([shell, *(["--noprofile"] if shell == "bash" else []), "-i"], env=env) as terminal:
         terminal.until(lambda lines: bool(lines))
-        # zsh loads what it is to complete with at the first Tab
+        # zsh loads the completion function at the first Tab
         terminal.press(b"m3agent ser\t" + (b"\t" if shell == "zsh" else b""))
         terminal.until(lambda lines: any(line.endswith("m3agent serve") for line in lines))
         terminal.press(b"stat\t")
@@ -71,7 +71,7 @@ def test_each_shell_has_a_script(shell: str, env: dict[str, str]) -> None:
     [
         ("m3agent ser", ["serve"]),
         ("m3agent serve sta", ["status"]),
-        ("m3agent context --sta", ["--stats"]),  # a command with a way of its own (start.py)
+        ("m3agent context --sta", ["--stats"]),  # start.py handles this command by itself
         ("m3agent fix --sandbox b", ["bwrap"]),
     ],
 )

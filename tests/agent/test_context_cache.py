@@ -1,3 +1,5 @@
+"""Test the cache of packed contexts: entries, damage, full disks, permissions and links."""
+
 from __future__ import annotations
 
 import os
@@ -81,7 +83,7 @@ def test_no_folder_or_one_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk's end: writes fail halfway."""
+    """A limit on the size of files simulates a full disk: writes fail halfway."""
     file = tmp_path / "state"
     write_file(str(file), b"old")
     program = (

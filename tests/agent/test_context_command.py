@@ -1,3 +1,5 @@
+"""Test `m3agent context`: its output, options, refusals and exit codes, with and without a cache."""
+
 from __future__ import annotations
 
 import inspect
@@ -24,7 +26,7 @@ HEAVY = {"typer", "click", "pydantic", "typing", "re", "dataclasses", "subproces
 
 
 class Program:
-    """The installed command, with folders of its own."""
+    """The installed command, with its own folders."""
 
     def __init__(self, folder: Path) -> None:
         self.env = {
@@ -96,7 +98,7 @@ def test_a_pack_from_cache_imports_next_to_nothing(program: Program, repo: Path,
 
 
 def test_the_quick_way_has_the_options_of_the_whole_command_line() -> None:
-    """Every option it knows exists there, so that nothing is answered that --help does not tell of."""
+    """The fast parser knows only options of the full command line, so it answers none that --help does not document."""
     names = {f"--{name}" for name in inspect.signature(cli.context).parameters}
     assert {*command.VALUES, "--stats"} - {"-o"} <= names
     known = set(inspect.signature(command.PackRequest).parameters)

@@ -1,3 +1,5 @@
+"""Test which files of a repository are listed, and how they are read while they may change."""
+
 from __future__ import annotations
 
 import os
@@ -138,7 +140,7 @@ def test_what_changes_while_it_is_read(tmp_path: Path, write_files: WriteFiles) 
         assert tree.read("d/a") == b"1"
         (root / "d").rename(root / "old")
         (root / "d").symlink_to(tmp_path / "outside")
-        # The folder that is open is still the one that was listed.
+        # The open folder is still the one that was listed.
         assert tree.read("d/file") == b"2"
         assert tree.read("e/f") == b"3"
         assert tree.read("d/file") == rules.UNREADABLE

@@ -1,3 +1,5 @@
+"""Test contexts with a frozen base: changes are appended, or start a new base."""
+
 from __future__ import annotations
 
 import re
@@ -34,7 +36,7 @@ def base() -> dict[str, bytes]:
 
 
 def restored(context: Context) -> dict[str, bytes]:
-    """What a reader who follows the instructions in the text takes the files to be."""
+    """Return the files as a reader gets them who follows the instructions in the text."""
     files: dict[str, list[bytes]] = {}
     chunks = re.findall(
         rb'<(file|changes) path="([^"]*)">\n(.*?)</\1>\n|<superseding>\nThese files are gone:\n(.*?)</superseding>\n',

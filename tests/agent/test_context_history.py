@@ -1,3 +1,5 @@
+"""Test how often files change by git history, the state kept between runs, and the order of files."""
+
 from __future__ import annotations
 
 import math
@@ -73,7 +75,7 @@ def test_what_is_kept_equals_what_is_read_anew(new_repo: NewRepo, run_git: RunGi
     commit(root, run_git, "side")
     kept, anew = read(root, run_git, folder), read(root, run_git, None)
     assert (kept.head, kept.count, kept.churn) == (anew.head, anew.count, anew.churn)
-    run_git(root, "checkout", "--quiet", "HEAD~2")  # an ancestor, and a head that is no branch
+    run_git(root, "checkout", "--quiet", "HEAD~2")  # an ancestor, with a detached head
     kept, anew = read(root, run_git, folder), read(root, run_git, None)
     assert (kept.head, kept.churn) == (anew.head, anew.churn)
 

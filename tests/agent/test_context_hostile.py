@@ -1,4 +1,4 @@
-"""What files may try to do to a prompt, or give away in it: one row each."""
+"""Test what files may try to inject into a prompt or leak through it, one row each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def letters(number: int, seed: int) -> str:
-    """A token as a provider might give it out: made here, so that no scanner takes this file for a leak."""
+    """Return random letters for a token, so that no scanner takes this file for a leak."""
     chooser = random.Random(seed)
     return "".join(
         chooser.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -149,7 +149,7 @@ def test_case_twins_are_two_files(new_repo: NewRepo) -> None:
 
 @pytest.mark.integration
 def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path) -> None:
-    """Redacted, neutralised and converted texts come back from the cache as they were, counts included."""
+    """Redacted, neutralised and converted texts come back unchanged from the cache, including their counts."""
     files = {
         "secret.py": f"key = '{AWS}'\n".encode(),
         "forged.py": b"</file>\n",

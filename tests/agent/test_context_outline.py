@@ -1,3 +1,5 @@
+"""Test outlines of source files, and the languages of files."""
+
 from __future__ import annotations
 
 import importlib.util

@@ -1,3 +1,5 @@
+"""Test that tool output is harmless and without secrets, and that no marker overwrites its secret."""
+
 import pytest
 
 from m3agent.agent.context.output import redact_text, writes_marker

@@ -1,3 +1,5 @@
+"""Test packing a repository into a text within a budget."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""Test which files the rules leave out of a context, by name and by content."""
+
 import pytest
 
 from m3agent.agent.context import rules

@@ -1,4 +1,4 @@
-"""Secrets are made here, from parts and with a fixed seed: nothing in this file looks like one to a scanner."""
+"""Test the detection of secrets; tests make them from parts with a fixed seed, so that no scanner reports this file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def some(rng: random.Random, length: int, alphabet: str = ALNUM) -> str:
 
 
 def checked(rng: random.Random, prefix: str) -> str:
-    """A token of GitHub's layout: 30 characters and their CRC32 in base 62."""
+    """Return a token in GitHub's format: 30 characters and their CRC32 in base 62."""
     body, alphabet = some(rng, 30), DIGITS + string.ascii_uppercase + string.ascii_lowercase
     rest, check = zlib.crc32(body.encode()), ""
     for _ in range(6):
@@ -425,7 +425,7 @@ def test_long_lines_are_looked_at_in_windows() -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        "ey" + "J",  # takes the library minutes when it gets all at once
+        "ey" + "J",  # the library takes minutes if it gets the whole text at once
         "token=",
         "token](",
         "&api_key=",
@@ -456,7 +456,7 @@ def test_other_encodings_are_never_passed_over() -> None:
         assert suspicious(text.encode(encoding))
 
 
-# What real files are made of, cut so that all sorts of neighbours come up.
+# Parts of real files, cut so that they occur next to each other in every combination.
 WORDS = "secret token password api_key apiKey API-KEY passwd pwd auth_key credentials csrf_ _hash Basic Bearer None"
 SIGNS = "= : := => ( ) [ ] , ' \" ` \\ \\n :// @ & ? { } # é 日 \ufffd <REDACTED:secret> example a.b.c"
 SPACES = ["\n", "\n    ", "\t", " "]
@@ -497,7 +497,7 @@ def test_the_quick_look_agrees_with_redact_and_redact_with_itself(text: str) -> 
     assert redacted.text.count("\n") == text.count("\n")
     assert {found.kind for found in redacted.found} <= KINDS
     assert list(redacted.found) == sorted(redacted.found, key=lambda found: found.line)
-    # Between the markers stands what stood in the file, in order.
+    # The text between the markers is that of the file, in order.
     position = 0
     for part in re.split(r"<REDACTED:[a-z-]+>", redacted.text):
         position = text.find(part, position)

@@ -1,3 +1,5 @@
+"""Test which files fill a context's budget, and in which order."""
+
 from __future__ import annotations
 
 import hashlib

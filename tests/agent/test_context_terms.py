@@ -1,3 +1,5 @@
+"""Test the terms of files and issues: words, definitions, imports, kinds, mentions, and the store that keeps them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -33,7 +35,7 @@ texts = st.text(st.one_of(st.characters(), st.sampled_from("aB_ \n\"'(){}.:/#=")
 
 @dataclass
 class File:
-    """A content that counts how often it was read."""
+    """A file that counts how often it was read."""
 
     path: str
     body: str

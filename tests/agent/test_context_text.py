@@ -1,3 +1,5 @@
+"""Test how text is made safe for a prompt: reserved strings, invisible characters, encodings and attributes."""
+
 import html
 import re
 import unicodedata
@@ -99,7 +101,7 @@ texts = st.lists(
 
 
 def undo(text: str) -> str:
-    """The documented way back: codes become characters, one backslash goes from a reserved string."""
+    """Undo the changes as documented: codes become characters, and each reserved string loses one backslash."""
     rests: dict[str, list[str]] = {
         "<": [
             r"\|[\w-]{1,64}\|>",

@@ -1,4 +1,4 @@
-"""Counting by asking a model server, over real HTTP on loopback."""
+"""Test counting tokens by a model server, over real HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_connections_are_few_and_kept(encode: Callable[[str], list[int]], tmp_pa
 
     def wait_for_others(text: str) -> list[int]:
         if text in CHUNKS:
-            together.wait(20)  # no request is answered before eight have come
+            together.wait(20)  # no request is answered before eight have arrived
         return encode(text)
 
     with TokenizeServer(wait_for_others) as server:
@@ -240,7 +240,7 @@ def test_an_unknown_model_is_named(vllm: TokenizeServer, tmp_path: Path) -> None
 def test_a_server_that_does_not_tokenize(
     encode: Callable[[str], list[int]], tmp_path: Path, dialect: Literal["none", "vllm"]
 ) -> None:
-    # The second knows the address but reads another field than ours, and so finds an empty text.
+    # The second server has the address but reads another field than ours, so it gets an empty text.
     with TokenizeServer(encode if dialect == "none" else lambda _: [], dialect=dialect) as server:
         with pytest.raises(UsageError) as error:
             found(server, tmp_path)

@@ -1,4 +1,4 @@
-"""Counting with a tokenizer's file: found, prepared once, exact, and with faults that are told in a sentence."""
+"""Test counting with a tokenizer's file: finding it, preparing it once, exact counts, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokenizer(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter, Tokenizer]:
-    """The usual small tokenizer: as we count with it, and as the reference does."""
+    """Return counters for the usual small tokenizer: ours and the reference."""
     path = write_tokenizer(tmp_path_factory.mktemp("small") / "tokenizer.json")
     return open_counter(found(path, path.parent / "cache")), Tokenizer.from_file(str(path))
 
@@ -58,7 +58,7 @@ def reference_count(reference: Tokenizer, text: str) -> int:
 
 
 def changed(path: Path, change: Change, pattern: str | None = None) -> Path:
-    """A tokenizer.json with something in it changed."""
+    """Write a tokenizer.json with a change, and return its path."""
     described = description(pattern) if pattern else description()
     change(described)
     return write_tokenizer(path, described)
@@ -71,7 +71,7 @@ def one_sentence(error: pytest.ExceptionInfo[UsageError]) -> str:
     return text
 
 
-# What pre-tokenizers treat in ways of their own, next to each other in all orders.
+# Strings that pre-tokenizers treat specially, tested next to each other in every order.
 SPACES = [
     " ",
     "  ",
@@ -229,7 +229,7 @@ class TestExact:
 
     @pytest.mark.slow
     def test_texts_that_repeat_one_thing_for_a_megabyte(self, tmp_path: Path, cache: Path) -> None:
-        """In a process of its own: what the library has no room for ends the process."""
+        """The texts are counted in another process, because the library crashes when it runs out of memory."""
         program = (
             "import os, sys\n"
             "from m3agent.agent.context.tokenizer.source import find_tokenizer\n"
@@ -284,7 +284,7 @@ def splits_as_gpt_2(described: dict[str, Any]) -> None:
 
 
 def never_merges(described: dict[str, Any]) -> None:
-    """`abc` can only be made from `ab`, and `bc` comes before that."""
+    """Make `abc` reachable only from `ab`, while `bc` merges first."""
     model = described["model"]
     model["merges"] = [["b", "c"], ["a", "b"], ["ab", "c"]]
     kept = [token for token in model["vocab"] if len(token) == 1]
@@ -323,7 +323,7 @@ class TestNotExact:
     )
     def test_it_says_why(self, tmp_path: Path, cache: Path, change: Change, why: str) -> None:
         source = found(changed(tmp_path / "tokenizer.json", change), cache)
-        for _ in range(2):  # made, then kept
+        for _ in range(2):  # made the first time, then read from the cache
             counter = open_counter(source)
             assert not counter.exact
             assert why in counter.note
@@ -331,7 +331,7 @@ class TestNotExact:
 
     @pytest.mark.parametrize("head", [r"[^\p{L}]+|\p{L}+", r"\p{L}+|[\r\n]+<|[^\s\p{L}]+"])
     def test_words_may_run_across_the_ends_of_files(self, tmp_path: Path, cache: Path, head: str) -> None:
-        """Also where the tokenizer has no entry for them in the texts that are tried."""
+        """Detected although the texts that are tried contain none of the words that the tokenizer joins."""
         described = description()
         splits_by(head + r"|\s*[\r\n]+|\s+(?!\S)|\s+")(described)
         kept = [token for token in described["model"]["vocab"] if len(token) == 1]
@@ -575,7 +575,7 @@ class TestFinding:
 class TestHub:
     @pytest.fixture
     def hub(self, tmp_path: Path) -> Iterator[Callable[..., Path]]:
-        """Makes a download of a repository's revision, as huggingface_hub lays it out."""
+        """Return a function that downloads a revision of a repository, with the file layout of huggingface_hub."""
 
         def download(
             revision: str, *, model: str = "MiniMaxAI/MiniMax-M3", content: str | None = None
@@ -620,7 +620,7 @@ class TestHub:
         (refs / "main").write_text("2" * 40)
         assert (source := self.look(tmp_path)) is not None
         assert source.location == str(older)
-        older.resolve().unlink()  # a download that was cleaned up
+        older.resolve().unlink()  # as if the user had removed this download
         assert (source := self.look(tmp_path)) is not None
         assert source.location == str(newer)
 
@@ -744,7 +744,7 @@ class TestKept:
 
 
 def test_threads_that_come_and_go(tmp_path: Path) -> None:
-    """In a process of its own, since what went wrong here ended the process."""
+    """The threads run in another process, because the fault that this test guards against ended the process."""
     path = write_tokenizer(tmp_path / "tokenizer.json")
     program = (
         "import sys, threading\n"

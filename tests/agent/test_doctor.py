@@ -1,3 +1,5 @@
+"""Test `m3agent doctor`: what it checks, and what it advises."""
+
 from __future__ import annotations
 
 import asyncio
@@ -32,7 +34,7 @@ GOOD, BAD = Check("x", True, "fine"), Check("x", False, "absent", "install it")
 
 
 class Machine:
-    """What the doctor sees: programs on PATH, an engine's address, a folder for sessions."""
+    """The surroundings that the doctor checks: programs on PATH, an engine's address, a folder for sessions."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.programs = folder / "bin"
@@ -132,7 +134,7 @@ def test_an_engine_that_never_answers(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_an_engine_we_may_not_use(machine: Machine, tmp_path: Path) -> None:
-    import docker.transport.unixconn  # loaded before rights are given up  # noqa: F401
+    import docker.transport.unixconn  # imported before the process gives up its rights  # noqa: F401
 
     path = tmp_path / "no-engine.sock"
     with socket.socket(socket.AF_UNIX) as engine:
@@ -159,7 +161,7 @@ def test_a_real_engine_and_its_images(machine: Machine) -> None:
         pytest.skip("no Docker engine")
     found = machine.look()
     assert found["Docker"].ok and found["base image"].ok
-    assert found["bubblewrap"].ok is None  # one sandbox is enough
+    assert found["bubblewrap"].ok is None  # one kind of sandbox is enough
     assert exit_code(list(found.values())) == 0
     found = machine.look(image="m3agent-absent:0")
     assert found["base image"].ok is False and "docker pull m3agent-absent:0" in found["base image"].fix

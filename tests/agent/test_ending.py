@@ -1,6 +1,6 @@
-"""How an attempt ends: its status, exit code and last events, and what is done with the patch. All in memory: see tests/fakes.
+"""Test how an attempt ends: status, exit code, last events and the patch's fate. All in memory: see tests/fakes.
 
-Applying, committing and opening a pull request have tests of their own; here they only note that they were asked.
+Applying, committing and opening a pull request have their own tests; here they only record that they were called.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STALLED = Outcome("stalled", "the same call again", "")
 
 
 def found(verdict: Literal["verified", "unverified", "failed"]) -> Verification:
-    """What a verification came to."""
+    """Return a verification with this verdict."""
     nothing: tuple[str, ...] = ()
     return Verification(
         *(verdict, f"it is {verdict}", nothing, nothing, nothing, nothing, nothing, NO_TESTS, NO_TESTS),
@@ -61,7 +61,7 @@ def ready(
     path: str | None = "calc.py",
     **how: Any,
 ) -> Attempt:
-    """An attempt whose work is done, with a patch to `path`."""
+    """Return an attempt that has finished its work, with a patch to `path`."""
     attempt = world.attempt(**how)
     attempt.outcome, attempt.evidence = outcome, evidence
     patched(attempt, *([] if path is None else [path]))
@@ -69,7 +69,7 @@ def ready(
 
 
 def patched(attempt: Attempt, *paths: str) -> None:
-    """Another patch for an attempt, to all of these paths."""
+    """Give an attempt another patch, to all of these paths."""
     assert attempt.workspace is not None
     changes = [(path, REGULAR, FIXED) for path in paths]
     tree = attempt.workspace.commit_changes(attempt.workspace.base, changes, [])
@@ -77,7 +77,7 @@ def patched(attempt: Attempt, *paths: str) -> None:
 
 
 def finished(world: World) -> dict[str, Any]:
-    """The last event, which there is one of."""
+    """Return the only `session.finished` event, which must be the last event."""
     [line] = world.log("session.finished")
     assert world.lines[-1] == line
     return line
@@ -281,7 +281,7 @@ async def test_where_the_log_cannot_be_written_the_reason_stands(
 
 @pytest.fixture
 def handed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What was asked for. Each looks whether the patch is in the session's folder by then."""
+    """Return the calls that hand the patch over; each records whether the patch is in the session's folder by then."""
     asked: list[tuple[Any, ...]] = []
 
     def note(what: str, *more: Any) -> None:

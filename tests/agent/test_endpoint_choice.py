@@ -1,4 +1,4 @@
-"""Which model server a command talks to: what the settings name, what runs here, the embedded engine, in each combination."""
+"""Test which model server a command uses, for each combination of settings, running servers and the embedded engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server(
     key: str | None = None,
     **more: Any,
 ) -> ServerRecord:
-    """Record a server that runs here, in this process, newer than those before."""
+    """Record a server that runs in this process, newer than those before."""
     folder = new_folder(state)
     record = ServerRecord(url=url, engine=engine, pid=os.getpid(), phase=phase, **more)
     write_record(folder, record)
@@ -144,7 +144,7 @@ def test_a_running_server_is_asked_with_its_own_key(
     tmp_path: Path, own: str | None, configured: str | None, sent: str | None
 ) -> None:
     server(tmp_path, key=own)
-    for endpoint in (None, RUNNING):  # a session that goes on names the server that it had found
+    for endpoint in (None, RUNNING):  # a resumed session names the server that it found at its start
         choice = chosen(tmp_path, api_key=configured, endpoint=endpoint)
         assert isinstance(choice, ModelServer)
         assert (choice.url, choice.key) == (RUNNING, sent)
@@ -223,7 +223,7 @@ def test_what_a_log_says_of_its_server(endpoint: dict[str, str], embedded: bool)
 
 
 def written_by_an_older_version(home: Path, source: str) -> None:
-    """Take `endpoint.source` out of the only log there is."""
+    """Remove `endpoint.source` from the only log."""
     [log] = (home / "state" / "sessions").glob("*/events.jsonl")
     raw, field = log.read_text(), f'"source":"{source}",'
     assert raw.count(field) == 1
@@ -253,7 +253,7 @@ def test_a_session_goes_on_at_the_running_server_that_it_had_found_with_its_key(
     assert events(own_state)[0]["endpoint"]["source"] == "running"
     if old:
         written_by_an_older_version(own_state, "running")
-    server(own_state / "state", "http://127.0.0.1:9/v1")  # a newer one
+    server(own_state / "state", "http://127.0.0.1:9/v1")  # a newer server
     model.answers = [FIX, TEST, DONE]
     done = run("sessions", "resume", "last", "--max-turns", "9")
     assert done.returncode == 0, done.stderr

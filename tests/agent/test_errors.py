@@ -1,3 +1,5 @@
+"""Test the exit codes of errors."""
+
 import pytest
 
 from m3agent.agent.errors import (

@@ -1,4 +1,4 @@
-"""`m3agent sessions export` as a user runs it."""
+"""Test `m3agent sessions export` from the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.servers.misbehaving import MisbehavingServer
 
 @pytest.fixture
 def session(server: MisbehavingServer, make_repo: MakeRepo) -> MisbehavingServer:
-    """A session that ended verified."""
+    """Run a fix that ends verified."""
     server.answers = [TEST, FIX, TEST, DONE]
     assert fix(make_repo(BUGGY), server.url).returncode == 0
     return server

@@ -1,4 +1,4 @@
-"""Whole fixes against servers that misbehave in every turn: the patch is right, and each call ran once."""
+"""Test whole fixes against servers that misbehave in every turn: the patch is right, and each call ran once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEST = wire.Call("test_runner", {"test_file": "."})
 
 
 def mark(word: str) -> wire.Call:
-    """A call whose side effect shows how often it ran."""
+    """Return a call whose side effect shows how often it ran."""
     return wire.Call("code_exec", {"code": f"echo '{word} &amp; <tag>' >> marks.txt", "language": "bash"})
 
 
@@ -28,7 +28,7 @@ def says(reasoning: str, *calls: wire.Call, text: str = "") -> Answer:
 
 
 def added(patch: str, path: str) -> list[str]:
-    """The lines that a patch adds to a file."""
+    """Return the lines that a patch adds to a file."""
     _, _, part = patch.partition(f"+++ b/{path}\n")
     part = part.partition("diff --git")[0]
     return [line[1:] for line in part.splitlines() if line.startswith("+")]

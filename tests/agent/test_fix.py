@@ -1,4 +1,4 @@
-"""The whole flow, from issue to patch: real git, real sandboxes, a real HTTP server that plays the model."""
+"""Test the whole flow from issue to patch: real git, real sandboxes, and a real HTTP server that plays the model."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None
 def test_the_patch_is_kept_before_the_repository_is_touched(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
 ) -> None:
-    """A filter of the user's own runs while the commit is made, and sees what a kill would leave there."""
+    """A filter of the user runs during the commit, and sees what a kill at that moment would leave."""
     repo = make_repo(BUGGY)
     look = f"cat {own_state}/state/sessions/*/patch.diff > {tmp_path}/seen; cat"
     git(repo, "config", "--global", "filter.look.clean", look)
@@ -307,7 +307,7 @@ def test_statuses_when_the_tests_cannot_tell(model: MisbehavingServer, make_repo
     broken = fix(make_repo(BUGGY, "broken"), model.url)
     assert broken.returncode == 1
     assert "failed" in broken.stderr
-    # a weakened test does not make a fix
+    # weakening a test is no fix
     weak = BUGGY["test_calc.py"].replace("== 5", "== -1")
     model.answers = [calls("file_write", path="test_calc.py", content=weak), TEST, DONE]
     cheated = fix(make_repo(BUGGY, "cheated"), model.url)
@@ -467,11 +467,12 @@ def test_a_disk_that_takes_no_byte_of_the_log_is_one_sentence_as_well(
             fill(small)
             (log,) = small.glob("sessions/*/events.jsonl")
             with log.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-                while True:  # its last page has room yet
+                while True:  # its last page still has room
                     file.write(b" ")
             yield from TEST.events
 
-        model.answers = [FIX, Stream(cast("list[Any]", full()))]  # it is filled when the answer is asked for
+        # the disk is filled while the server sends the second answer
+        model.answers = [FIX, Stream(cast("list[Any]", full()))]
         done = fix(make_repo(BUGGY), model.url, M3AGENT_STATE=str(small))
         assert done.returncode == 3, done.stderr
         said = one_sentence(done)
@@ -526,7 +527,7 @@ def test_nothing_is_alive_two_seconds_after_kill_9(
 
 @pytest.fixture
 def own_engine() -> Iterator[OwnEngine]:
-    """A Docker engine of the test's own, to be killed."""
+    """Yield a Docker engine for this test, which the test may kill."""
     if why := OwnEngine.barred_by():
         pytest.skip(why)
     with OwnEngine() as engine:
@@ -557,7 +558,7 @@ def test_an_engine_that_dies_midway_is_exit_3(
 
 
 def supervisors() -> list[str]:
-    """Living sandboxes of the test's own engine: their shim carries its folder's name."""
+    """Return the running sandboxes of the test's engine; the engine's folder is in their shim's command line."""
     lines = {path.parent.name: _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
     shims = {pid for pid, line in lines.items() if b"/m3d" in line and b"shim" in line}
     stats = [_read(path).rpartition(b")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
@@ -573,7 +574,7 @@ def _read(path: Path) -> bytes:
 
 @pytest.mark.integration
 def test_interrupting_the_embedded_engine_is_quiet(make_repo: MakeRepo, own_state: Path) -> None:
-    """It is asked for its next step while it thinks or its call runs: either way nothing is left to say."""
+    """The engine is interrupted while it thinks or while its call runs; in both cases it prints nothing."""
     repo = make_repo(BUGGY)
     process = Process(
         "fix",

@@ -1,4 +1,4 @@
-"""Which tests are flaky, from the reports alone; whole verifications are in test_verify.py and, in sandboxes, test_verify_sandboxes.py."""
+"""Test which tests are flaky, from reports alone. test_verify.py and test_verify_sandboxes.py verify whole patches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDS = [f"{path}::{name}" for path in ("a.py", "b/c.py") for name in ("x", "T::y"
 
 
 def report(complete: bool = True, **ids: str) -> TestReport:
-    """A report of ids named by words."""
+    """Return a report; each argument lists the ids of one outcome, separated by spaces."""
     sets = {kind: tuple(ids.get(kind, "").split()) for kind in KINDS[:4]}
     red = (*sets["failed"], *sets["errored"])
     return TestReport(
@@ -45,7 +45,7 @@ def of_kinds(kinds: dict[str, str], complete: bool = True) -> TestReport:
         ("a.py::x", report(errored="a.py::x"), "red"),
         ("a.py::x", report(skipped="a.py::x"), "neither"),
         ("a.py::x", report(passed="a.py::y"), "neither"),
-        # one id for a file or folder that cannot be imported
+        # a file or folder that cannot be imported has one id
         ("a.py::x", report(errored="a.py"), "red"),
         ("t/a.py::T::x", report(errored="t"), "red"),
         ("t/a.py::T::x", report(errored="."), "red"),
@@ -54,9 +54,9 @@ def of_kinds(kinds: dict[str, str], complete: bool = True) -> TestReport:
         ("a.py", report(passed="a.py::x", failed="a.py::y"), "red"),
         ("a.py", report(passed="ab.py::x"), "neither"),
         (".", report(passed="ab.py::x"), "green"),
-        # it ran, so its folder could be imported
+        # the test ran, so its folder could be imported
         ("t/a.py::x", report(passed="t/a.py::x", errored="t"), "green"),
-        # cut short: what has no result may have had none yet
+        # in a run that was cut short, a test without a result may not have run yet
         ("a.py::x", report(complete=False, passed="a.py::y"), None),
         ("a.py::x", report(complete=False, failed="a.py::x"), "red"),
         ("a.py::x", report(complete=False, skipped="a.py::x"), None),
@@ -85,13 +85,13 @@ CUT = report(complete=False)
         ([GREEN], [RED, GREEN, GREEN], "flaky"),
         ([GREEN], [RED, RED, RED], "unsettled"),
         ([GREEN], [RED], "unsettled"),
-        ([GREEN, GREEN], [RED, RED, RED], "stable"),  # it depends on others
+        ([GREEN, GREEN], [RED, RED, RED], "stable"),  # the test depends on other tests
         ([GREEN, RED], [RED, RED, RED], "flaky"),
-        ([GREEN, GONE], [GONE, GONE, GONE], "flaky"),  # an id made up at random
+        ([GREEN, GONE], [GONE, GONE, GONE], "flaky"),  # a test whose id is random
         ([GREEN], [CUT, GREEN, CUT], "stable"),
         ([GREEN], [CUT], "stable"),
         ([CUT], [GREEN], "stable"),
-        ([GREEN, CUT], [RED], "stable"),  # that it is flaky was not seen
+        ([GREEN, CUT], [RED], "stable"),  # the runs did not show that the test is flaky
         ([GREEN], [CUT, RED, GREEN], "flaky"),
     ],
 )
@@ -111,7 +111,7 @@ KINDS_ALIKE = {"green": ("passed",), "red": ("failed", "errored"), "neither": ("
 
 @st.composite
 def runs_with_stable(draw: st.DrawFn) -> tuple[Runs, set[str]]:
-    """Runs on a tree, and the tests that say the same in all of them, as far as they say anything."""
+    """Return runs on one tree, and the tests that have the same outcome in every run that reports one."""
     stable = draw(st.sets(st.sampled_from(IDS)))
     fixed = {i: draw(st.sampled_from(sorted(KINDS_ALIKE))) for i in sorted(stable)}
     reports = []
@@ -156,10 +156,10 @@ def test_flaky_tests_are_in_no_set_and_the_others_stay(old: list[TestReport], ne
 @pytest.mark.parametrize(
     ("old", "new", "counts"),
     [
-        ([GREEN] * 4, [RED, RED, RED, GREEN], True),  # broken, more often than not
+        ([GREEN] * 4, [RED, RED, RED, GREEN], True),  # broken in most runs, so probably by the patch
         ([GREEN] * 4, [RED, RED, GREEN, GONE], True),
         ([GREEN] * 4, [RED, GREEN, RED, GREEN], False),
-        ([GREEN, RED, GREEN, GREEN], [RED, RED, RED, GREEN], False),  # it was flaky before
+        ([GREEN, RED, GREEN, GREEN], [RED, RED, RED, GREEN], False),  # flaky before the patch
         ([RED, RED, GREEN, RED], [GREEN] * 4, False),
         ([RED] * 4, [GREEN] * 4, True),
         ([GREEN] * 4, [RED] * 4, True),

@@ -1,4 +1,4 @@
-"""Forks: a session of its own that begins as another one did, which is left as it is."""
+"""Test forks: each is a new session with the same beginning as another session, which stays unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALSO = calls("file_edit", path="calc.py", old="return a - b", new="return b + a"
 
 
 def sessions(home: Path) -> list[Path]:
-    """The folders of all sessions, the one made first in front."""
+    """Return the folders of all sessions, oldest first."""
     found = (home / "state" / "sessions").glob("*/events.jsonl")
     return sorted(
         (path.parent for path in found), key=lambda folder: (folder / "events.jsonl").stat().st_ctime

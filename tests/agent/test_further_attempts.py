@@ -1,4 +1,4 @@
-"""Attempts after the first: what each gets of its own, and what the others notice of its end."""
+"""Test attempts after the first: what each has of its own, and how the end of one affects the others."""
 
 from __future__ import annotations
 

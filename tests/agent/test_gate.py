@@ -1,4 +1,4 @@
-"""The completion gate."""
+"""Test the completion gate: which work and which reasons it requires before it accepts the end."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ TEST = "No test has run since your last change."
         ("Not tested: there is no compiler.", True, False, ""),
         ("Not tested: there is no compiler.\n\nNow let me clean up:", True, False, ""),
         ("No change: it is right.\nLet me know. Next, I'll look again:", False, False, ""),
-        # a reason for the one is none for the other
+        # a reason for one omission is no reason for the other
         ("No change: the code is right.", True, False, TEST),
         ("Not tested: no compiler.", False, False, CHANGE),
         ("No change: x\nNot tested: y", True, False, ""),
-        # stated without a reason, or in the middle of a sentence
+        # without a reason, or not at the start of a line
         ("No change:", False, False, CHANGE),
         ("No change:  \n ", False, False, CHANGE),
         ("There is no change: it is right", False, False, CHANGE),

@@ -1,4 +1,4 @@
-"""How git is told which repository it runs in, and what of the repository's configuration it is told."""
+"""Test which repository and which of its configuration git gets to see."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def stand_in(folder: Path) -> Path:
-    """The folder that git is given in place of the repository's common one."""
+    """Return the folder that git gets in place of the repository's common folder."""
     return Path(found(folder).command().environment["GIT_COMMON_DIR"])
 
 
 def keys(folder: Path, *, remote: bool = False) -> dict[str, str]:
-    """The keys that git sees beside the user's."""
+    """Return the configuration keys that git sees apart from the user's."""
     done = subprocess.run(
         ["git", "config", "--local", "--null", "--list"],
         env=found(folder).command(remote=remote).environment,
@@ -101,7 +101,7 @@ def test_it_is_made_once_for_its_owner_only(new_repo: NewRepo, own_state: Path) 
 def _open_often(folder: str) -> list[list[str]]:
     listed = []
     for _ in range(10):
-        (stand_in(Path(folder)) / "config").unlink(missing_ok=True)  # it has to be made anew
+        (stand_in(Path(folder)) / "config").unlink(missing_ok=True)  # so that it has to be written again
         listed.append(open_repository(Path(folder)).list_files())
     return listed
 
@@ -131,7 +131,7 @@ def test_a_state_folder_that_cannot_be_made(
 def test_a_bare_repository_with_work_trees_beside_it(
     new_repo: NewRepo, run_git: RunGit, tmp_path: Path
 ) -> None:
-    """`project/.git` names `project/.bare`, and each branch has a folder in `project`."""
+    """`project/.git` names `project/.bare`, and each branch has its folder in `project`."""
     project = tmp_path / "project"
     run_git(tmp_path, "clone", "--quiet", "--bare", str(new_repo()), "project/.bare")
     (project / ".git").write_text("gitdir: ./.bare\n")
@@ -147,7 +147,7 @@ def test_a_bare_repository_with_work_trees_beside_it(
 
 
 def test_a_sparse_checkout(new_repo: NewRepo, run_git: RunGit) -> None:
-    """Its keys are in `config.worktree`, whose other keys count no more than those of `config`."""
+    """Git sees a sparse checkout's keys in `config.worktree`; other keys there count no more than those of `config`."""
     root = new_repo(files={"kept/a.py": b"", "left/b.py": b""})
     run_git(root, "sparse-checkout", "set", "--cone", "kept")
     run_git(root, "config", "--worktree", "core.editor", "x")
@@ -181,7 +181,7 @@ def test_a_format_that_git_does_not_know_stays_refused(new_repo: NewRepo, run_gi
 def test_files_in_the_place_of_gits_own(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo()
     (root / ".git" / "config").unlink()
-    os.mkfifo(root / ".git" / "config")  # nobody writes to it
+    os.mkfifo(root / ".git" / "config")  # a pipe without a writer, so reading it would block
     with pytest.raises(EnvironmentFault, match="config is not a usable git folder"):
         open_repository(root)
     for name, content in (("lost", "gitdir: /nowhere\n"), ("null", "gitdir: a\0b\n"), ("text", "hello\n")):
@@ -210,7 +210,7 @@ def test_another_users_repository_that_the_user_trusts(new_repo: NewRepo, run_gi
         os.chown(path, 12345, 12345)
         with pytest.raises(EnvironmentFault, match=r"safe\.directory"):
             open_repository(root)
-    # what the repository itself says of it does not count
+    # the repository cannot declare itself safe
     run_git(root, "config", "--file", str(root / ".git" / "config"), "safe.directory", "*")
     with pytest.raises(EnvironmentFault, match=r"safe\.directory"):
         open_repository(root)

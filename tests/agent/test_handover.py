@@ -1,4 +1,4 @@
-"""Handing the patch over: whole or not at all, and never over anybody's changes."""
+"""Test handing a patch over: it is applied whole or not at all, and overwrites nobody's changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GONE = ["b.py", "d/e/f.py"]
 
 
 class Made:
-    """A repository, and a patch made from its files as they were."""
+    """A repository, and a patch made from its original files."""
 
     def __init__(
         self, root: Path, store: Path, changes: list[tuple[str, int, bytes]], gone: list[str]
@@ -88,7 +88,7 @@ def git(folder: Path, *args: str) -> str:
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file and folder outside of git's own: mode and content."""
+    """Return mode and content of every file and folder outside `.git`."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -104,7 +104,7 @@ def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:
 
 @contextlib.contextmanager
 def unwritable(folder: Path) -> Iterator[None]:
-    """Nothing can be made or removed in `folder`, by root neither; skips where that cannot be had."""
+    """Keep everybody, also root, from making or removing anything in `folder`; skip the test if that is impossible."""
     if os.geteuid() != 0:
         mode = folder.stat().st_mode
         folder.chmod(0o555)
@@ -224,7 +224,7 @@ def test_apply_refuses_what_was_committed_meanwhile(make: MakePatch) -> None:
 
 
 def test_apply_refuses_an_ignored_file_in_the_way(make: MakePatch) -> None:
-    """Git does not call it a change, but it is somebody's."""
+    """Git does not report the file as changed, but it belongs to somebody."""
     made = make([("out.log", REGULAR, b"new\n")], [], {**FILES, ".gitignore": "*.log\n"})
     (made.root / "out.log").write_text("mine\n")
     with pytest.raises(PermissionRefused, match=r"out\.log changed while the fix was made"):
@@ -268,7 +268,7 @@ def test_apply_refuses_what_became_a_folder_or_a_file(make: MakePatch) -> None:
     "changes",
     [
         ([("a.py", REGULAR, b"ONE\n"), ("d/c.py", REGULAR, b"THREE\n")], []),
-        # a file that goes needs its folder to be writable as well
+        # removing a file also needs write access to its folder
         ([("a.py", REGULAR, b"ONE\n"), ("new/x.py", REGULAR, b"x\n")], ["d/c.py"]),
         ([("a.py", REGULAR, b"ONE\n"), ("d/new.py", REGULAR, b"x\n")], []),
     ],
@@ -293,7 +293,7 @@ def test_apply_is_all_or_nothing(
 
 @pytest.mark.integration
 def test_what_was_moved_before_a_failure_is_put_back(make: MakePatch) -> None:
-    """The folder can be written, but one file in it cannot be replaced or removed."""
+    """The folder is writable, but one file in it cannot be replaced or removed."""
     changes = [("a.py", REGULAR, b"ONE\n"), ("new/x.py", REGULAR, b"x\n"), ("z.py", REGULAR, b"Z\n")]
     made = make(changes, ["b.py"], {**FILES, "z.py": "last\n"})
     (made.root / "a.py").chmod(0o600)
@@ -309,7 +309,7 @@ def test_what_was_moved_before_a_failure_is_put_back(make: MakePatch) -> None:
 
 
 def test_what_a_kill_in_the_middle_left_is_completed(make: MakePatch, tmp_path: Path) -> None:
-    """Some files are as the patch has them, and the copies that were not moved lie in git's folder."""
+    """The kill left some files patched, and left copies that were not moved in git's folder."""
     made, clone = make(), tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(made.root), str(clone))
     subprocess.run(["git", "apply"], cwd=clone, input=made.patch.text, check=True)
@@ -374,7 +374,7 @@ def test_commit_to_a_new_branch(make: MakePatch) -> None:
 
 
 def test_links_are_compared_as_they_are(make: MakePatch) -> None:
-    """Not as what they lead to: git keeps a slash at the end, and `./` at the beginning."""
+    """Links are compared by their text, not by their target: git keeps a final slash and an initial `./`."""
     root = make(changes=[], gone=[]).root
     (root / "link").symlink_to("d/")
     (root / "kept").symlink_to("./d//c.py")
@@ -382,8 +382,8 @@ def test_links_are_compared_as_they_are(make: MakePatch) -> None:
     git(root, "commit", "-qm", "links")
     made = Made(root, root.parent / "links.git", [("link", LINK, b"./d/e/"), ("a.py", REGULAR, b"x\n")], [])
     made.apply()
-    assert os.readlink(root / "link") == "./d/e/"  # noqa: PTH115  # which would tidy it
-    made.apply()  # all is there: nothing to do, so nothing to refuse
+    assert os.readlink(root / "link") == "./d/e/"  # noqa: PTH115  # pathlib would normalise the target
+    made.apply()  # everything is in place: nothing to do and nothing to refuse
     applied = git(root, "diff", "--binary", "--full-index").encode() + b"\n"
     assert applied == made.patch.text
 
@@ -478,7 +478,7 @@ def test_a_branch_is_refused_over_uncommitted_changes(make: MakePatch) -> None:
 )
 def test_names_that_git_does_not_take(make: MakePatch, name: str) -> None:
     made = make([("a.py", REGULAR, b"ONE\n")], [])
-    git(made.root, "checkout", "-q", "-b", "second")  # so that @{-1} stands for something
+    git(made.root, "checkout", "-q", "-b", "second")  # so that @{-1} names a branch
     for attempt in (lambda: check_branch(made.repository, name), lambda: made.commit(name)):
         with pytest.raises(UsageError, match="is not a branch name git accepts: choose another"):
             attempt()

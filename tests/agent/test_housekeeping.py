@@ -1,4 +1,4 @@
-"""Sessions as a whole: who is at work, and what goes when they take too much."""
+"""Test housekeeping: which sessions are at work, and what is removed when sessions take too much space."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Test reading an issue: from a file, from text, or from standard input."""
+
 import hashlib
 import io
 import os

@@ -1,4 +1,4 @@
-"""`m3agent fix` with issues of a tracker and with attachments, from the command line to the bytes sent."""
+"""Test `m3agent fix` with tracker issues and attachments, from the command line to the bytes sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of an issue: found in its text, fetched from where they may come from, and from nowhere else."""
+"""Test an issue's images: they are found in its text, and fetched from allowed places only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(tracker: TrackerServer, body: str, said: list[str] | None = None) -> Is
 
 
 def left_out(tracker: TrackerServer, url: str) -> str:
-    """Why the only image of an issue was left out."""
+    """Return the reason for which the only image of an issue was left out."""
     said: list[str] = []
     assert load(tracker, f"![x]({url})", said).images == ()
     (reason,) = [line for line in said if "is left out" in line]

@@ -1,4 +1,4 @@
-"""Which issue a name stands for."""
+"""Test which issue a name stands for."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def parse(
 
 
 def named(spec: str, *, api: str = GITHUB_API, origin: str | None = None, gitlab: str = "") -> str:
-    """The issue's web page."""
+    """Return the URL of the issue's web page."""
     reference = parse(spec, api=api, origin=origin, gitlab=gitlab)
     assert reference is not None
     return reference.url

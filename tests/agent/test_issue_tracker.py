@@ -1,4 +1,4 @@
-"""Issues fetched over real HTTP from a server that answers as GitHub and GitLab do."""
+"""Test fetching issues over real HTTP from a server that answers as GitHub and GitLab do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tracker() -> Iterator[TrackerServer]:
 
 @pytest.fixture
 def elsewhere() -> Iterator[TrackerServer]:
-    """Another server: nothing may ever arrive there."""
+    """Yield another server, and check that no request arrives there."""
     with TrackerServer() as running:
         yield running
         assert running.visits == []
@@ -329,7 +329,7 @@ class TestConnection:
 
 
 class TestGitLab:
-    """A server on loopback counts as a GitLab by its addresses."""
+    """A server on loopback is recognised as a GitLab by the paths of its URLs."""
 
     PATH = "/api/v4/projects/group%2Fsub%2Frepo/issues/3"
 

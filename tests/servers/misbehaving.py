@@ -87,7 +87,7 @@ class QuietServer(uvicorn.Server):
 class MisbehavingServer:
     """Gives `answers` to chat requests in turn, the last one for ever, in its own thread.
 
-    An answer may be a function of the request. If `accepts` is set, the server refuses chat requests with any other parameter.
+    An answer may be a function of the request. If `accepts` is set, chat requests with any other parameter are refused.
     """
 
     def __init__(self, port: int = 0) -> None:
