@@ -180,7 +180,7 @@ async def test_whether_the_repository_s_instructions_are_followed(
     assert "pypi.org" in told
 
 
-# -- attempts beside each other ------------------------------------------------------------------------------------------
+# -- attempts side by side ---------------------------------------------------------------------------------------------
 
 
 class Watched(asyncio.Event):
@@ -235,7 +235,7 @@ async def test_an_attempt_that_fails_keeps_nobody_waiting_and_leaves_nothing_ope
     again.close()
 
 
-# -- the verdict ---------------------------------------------------------------------------------------------------------
+# -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_patch_is_checked_in_fresh_sandboxes(world: World) -> None:
@@ -309,7 +309,7 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
     assert len(known) == 2
 
 
-# -- a session that goes on ------------------------------------------------------------------------------------------------
+# -- a resumed session -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

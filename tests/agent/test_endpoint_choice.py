@@ -151,7 +151,7 @@ def test_a_running_server_is_asked_with_its_own_key(
         assert "sesame" not in repr(choice)
 
 
-# -- settings that only the embedded engine heeds ----------------------------------------------------------------------
+# -- settings of the embedded engine only ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["seed", "candidates"])
@@ -165,7 +165,7 @@ def test_a_search_is_steered_only_where_there_is_one(tmp_path: Path, name: str) 
         chosen(tmp_path, **{name: 7})
 
 
-# -- for what only a language model's server can do --------------------------------------------------------------------
+# -- commands that need a language model's server ----------------------------------------------------------------------
 
 
 def test_a_language_models_server(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_session_goes_on_at_the_running_server_that_it_had_found_with_its_key(
     assert "sesame" not in "".join(json.dumps(event) for event in events(own_state))
 
 
-# -- all commands choose alike -----------------------------------------------------------------------------------------
+# -- all commands make the same choice ---------------------------------------------------------------------------------
 
 
 @pytest.mark.integration

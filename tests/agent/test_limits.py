@@ -1,4 +1,4 @@
-"""Limits: what is used up, and what is reached."""
+"""Test limits: what counts as used, and which limit is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view on a real terminal: whole fixes against a scripted server, and hostile texts, with a screen that is looked at."""
+"""Test the live view on a real terminal: the screen during fixes against a scripted server, and with hostile texts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def model(server: MisbehavingServer) -> MisbehavingServer:
 
 
 def rows_of(lines: list[str]) -> list[str]:
-    """The live rows that are on the screen."""
+    """Return the live rows on the screen."""
     return [line for line in lines if re.match("[\u2800-\u28ff] |  [0-9.]+k? in", line)]
 
 
@@ -175,7 +175,7 @@ def test_a_standard_error_that_cannot_be_written_ends_nothing(
 
 
 def full_pipe() -> tuple[int, int]:
-    """A pipe in which there is no room, and which nobody reads."""
+    """Return both ends of a full pipe that nobody reads."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.write(writer, b"x" * 4096)
@@ -241,7 +241,7 @@ def test_a_crash_gives_the_cursor_back() -> None:
         assert terminal.lines[-1] == "RuntimeError: a fault of ours"
 
 
-# Each line of input: events and deltas of several sessions, to be shown with rows or without.
+# Each line of input has events and deltas of several sessions, and says whether to show them with rows.
 SHOW_EXAMPLES = """
 import json, os, sys, time
 from m3agent.agent import live
@@ -263,7 +263,7 @@ for example in open(int(sys.argv[1])):
 
 
 class Shown:
-    """Shows examples on one terminal, one after the other."""
+    """Shows examples one after the other on one terminal."""
 
     def __init__(self, columns: int, env: dict[str, str] | None = None) -> None:
         reader, writer = os.pipe()
@@ -273,7 +273,7 @@ class Shown:
         self._examples = os.fdopen(writer, "w")
 
     def __call__(self, written: Sequence[tuple[str, Any]], *, rows: bool) -> list[str]:
-        """What is on the screen after it, which was empty before."""
+        """Clear the screen, show an example, and return the lines on the screen."""
         self.terminal.screen.reset()
         self._examples.write(json.dumps([rows, written]) + "\n")
         self._examples.flush()

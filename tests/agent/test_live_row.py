@@ -1,4 +1,4 @@
-"""The rows of running sessions: what they say, and that they fit the terminal whatever others wrote."""
+"""Test the rows of running sessions: their text, and that they fit the terminal whatever others wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECES = [
     "漢字" * 9, "한", "👩🏽‍🚀", "❤️", "🇩🇪", "שלום", "𓀀", "[bold red]x[/]", "x" * 99, "word ",
 ]  # fmt: skip
 NASTY = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=9)), max_size=30).map("".join)
-"""What may stand in an answer, a file's name or a tool's result."""
+"""Text as it may occur in an answer, a file's name or a tool's result."""
 
 
 def started(settings: dict[str, Any] | None = None, number: int = 1, of: int = 1) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def call_started(**arguments: Any) -> dict[str, Any]:
 
 
 def texts(row: StatusRow, width: int = 100, after: float = 0.0) -> list[str]:
-    """The row so many seconds after it began, without its spinner."""
+    """Return the row's lines `after` seconds from its start, without the spinner."""
     lines = [line.plain for line in row.lines(width, row._started + after)]
     spinner, _, rest = lines[0].removeprefix(row.prefix).partition(" ")
     assert len(spinner) == 1
@@ -161,7 +161,7 @@ def test_attempts_stand_one_below_the_other_under_their_numbers() -> None:
     ("count", "height", "lines", "last"),
     [
         (6, 24, 12, "  500k in"),
-        (6, 13, 6, "500k in"),  # one row each, with what fits
+        (6, 13, 6, "500k in"),  # one line for each attempt, with what fits
         (7, 24, MOST, "2 more running"),
         (40, 60, MOST, "35 more running"),
         (6, 5, 3, "4 more running"),

@@ -1,4 +1,4 @@
-"""The loop: what the model is asked and told, and how it comes to its end. All in memory: see tests/fakes."""
+"""Test the loop: what the model is asked and told, and how the loop ends. All in memory: see tests/fakes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ WINDOW = 16_000
 CHANT = [
     Delta("text", "Let me look at the file once more, and then at the test, to be sure. ") for _ in range(80)
 ]
-"""A stream that the detector breaks off."""
+"""A stream that the stall detector breaks off."""
 LOOK = calls(call("look", "file_read", path="missing.py"))
-"""A call that gives the same error every time."""
+"""A call that returns the same error every time."""
 SOON = Thresholds(first_turn=1, in_a_row=2, tells=1)
-"""The detector speaks of the second call that is like the first: a word, a forced move, the end."""
+"""The detector reacts to the second identical call: first with a note, then with a forced move, then with the end."""
 
 
 async def test_a_fix_from_the_first_request_to_the_last_word(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_a_sandbox_that_dies_ends_the_session(tmp_path: Path) -> None:
             await it.loop.run()
 
 
-# -- going round in circles ------------------------------------------------------------------------------------------
+# -- loops of the model ----------------------------------------------------------------------------------------------
 
 
 async def test_a_word_to_a_model_that_repeats_itself_stands_in_the_result(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_a_word_on_an_answer_that_was_cut_off(tmp_path: Path) -> None:
 async def test_a_word_on_the_answer_stands_in_the_first_result_and_each_call_s_own_in_its(
     tmp_path: Path,
 ) -> None:
-    """What was found of the answer goes before what was found of the call; no result has another's."""
+    """The note on the answer comes before the note on the first call; no result has the note of another call."""
     thresholds = Thresholds(first_turn=1, cut_off=1, in_a_row=2, tells=9)
     twice = Turn(
         AssistantMessage("hm", "", (*LOOK.message.calls, call("new", "file_read", path="calc.py"))),
@@ -314,17 +314,17 @@ async def test_a_model_that_goes_on_chanting_is_stopped(tmp_path: Path) -> None:
         assert outcome == Outcome("stalled", stopped["text"], "")
 
 
-# -- a window that is full ---------------------------------------------------------------------------------------------
+# -- a full window -----------------------------------------------------------------------------------------------------
 
 
 def at(prompt_tokens: int, answer: Turn) -> Turn:
-    """The same answer, to a prompt that the server counted so many tokens in."""
+    """Return the same answer, with `prompt_tokens` as the server's count of its prompt."""
     return Turn(answer.message, Usage(prompt=prompt_tokens, completion=10), answer.finish, 1.0, 0.1)
 
 
 LONG = {"calc.py": BUGGY["calc.py"] + "# a long file\n" * 110}
 READS = [calls(call(f"read {n}", "file_read", path="calc.py", start=n)) for n in range(1, 9)]
-"""A step with a result that is nearly half the margin each, none like another."""
+"""Different steps whose results each take nearly half of the margin."""
 NOTES = says("calc.add subtracts: change the sign.", reasoning="hm")
 TOO_LONG = ContextTooLong(WINDOW, WINDOW + 1)
 
@@ -375,7 +375,7 @@ async def test_where_the_model_cannot_say_what_it_did_its_calls_are_listed(
 
 
 async def test_what_was_counted_before_a_summary_does_not_ask_for_another(tmp_path: Path) -> None:
-    """The server counts no tokens after it, and the tail is long enough again to be worth a summary."""
+    """After the summary the server counts no tokens, and the tail is again long enough to summarise."""
     uncounted = [Turn(answer.message, Usage(), answer.finish, 1.0, 0.1) for answer in (*READS[4:7], TEST)]
     answers: list[Answer] = [FIX, *READS[:3], at(14_400, READS[3]), NOTES, *uncounted, DONE]
     async with core(tmp_path, *answers, files=LONG, window=WINDOW) as it:
@@ -398,7 +398,7 @@ async def test_the_time_is_over_while_it_summarises(tmp_path: Path) -> None:
 
 
 async def test_a_request_that_is_too_long_is_made_shorter(tmp_path: Path) -> None:
-    """Also more than once, with an answer between; the window is then what the server said."""
+    """This works twice, with an answer in between; the window is then the size that the server reported."""
     answers: list[Answer] = [FIX, *READS[:3], TOO_LONG, NOTES, *READS[3:6], TOO_LONG, NOTES, TEST, DONE]
     async with core(tmp_path, *answers, files=LONG) as it:
         assert (await it.loop.run()).kind == "done"
@@ -430,11 +430,11 @@ async def test_a_first_request_that_is_too_long_is_an_error(tmp_path: Path) -> N
         assert it.log("context.summarised") == []
 
 
-# -- a session that goes on --------------------------------------------------------------------------------------------
+# -- a resumed session -------------------------------------------------------------------------------------------------
 
 
 def asking(*made: ToolCall) -> list[Message]:
-    """A conversation that ended when the model had made these calls."""
+    """Return a conversation that ended after the model had made these calls."""
     return [*FIRST_MESSAGES, AssistantMessage("hm", "", made).to_request("reasoning")]
 
 
@@ -496,7 +496,7 @@ async def test_results_that_are_known_are_shown_with_the_same_care(tmp_path: Pat
 
 
 async def repeat(it: Core, times: int) -> None:
-    """The detector is fed turns that make the call of `LOOK`, as resuming does from a log."""
+    """Feed the detector turns that make the call of `LOOK`, as resuming from a log does."""
     from m3agent.agent.stall import as_seen
 
     made = LOOK.message.calls[0]

@@ -1,4 +1,4 @@
-"""One request to the model: what is sent, logged, accounted for and kept. All in memory: see tests/fakes."""
+"""Test one request to the model: what is sent, logged, accounted for and kept. All in memory: see tests/fakes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A new tool is one module and its entry in the registry: the loop, the stall detector, editors and reports know it by its
-traits. All in memory: see tests/fakes."""
+"""Test that a new tool needs only a module and an entry in the registry. All in memory: see tests/fakes.
+
+The loop, the stall detector, editors and reports treat the tool by its traits.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,7 @@ async def test_it_never_writes_a_marker_over_a_secret(tmp_path: Path) -> None:
 
 def test_the_stall_detector_knows_what_it_does() -> None:
     def rule(name: str, arguments: dict[str, Any]) -> str | None:
-        """The rule that speaks when the same lines are shown by ever other calls."""
+        """Return the stall rule that applies when changing calls show the same lines."""
         detector = StallDetector(Thresholds(opening=1, rereads=3, nothing_new=0, same_error=4))
         for number in range(6):
             detector.answered(reasoning="", text="next", calls=1, finish="tool_calls")

@@ -1,6 +1,6 @@
-"""Offering a patch: real git over real HTTP, to a server on loopback that is GitHub's pages, API and repositories.
+"""Test offering a patch: real git over real HTTP, to a loopback server that plays GitHub's pages, API and repositories.
 
-`gh` cannot be had here: where it matters a program of that name says what `gh auth token` would.
+`gh` is not available here: a test that needs it uses a program of that name that prints what `gh auth token` would.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ COMPARE = "/owner/repo/compare/main...m3agent/12?expand=1"
 
 
 class GitHub(TrackerServer):
-    """GitHub with one repository, `owner/repo`, at `remote`; its clone is at `clone`."""
+    """GitHub with one repository, `owner/repo`, stored at `remote` and cloned at `clone`."""
 
     clone: Path
     remote: Path
 
     def publish(self, repo: Path) -> None:
-        """Make what `repo` holds the repository, and this its origin."""
+        """Make a bare clone of `repo` the GitHub repository, and its `origin`."""
         self.clone, self.remote = repo, repo.parent / "github.git"
         self.git = self.remote
         git(repo.parent, "clone", "-q", "--bare", str(repo), str(self.remote))
@@ -68,12 +68,12 @@ class GitHub(TrackerServer):
 
     @property
     def opened(self) -> list[dict[str, Any]]:
-        """What was asked for at the API."""
+        """The pull requests that the API was asked for."""
         return [json.loads(v.body) for v in self.visits if v.method == "POST" and v.path == PULLS]
 
     @property
     def pushed(self) -> list[str]:
-        """Branches that the repository has beside main."""
+        """The branches of the repository except main."""
         return [name for name in branches(self.remote) if name != "main"]
 
     @property
@@ -214,7 +214,7 @@ def test_a_refusal_is_one_sentence_and_costs_nothing(server: MisbehavingServer, 
 
 
 def test_a_branch_taken_while_the_fix_was_made(server: MisbehavingServer, untested: GitHub) -> None:
-    """It is checked again before the commit: nothing of somebody else's is pushed over."""
+    """The branch is checked again before the commit, so that no push overwrites somebody else's work."""
     server.answers = [FIX, says("Not tested: there are no tests.")]
     process = Process(*untested.arguments(server, "#12", "--branch", "x"))
     server.wait_for_chats(1)
@@ -258,7 +258,7 @@ def test_ended_between_push_and_pull_request(
     assert f"opened pull request {untested.pull}" in done.stderr
 
 
-# -- refused before anything is done -------------------------------------------------------------------------
+# -- refused before any change -------------------------------------------------------------------------------
 
 
 def page(path: str, answer: Page) -> Callable[[GitHub], object]:
@@ -346,7 +346,7 @@ async def test_a_gh_that_is_logged_in_gives_the_token(
 
 
 async def test_the_base(github: GitHub) -> None:
-    """The branch that is checked out, if origin has it; else origin's default; known by an earlier fetch if need be."""
+    """The base is the checked-out branch if origin has it, else origin's default, if need be as last fetched."""
     git(github.clone, "checkout", "-q", "-b", "mine")
     assert (await github.destination()).base == "main"
     git(github.remote, "branch", "mine")
@@ -367,7 +367,7 @@ async def test_a_bare_repository(github: GitHub, tmp_path: Path) -> None:
     assert github.pushed == ["m3agent/12"]
 
 
-# -- doing it ------------------------------------------------------------------------------------------------
+# -- offering ------------------------------------------------------------------------------------------------
 
 
 async def test_a_second_one_takes_another_branch(github: GitHub) -> None:
@@ -445,7 +445,7 @@ async def test_uncommitted_changes_are_not_offered(github: GitHub) -> None:
     assert (github.pushed, branches(github.clone), github.visits) == ([], ["main"], [])
 
 
-# -- what goes wrong half-way --------------------------------------------------------------------------------
+# -- failures half-way ---------------------------------------------------------------------------------------
 
 
 async def test_a_push_that_a_hook_rejects_leaves_the_branch(github: GitHub) -> None:

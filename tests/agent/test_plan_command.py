@@ -1,4 +1,4 @@
-"""`m3agent plan` as people start it: table, JSON, refusals and their exit codes."""
+"""Test `m3agent plan` from the command line: table, JSON, refusals and their exit codes."""
 
 from __future__ import annotations
 

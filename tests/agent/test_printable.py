@@ -1,4 +1,4 @@
-"""What strangers wrote never drives the terminal, whichever command prints it."""
+"""Test that text from strangers never controls the terminal, whichever command prints it."""
 
 from __future__ import annotations
 

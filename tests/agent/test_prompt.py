@@ -1,4 +1,4 @@
-"""The words the model gets."""
+"""Test the texts that the model gets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_first_messages(context: Context) -> None:
 
 
 def test_the_repository_stands_before_all_that_changes(context: Context) -> None:
-    """A server's prefix cache keeps system text and files, whatever the issue, the commit and the work tree are."""
+    """A server's prefix cache keeps system text and files, whatever the issue, the commit and the work tree."""
     one = first_messages(context, issue("It fails."), HEAD, 0)
     other = first_messages(context, issue("Something else."), "f" * 40, 7)
     assert one[0] == other[0]
@@ -92,11 +92,11 @@ def test_images_a_server_cannot_take_are_mentioned(context: Context) -> None:
 
 
 def test_the_system_text_and_the_program_agree() -> None:
-    # what the model is told to write is what the gate looks for
+    # the gate looks for the lines that the model is told to write
     for line, changed in ((NO_CHANGE, False), (NOT_TESTED, True)):
         assert f'"{line}"' in SYSTEM
         assert missing(text=f"{line} reason", changed=changed, tested_since_change=False) == ""
-    # tools are described in the request's own list, once
+    # only the request's list of tools describes tools
     assert not [tool.name for tool in TOOLS if tool.name in SYSTEM]
     assert "{" not in SYSTEM
 
@@ -109,7 +109,7 @@ def test_said_later() -> None:
 def test_where_it_stands_holds_no_secret_and_nothing_reserved() -> None:
     token = "ghp_" + "Zq7LmX2vR9tKc4WbN8sJd3HfYp6GaEu1Tw5o"
     tests = {"passed": ["a"], "failed": [f"test_a.py::test_b[{token}]"], "errored": ["test_<think>.py"]}
-    # the cut through a long diff must not leave a part of a secret that is not found any more
+    # cutting a long diff must not leave part of a secret, which would no longer be recognised
     diff = "+" * (MOST_DIFF // 2 - 10) + f" {token}\n" + "-" * MOST_DIFF
     text = where_it_stands(tests, diff)
     assert "- test_a.py::test_b[<REDACTED:github-token>]\n- test_<\\think>.py\n" in text

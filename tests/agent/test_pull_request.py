@@ -1,4 +1,4 @@
-"""What a pull request says, and that nothing strangers wrote does anything in it."""
+"""Test the text of pull requests, and that nothing strangers wrote has an effect there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt  # comes with rich
+from markdown_it import MarkdownIt  # installed with rich
 
 from m3agent import __version__
 from m3agent.agent import pull_request
@@ -32,7 +32,7 @@ HOSTILE = [
     "`" * 40,
     "\udcff\ud800 `@in-code` | a | b |\n|-|-|\n# Title\n> Verified\n\n    indented @x",
 ]
-# What GitHub acts on, in a text or in a commit's message.
+# What GitHub acts on in a text or a commit message.
 LIVE = re.compile(r"@\w|#\d|\bgh-\d|/(?:issues|pull|discussions)/\d", re.IGNORECASE)
 
 
@@ -49,7 +49,7 @@ def evidence(verdict: Literal["verified", "unverified"] = "verified", **sets: An
 
 
 def outside_code(markdown: str) -> str:
-    """The text of a document, as it is shown, without what stands in blocks of code."""
+    """Return the visible text of a document without its code blocks."""
     tokens = MarkdownIt("commonmark").parse(markdown)
     assert {t.type for t in tokens} <= {
         "paragraph_open", "paragraph_close", "inline", "heading_open", "heading_close", "fence",

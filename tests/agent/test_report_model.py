@@ -1,4 +1,4 @@
-"""What a report makes of a session's log, whichever version wrote it and however it ended."""
+"""Test the report of a session's log, whichever version wrote the log and however the session ended."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def finished(status: str = "verified", **changes: Any) -> events.SessionFinished
 
 
 def a_fix() -> list[Event]:
-    """A session in which a bit of everything happens, and that ends well."""
+    """Return the events of a successful session with a bit of everything."""
     again = call_finished(3, 3, "exit code: 0\nstdout:\nlane 1: 18.0 of 24.0 m")
     return [
         started(),
@@ -160,7 +160,7 @@ def a_fix() -> list[Event]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a session's folder as a fix does; returns it."""
+    """Return a function that writes a session's folder as a fix does, and returns the folder."""
 
     def write(*written: Event, patch: str = PATCH, state: Path | None = None) -> Path:
         session = Session.create(state or tmp_path, [])
@@ -249,7 +249,7 @@ def test_a_call_without_its_end_is_said_to_be_cut_off(write: Write) -> None:
 
 
 def test_a_session_that_went_on_keeps_both_parts(write: Write) -> None:
-    """Resumed: a turn of the same number again, and only the last end counts."""
+    """A resumed session may have a turn of the same number again, and only its last end counts."""
     report = read(
         write(*a_fix()[:8], finished("interrupted"), turn_started(1), message(1, "again"), finished("limit"))
     )
@@ -325,7 +325,7 @@ def test_a_path_in_the_log_is_never_followed(write: Write, tmp_path: Path) -> No
 
 
 def test_a_log_may_lack_every_field_but_its_type(tmp_path: Path, write: Write) -> None:
-    """As one of an older version, taken to the extreme."""
+    """An old version's log lacks fields; this one lacks all that it can."""
     types = [event.type for event in a_fix()]
     log = tmp_path / "old.jsonl"
     log.write_text("".join(json.dumps({"v": 1, "type": kind}) + "\n" for kind in types))

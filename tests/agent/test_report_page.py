@@ -1,4 +1,4 @@
-"""The page itself: nothing in it lives that a model, a repository or an issue wrote, and all of it is to be seen."""
+"""Test the report page: no text from a model, repository or issue becomes active, and all of it is visible."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ HOSTILE = (
 
 
 class Page(HTMLParser):
-    """Reads a page as strictly as a browser is lenient: every element closed in order, and what it may hold."""
+    """Parses a page strictly: every element is closed in order, and contains only what it may."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -109,7 +109,7 @@ def report(*written: events.Event, patch: str = "") -> SessionReport:
 
 
 def with_everywhere(value: Any, planted: str) -> Any:
-    """The same structure with the text appended to each string, and as a name of each free-form object."""
+    """Return the structure with `planted` appended to each string, and used as a key in each free-form object."""
     if isinstance(value, str):
         return value + planted
     if isinstance(value, list):
@@ -120,7 +120,7 @@ def with_everywhere(value: Any, planted: str) -> Any:
 
 
 def hostile(planted: str) -> SessionReport:
-    """A fix in which a text stands in every field there is, but those that say what kind of event it is."""
+    """Return a fix with `planted` in every field except those that give the kind of an event."""
     kept = ("type", "v", "where", "verdict")
     lines = []
     for event in a_fix():
@@ -382,7 +382,7 @@ CHROMIUM = next(
 
 
 class Asked(BaseHTTPRequestHandler):
-    """Notes what a browser asks for."""
+    """Records the paths that a browser requests."""
 
     paths: ClassVar[list[str]] = []
 
@@ -397,7 +397,7 @@ class Asked(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def asked() -> Iterator[tuple[str, list[str]]]:
-    """The address of a server, and the paths that it was asked for."""
+    """Yield the address of a server, and the list of paths requested from it."""
     Asked.paths.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Asked) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -408,7 +408,7 @@ def asked() -> Iterator[tuple[str, list[str]]]:
 
 
 def browse(page: Path, profile: Path) -> tuple[str, str]:
-    """The page's elements as a browser has them after everything ran, and what it logged of the page."""
+    """Return the page's elements after all scripts ran, and the browser's console messages."""
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
         f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--virtual-time-budget=4000", "--dump-dom", page.as_uri(),

@@ -1,3 +1,5 @@
+"""Test opening repositories of every form, listing their files, and refusing damaged or unsafe ones."""
+
 from __future__ import annotations
 
 import os
@@ -165,7 +167,7 @@ def test_looking_changes_nothing_and_starts_nothing(
         hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
         hook.chmod(0o755)
     run_git(root, "config", "core.fsmonitor", str(root / ".git" / "hooks" / "fsmonitor"))
-    os.utime(root / "a.py", (1, 1))  # git would like to refresh its index now
+    os.utime(root / "a.py", (1, 1))  # git would now refresh its index
     before = (root / ".git" / "index").read_bytes()
     repository = open_repository(root)
     repository.list_files()

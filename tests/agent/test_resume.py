@@ -1,4 +1,4 @@
-"""Fixes that were killed, interrupted or stopped, and go on: nothing lost, nothing run twice, the history the same bytes."""
+"""Test resuming fixes that were killed, interrupted or stopped: nothing is lost, rewritten or run twice."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def history_of(model: MisbehavingServer) -> list[bytes]:
 
 
 def checked(model: MisbehavingServer, home: Path) -> list[dict[str, Any]]:
-    """The log, which is in order, of a session that ended verified; its requests are one conversation."""
+    """Return the log after checking its order, its end as verified, and that its requests form one conversation."""
     log = events(home)
     assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
     assert log[-1]["status"] == "verified"
@@ -53,7 +53,7 @@ def checked(model: MisbehavingServer, home: Path) -> list[dict[str, Any]]:
 
 
 def killed_at(model: MisbehavingServer, repo: Path, backend: str, answers: list[Any]) -> None:
-    """A fix that got these answers and was killed while it waited for the next."""
+    """Run a fix with these answers, and kill it while it waits for the next answer."""
     model.answers = [*answers, Silence()]
     process = start(repo, model.url, backend)
     model.wait_for_chats(len(answers) + 1)
@@ -61,7 +61,7 @@ def killed_at(model: MisbehavingServer, repo: Path, backend: str, answers: list[
 
 
 def resume_to_the_end(model: MisbehavingServer) -> subprocess.CompletedProcess[str]:
-    """The same session in another process, which tests and is done."""
+    """Resume the session in another process until it finishes."""
     model.answers = [TEST, DONE]
     done = resume()
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ def test_killed_in_a_call(
 def test_killed_between_a_result_and_its_telling(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
-    """As a kill would leave it that comes after the log's line and before the conversation's."""
+    """The state after a kill between writing the log's line and writing the conversation's line."""
     killed_at(model, make_repo(BUGGY), one_backend, [TEST, FIX])
     [path] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
     whole = path.read_bytes().splitlines(keepends=True)
@@ -168,7 +168,7 @@ def test_a_limit_is_raised(model: MisbehavingServer, make_repo: MakeRepo, own_st
 def test_a_verdict_of_before_flaky_tests_were_looked_for(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    """A log of an older version: the verification of a session that stopped at a limit says nothing of them."""
+    """An older version's log: the verification of a session that stopped at a limit does not mention flaky tests."""
     model.answers = [calls("file_write", path="more.py", content="X = 1\n")]
     assert fix(make_repo(BUGGY), model.url, "--max-turns", "1").returncode == 6
     [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
@@ -205,7 +205,7 @@ def test_what_cannot_be_resumed(
     log.write_text(raw)
     messages = log.with_name("messages.jsonl")
     kept = messages.read_bytes()
-    alone = kept.splitlines(keepends=True)[0]  # the system message, without the repository
+    alone = kept.splitlines(keepends=True)[0]  # the system message, without the message with the repository
     for content, word in ((b"", "first request"), (alone, "first request"), (b"{]\n", "damaged")):
         messages.write_bytes(content)
         refused = resume()
@@ -220,7 +220,7 @@ def test_what_cannot_be_resumed(
 def test_killed_at_any_moment(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
-    """A fix is killed again and again, a little later each time, until it is through."""
+    """A fix is killed again and again, a little later each time, until it finishes."""
     answers = [TEST, FIX, TEST, DONE]
     model.answers = [Silence()]
     process = start(make_repo(BUGGY), model.url, one_backend)
@@ -243,7 +243,7 @@ def test_killed_at_any_moment(
         except subprocess.TimeoutExpired:
             kill(process)
             kills += 1
-    # It may have been killed between its last line and its end.
+    # A kill may come between the last line and the end of the process.
     assert process.returncode == 0 or b"the session is over (verified)" in said_last, said_last
     assert kills >= 3
     log = checked(model, own_state)

@@ -1,4 +1,4 @@
-"""Where a session goes on, by its log alone."""
+"""Test at which point a session resumes, from its log alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def point_of(*written: Event) -> ResumePoint:
 
 
 def asking(*ids: str) -> list[dict[str, Any]]:
-    """A conversation that ends with an answer's calls."""
+    """Return a conversation that ends with an answer's calls."""
     calls = [{"id": ident} for ident in ids]
     return [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": calls}]
 
@@ -69,7 +69,7 @@ def test_what_an_interrupted_session_had_come_to() -> None:
 
 
 def test_a_call_that_was_reported_as_interrupted_is_reported_again() -> None:
-    """Where the process ended between the report's line and its telling."""
+    """The process ended after logging the report and before adding it to the conversation."""
     cut_off = [begins(1, 1, "a"), RESUMED, ends(1, 1, "a", INTERRUPTED, "base", "interrupted")]
     point = point_of(BASE, turn_started(1), asks(1, "a"), turn_finished(1), *cut_off)
     [pending] = point.pending(asking("a"))

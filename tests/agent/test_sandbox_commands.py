@@ -1,4 +1,4 @@
-"""`m3agent sandbox`: commands as a program meets them, by exit code and bytes."""
+"""Test `m3agent sandbox` as a program calls it: exit codes and exact output."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_shell_on_a_terminal(repo: Path, one_backend: Backend) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
     os.write(terminal, b"until stty size | grep -q '30 90'; do :; done; echo resi'zed'\r")
     until(b"resized\r\n")
-    # the program says itself that it has begun: before that, Ctrl-C would be the shell's
+    # wait until the program reports its start: an earlier Ctrl-C would go to the shell
     os.write(terminal, b"python3 -c \"import time; print('star' + 'ted', flush=True); time.sleep(300)\"\r")
     until(b"started\r\n")
     os.write(terminal, b"\x03")

@@ -1,4 +1,4 @@
-"""What a person sees: lines on standard error that nothing in a repository or an answer can drive."""
+"""Test the lines on standard error, which no text from a repository or an answer can use to control the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Show = Callable[..., str]
 
 @pytest.fixture
 def show(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Show:
-    """What is on standard error after these events."""
+    """Return a function that prints events and returns the text on standard error."""
 
     def run(*written: Event, quiet: bool = False) -> str:
         with Screen(quiet=quiet) as screen:
@@ -293,12 +293,12 @@ def test_nothing_drives_the_terminal(show: Show) -> None:
     output = show(*written)
     assert not any(ord(char) < 32 and char != "\n" for char in output)
     assert not set(output) & {"\x9b", "\u202e", "\x7f", "\udcff"}
-    # square brackets are text, not markup; colons are no pictures
+    # square brackets are text and not markup, and colons do not make emoji
     assert output.count("[bold red]x[/] :smile:") >= 6
 
 
 def test_a_tools_name_does_not_drive_the_terminal(show: Show) -> None:
-    """A model may call what it likes by any name."""
+    """A model may use any string as a tool's name."""
     named = dataclasses.replace(call_started({"code": "x"}), name=HOSTILE)
     finished = dataclasses.replace(finished_call(), name=HOSTILE)
     for written in ((named, finished), (finished,)):

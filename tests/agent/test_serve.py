@@ -1,4 +1,4 @@
-"""`m3agent serve` from start to end: real processes, with a stand-in for vLLM where GPUs would be needed."""
+"""Test `m3agent serve` from start to end: real processes, with a stand-in for vLLM where it would need GPUs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 class Machine:
-    """A machine with one or more H200 as far as programs tell, and `vllm` on PATH."""
+    """A machine that reports one or more H200, with `vllm` on PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Machine:
         return command_line.run(*arguments, env=self.env(**env), timeout=PATIENCE)
 
     def serve(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Start and wait for the end, which has to come by itself."""
+        """Start a server and wait until it ends by itself."""
         return self.run(*self.words(*arguments), **env)
 
     def record(self) -> ServerRecord | None:
@@ -124,7 +124,7 @@ class Machine:
         return int((self.folder_of_server() / "engine.pid").read_text())
 
     def holders(self) -> list[int]:
-        """Processes that hold the GPU's memory."""
+        """Return the processes that hold the GPU's memory."""
         for file in self.gpu.iterdir():
             try:
                 os.kill(int(file.name), 0)
@@ -134,7 +134,7 @@ class Machine:
 
 
 def errors_of(process: Process) -> str:
-    """What it says on standard error until it ends."""
+    """Return what the process writes to standard error until it ends."""
     return process.communicate(timeout=PATIENCE)[1].decode()
 
 
@@ -362,7 +362,7 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
 @pytest.mark.integration
 @pytest.mark.parametrize("named", [False, True])
 def test_a_dry_run_without_a_gpu_says_what_would_be_served(machine: Machine, named: bool) -> None:
-    """It ends by itself and starts nothing; what it prints, started, serves at the address it says."""
+    """The dry run starts nothing and ends; the command that it prints serves at the printed address."""
     (machine.bin / "nvidia-smi").unlink()
     env = machine.env(PATH=f"{machine.bin}:/usr/bin:/bin")
     words = ["serve", "--port", str(machine.port), "--dry-run", "--detach"]
@@ -435,7 +435,7 @@ def test_several_nodes_want_slurm_or_a_number(machine: Machine) -> None:
 
 @pytest.fixture
 def small_disk(machine: Machine) -> Iterator[Path]:
-    """The state folder as a file system of its own that is soon full."""
+    """Mount a small file system, which is soon full, as the state folder."""
     machine.state.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(machine.state)]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:

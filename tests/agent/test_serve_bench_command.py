@@ -1,4 +1,4 @@
-"""`m3agent serve bench` as people start it: table, JSON, plot, comparisons, and how it ends."""
+"""Test `m3agent serve bench` from the command line: table, JSON, plot, comparisons and exit codes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_slower_server_than_before_is_named_and_ends_with_one(server: PacedSer
 
 
 def quicker(result: BenchResult, kind: str, times: float) -> BenchResult:
-    """The result with every time of one kind of row divided."""
+    """Return the result with every time in rows of one kind divided by `times`."""
 
     def divided(request: BenchRequest) -> BenchRequest:
         assert request.ttft is not None and request.e2e is not None
@@ -130,7 +130,7 @@ def quicker(result: BenchResult, kind: str, times: float) -> BenchResult:
 
 @pytest.fixture(scope="module")
 def planned() -> dict[str, Any]:
-    """What `m3agent plan --json` says of four H200."""
+    """Return the output of `m3agent plan --json` for four H200."""
     words = ["plan", "--gpus", "4xH200", "--precision", "mxfp8", "--context", "131072", "--json"]
     done = command_line.run(*words)
     assert done.returncode == 0, done.stderr

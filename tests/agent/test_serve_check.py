@@ -1,4 +1,4 @@
-"""`m3agent serve check` and `scrape` as people start them: table, JSON, sentences and exit codes."""
+"""Test `m3agent serve check` and `scrape` from the command line: table, JSON, sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_server_is_checked_and_each_name_comes_once(tmp_path: Path) -> None:
     assert found["context"]["ok"] and found["tool call"]["ok"] and found["thinking enabled"]["ok"]
     failed = [name for name, check in found.items() if check["ok"] is False]
     assert done.returncode == (4 if failed else 0)
-    assert set(failed) <= {"key", "tokenizer"}  # what the machine that runs this has
+    assert set(failed) <= {"key", "tokenizer"}  # these depend on the machine that runs the tests
     assert "m3agent: checking a tool call\n" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""What a person reads while a server starts, without a server."""
+"""Test what a person reads while a server starts, without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOADING = ServerRecord(url="http://127.0.0.1:8000/v1", engine="vllm", pid=1, pha
 
 
 def shown(capfd: pytest.CaptureFixture[str], *records: ServerRecord) -> list[str]:
-    """The lines for a server that loads two phases and is then as these records say."""
+    """Return the lines for a server that loads two phases and then has the states in `records`."""
     phases = list(LoadPhase)[:2]
     with ServeView() as view:
         view.phase(LOADING)

@@ -1,4 +1,4 @@
-"""A session's folder and its log."""
+"""Test a session's folder and its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a log again: whole, cut off, damaged, of another version, or with fields of another kind."""
+"""Test reading a log: complete, truncated, damaged, of another version, or with fields of another type."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ DAMAGED = "this is no event (a JSON object): the log is damaged there"
         (b"", DAMAGED),
         (b"[1]", DAMAGED),
         (b"\xff\xfe{\x00}\x00", DAMAGED),
-        (b'\x00{\x00"\x00v\x00"\x00:\x001\x00}', DAMAGED),  # UTF-16 without a mark, which json would take
+        (
+            b'\x00{\x00"\x00v\x00"\x00:\x001\x00}',
+            DAMAGED,
+        ),  # UTF-16 without a byte order mark, which json would accept
         (b"[" * 100_000, DAMAGED),
         (b'{"v":' + b"1" * 5000 + b"}", DAMAGED),
         (b'{"v":2,"type":"retry"}', "the event is of version 2, and this m3agent reads version 1"),

@@ -1,4 +1,4 @@
-"""What a session's log says, put together: which event is of which turn and call, and what ends or reopens a session."""
+"""Test the record of a session's log: the turn and call of each event, and what ends or reopens a session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERDICT = events.Verify("failed", "1 broken", [], ["x"], [], [], [], 2.1)
 
 
 def lines(*written: Event) -> list[Line]:
-    """The events as their lines, a second after each other."""
+    """Return the events as log lines, one second apart."""
     return [
         {"v": 1, "seq": seq, "ts": f"2026-01-01T00:00:{seq:02}.000Z", "type": event.type, **vars(event)}
         for seq, event in enumerate(written, 1)
@@ -100,7 +100,7 @@ def test_nothing_is_known_of_no_log() -> None:
 
 
 def test_each_call_has_its_own_lines() -> None:
-    """Also where the model gave an id twice, or none."""
+    """Even if the model used an id twice, or gave none."""
     found = record(
         turn_started(1),
         asks(1, "a", "a", ""),

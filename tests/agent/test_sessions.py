@@ -1,4 +1,4 @@
-"""`m3agent sessions` and `m3agent report` as a user meets them: what they print, write and refuse."""
+"""Test `m3agent sessions` and `m3agent report` from the command line: what they print, write and refuse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def state(own_state: Path) -> Path:
 
 
 def put(state: Path, name: str, *written: Event, patch: str = "") -> Path:
-    """A session with an id of our choosing."""
+    """Write a session with a given id."""
     folder = state / "sessions" / name
     folder.mkdir(parents=True)
     session = Session(folder, [])
@@ -163,11 +163,11 @@ def test_the_size_is_that_of_all_files(state: Path) -> None:
 
 
 def test_the_same_summary_with_and_without_reading_all(state: Path) -> None:
-    """The quick way, by a log's ends, says what the whole log says."""
+    """The fast way reads only both ends of a log, and gives the same summary as the whole log."""
     folder = put(state, "20260101-100000-aaaaaa", *a_fix())
     quick = summary_of(folder)
     raw = (folder / LOG).read_bytes()
-    (folder / LOG).write_bytes(raw + b'{"v":1,')  # no whole end any more
+    (folder / LOG).write_bytes(raw + b'{"v":1,')  # the last line is now incomplete
     assert {**vars(summary_of(folder)), "bytes": 0} == {**vars(quick), "bytes": 0}
 
 

@@ -1,4 +1,4 @@
-"""One declaration makes everything: tried with settings that only this file declares.
+"""Test that one declaration of a setting is enough, with settings that only this file declares.
 
 The annotations of a declaration are read at run time, so this file does not postpone their evaluation.
 """
@@ -31,7 +31,7 @@ def _lower(text: str) -> str:
 
 @dataclass(frozen=True)
 class More(Settings):
-    """The settings, and one of each kind."""
+    """The settings, plus one of each kind."""
 
     colour: Annotated[
         Literal["red", "blue"], Setting("Colour of it.", more="See [there](there.md).", repository="yes")
@@ -77,7 +77,7 @@ class Show:
 def values_of(
     flags: Flags, folder: Path, env: Mapping[str, str] | None = None
 ) -> dict[str, tuple[object, str]]:
-    """Name to value and origin of what `More` adds."""
+    """Return value and origin of each setting that `More` adds, by name."""
     loaded = load_settings(folder, flags, {"HOME": str(folder), **(env or {})})
     return {name: (value, origin) for name, value, origin in loaded.show() if not hasattr(Settings, name)}
 

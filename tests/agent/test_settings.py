@@ -1,3 +1,5 @@
+"""Test where settings come from, which layer wins, and what a repository may set."""
+
 from __future__ import annotations
 
 import json
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Layers:
-    """A repository, a home folder, and settings loaded from them."""
+    """A repository, a home folder, and settings loaded from both."""
 
     def __init__(self, repo: Path, home: Path) -> None:
         self.repo, self.home = repo, home
@@ -98,7 +100,7 @@ def test_a_broken_pyproject_of_the_project_is_not_ours(layers: Layers) -> None:
 
 
 FREE = {"model": ("mine", "theirs"), "thinking": ("enabled", "disabled")}
-"""What a repository may set to anything: the user's value, and the repository's."""
+"""Settings that a repository may set to any value: the user's value, and the repository's."""
 LIMITS = {
     "context_budget": (1000, 5000, 9000),
     "max_turns": (9, 50, 150),
@@ -108,11 +110,11 @@ LIMITS = {
     "memory": ("900m", "2g", "8G"),
     "cpus": (0.5, 1.0, 16.0),
 }
-"""What it may only tighten: a small, a middle and a large value, of which a default lies between the last two."""
+"""Settings that a repository may only tighten: small, middle and large values. A default is between the last two."""
 
 
 def named(*rules: str) -> set[str]:
-    """The settings that a repository's own file may set by one of these rules."""
+    """Return the settings that a repository's own file may set by one of these rules."""
     return {name for name, setting in SETTINGS.items() if setting.repository in rules}
 
 
@@ -165,7 +167,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "seed",
         "attempts",
         "candidates",
-        "reruns",  # else a repository could have its flaky tests believed
+        "reruns",  # a repository must not get its flaky tests counted as evidence
         "sandbox",
         "allow_net",
         "yes",

@@ -1,4 +1,4 @@
-"""The stall detector: what counts as a loop, what never does, and what follows."""
+"""Test the stall detector: what counts as a loop, what never does, and what follows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seen(
     tree: str = "",
     **more: Any,
 ) -> Seen:
-    """A finished call; of code_exec unless it says otherwise."""
+    """Return a finished call, of code_exec by default."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     arguments = {"code": code} if arguments is None else arguments
     return Seen(name, arguments, content, digest, bool(exit_code), exit_code, tree, **more)
@@ -40,7 +40,7 @@ def read(path: str, first: int, last: int, *, text: str = "line") -> Seen:
 
 
 def of_file_tools(call: Seen) -> Seen:
-    """As the file tools give it: without an exit code."""
+    """Return the call as file tools report it, without an exit code."""
     return dataclasses.replace(call, exit_code=None)
 
 
@@ -56,7 +56,7 @@ def answer(
 
 
 def feed(calls: Iterable[Seen], detector: StallDetector | None = None) -> list[Verdict | None]:
-    """The verdicts on these calls, one in each turn."""
+    """Return the verdicts on these calls, one call a turn."""
     detector = detector or StallDetector()
     verdicts = []
     for call in calls:
@@ -70,16 +70,16 @@ def actions(verdicts: Iterable[Verdict | None]) -> list[str | None]:
 
 
 def first(verdicts: Sequence[Verdict | None]) -> tuple[int, str] | None:
-    """Which call met with the first verdict, from 1, and by which rule."""
+    """Return the number (from 1) of the first call with a verdict, and the rule of the verdict."""
     return next(((at, v.rule) for at, v in enumerate(verdicts, start=1) if v is not None), None)
 
 
 def news(number: int) -> Seen:
-    """A call that was not made before and shows what was not seen before."""
+    """Return a new call with a new result."""
     return seen(f"look {number}", f"exit code: 0\nstdout:\nfact {number}\nand fact {number + 1000}")
 
 
-# -- what is a loop ------------------------------------------------------------------------------------------------
+# -- loops ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_again_is_told_then_forced_then_stopped() -> None:
@@ -100,13 +100,15 @@ def test_the_same_again_is_told_then_forced_then_stopped() -> None:
 
 @given(st.lists(st.integers(0, 2), min_size=3, max_size=3).filter(any))
 def test_unrelated_calls_between_hide_nothing(gaps: list[int]) -> None:
-    """Four of a kind among twelve calls are a loop, whatever new was looked at meanwhile."""
+    """Four equal calls within twelve are a loop, even if other calls in between show something new."""
     calls = [seen("make", "a\nb")]
     for number, gap in enumerate(gaps):
         calls += [news(10 * number + each) for each in range(gap)]
         calls.append(seen("make", "a\nb"))
     verdicts = feed(calls)
-    row = 1 + next(at for at, gap in enumerate([*gaps, 1]) if gap)  # equal ones in a row at the start
+    row = 1 + next(
+        at for at, gap in enumerate([*gaps, 1]) if gap
+    )  # number of equal calls in a row at the start
     if row < 3 and gaps[1:] != [0, 0]:
         assert first(verdicts) == (len(calls), "same-call-same-result")
     assert verdicts[-1] is not None
@@ -118,7 +120,7 @@ def test_cycles(length: int, salt: int) -> None:
     verdicts = feed(cycle * 3)
     assert first(verdicts) is not None
     assert first(feed(cycle * 2)) is None
-    # eight calls that show nothing new are one as well, and there before the third round of a long cycle is over
+    # in a long cycle, the rule for eight calls without anything new applies before the third round ends
     assert {v.rule for v in verdicts if v} <= {"cycle", "nothing-new"}
     without = StallDetector(dataclasses.replace(LIMITS, nothing_new=0))
     assert first(feed(cycle * 3, without)) == (3 * length, "cycle")
@@ -158,7 +160,7 @@ def test_nothing_new() -> None:
 
 def test_reading_again_what_was_read() -> None:
     begin = [edit("b", "x", "y"), read("a", 1, 60), *(news(number) for number in range(3))]
-    # new ranges each time, all of them inside what is known; other calls keep teaching something
+    # each read has a new range within the lines read before; other calls keep showing something new
     calls = [call for n in range(6) for call in (read("a", 2 + n, 20 + n), news(50 + n))]
     verdicts = feed([*begin, *calls])
     assert first(verdicts) == (len(begin) + 11, "re-reading")
@@ -173,7 +175,7 @@ def test_a_work_tree_that_goes_back_and_forth() -> None:
 
 
 def rounds(failing: Sequence[Sequence[str]]) -> list[Seen]:
-    """Edit and test in turn, with these failures after each edit."""
+    """Return edits and test runs in turn; after each edit, these tests fail."""
     calls = []
     for number, ids in enumerate(failing):
         calls.append(edit("a", f"try {number}", f"try {number + 1}", tree=str(number)))
@@ -219,7 +221,7 @@ def test_answers_that_lead_nowhere(rule: str, limit: int, given: dict[str, Any])
         assert answer(detector) is None
 
 
-# -- what never is -------------------------------------------------------------------------------------------------
+# -- never loops ---------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 60))
@@ -243,7 +245,7 @@ def test_a_command_that_gets_somewhere_each_time() -> None:
 
 
 def test_a_hard_bug_is_given_time() -> None:
-    """The same failing test after each of many edits: told of, but not ended as soon as a plain repetition."""
+    """The same test fails after each of many edits: the model gets notes, but more time than for plain repetition."""
     calls = [
         call
         for n in range(12)
@@ -433,7 +435,7 @@ def test_after_a_changed_result_it_begins_anew(before: int) -> None:
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 1])), max_size=6), max_size=2))
 def test_never_before_the_third_turn(turns: list[list[tuple[str, int]]]) -> None:
-    """Not even where every rule is at its limit with the first call."""
+    """No rule applies earlier, even if the first call already reaches every limit."""
     detector = StallDetector(
         Thresholds(in_a_row=1, in_window=1, same_error=1, nothing_new=1, rereads=1, empty=1, cut_off=1)
     )
@@ -467,13 +469,13 @@ def test_the_order_of_arguments_is_no_difference(arguments: dict[str, Any]) -> N
     "piece", ["7", "a", "\\r", " ", "/tmp/", "0x", "3 failed", "pid 1", "ErrorError", "12:00", "\x1b["]
 )
 def test_long_lines_of_anything_are_read_at_once(piece: str) -> None:
-    """Patterns that look back from each character would take minutes here."""
+    """A pattern that scans backwards from each character would take minutes on these lines."""
     text = piece * (30_000 // len(piece))
     calls = [seen("a", f"{text} errors {text}\nend", exit_code=1)] * 3
     assert first(feed(calls)) == (3, "same-call-same-result")
 
 
-# -- what follows --------------------------------------------------------------------------------------------------
+# -- actions on a loop ---------------------------------------------------------------------------------------------
 
 
 def test_a_loop_that_comes_back_goes_on_where_it_was() -> None:

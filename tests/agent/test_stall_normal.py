@@ -1,4 +1,4 @@
-"""What the stall detector takes for the same error and the same call."""
+"""Test which errors and which calls the stall detector treats as equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay of stall detectors: the peers' rules, SWE-agent's commands as calls, and how alarms are held against labels."""
+"""Test the replay of stall detectors: the peers' rules, SWE-agent's commands as calls, and alarms scored by labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def move(
 
 
 def fires(detector: Detector, commands: str, *, result: str = "same") -> list[int]:
-    """The steps, from 1, on which it fires, with one command for each letter."""
+    """Return the steps (from 1) on which the detector fires; each letter is a command."""
     return [at for at, letter in enumerate(commands, 1) if detector.fires(move(letter, result))]
 
 
@@ -63,9 +63,8 @@ def test_cline_and_opencode() -> None:
 
 def test_qwen() -> None:
     assert fires(Qwen(), "aaaaa") == [5]
-    assert fires(Qwen(), "abcdadeafagaha") == [
-        14
-    ]  # the seventh a is the sixth but one: six of a kind in the run
+    # step 14 is the sixth a: six of a kind in the run
+    assert fires(Qwen(), "abcdadeafagaha") == [14]
     assert fires(Qwen(), "ababab") == [6]
     assert fires(Qwen(), "abcdefgh") == []
     assert fires(Qwen(all_rules=True), "abcdefgh") == [8]  # eight calls of one tool
@@ -91,7 +90,7 @@ def test_scrolling_on_is_no_repetition() -> None:
     assert len({each.key for each, _ in recorded}) == len(views)
     assert our_alarms(recorded, Thresholds()) == []
     stuck = list(moves([Step("", "scroll_down", VIEW)] * 6))
-    assert our_alarms(stuck, Thresholds())[0] == 3  # the first had no file open yet
+    assert our_alarms(stuck, Thresholds())[0] == 3  # the first call had no open file yet
 
 
 def test_edits_and_refusals() -> None:
@@ -125,8 +124,5 @@ def test_alarms_against_labels() -> None:
     assert list(found.delays) == [-1, 7]
     assert (found.false, found.clear) == (1, 2)
     late = score(names, row, windows[:1], [8])
-    assert (late.found, late.on_time, list(late.delays)) == (
-        1,
-        0,
-        [1],
-    )  # the alarm at 3 was too early to count
+    # the alarm at 3 came too early to count
+    assert (late.found, late.on_time, list(late.delays)) == (1, 0, [1])

@@ -1,4 +1,4 @@
-"""Chanting in the stream: found wherever the pieces are cut, and not in text that merely has a form."""
+"""Test finding chants in a stream: however the stream is cut, and without false alarms on merely regular text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PARAGRAPH = (
 
 
 def hear(pieces: list[str], detector: StallDetector | None = None) -> Verdict | None:
-    """The first verdict on a stream that comes in these pieces."""
+    """Return the first verdict on a stream of these pieces."""
     detector = detector or StallDetector()
     return next((verdict for piece in pieces if (verdict := detector.hear(piece)) is not None), None)
 
 
 def cut(text: str, sizes: list[int]) -> list[str]:
-    """The text in pieces of these sizes, again and again."""
+    """Return the text in pieces whose sizes repeat `sizes`."""
     pieces: list[str] = []
     at = 0
     for size in itertools.cycle(sizes):
@@ -35,7 +35,7 @@ def cut(text: str, sizes: list[int]) -> list[str]:
 
 
 def prose(words: int, seed: int = 1) -> str:
-    """Text that does not repeat itself."""
+    """Return text that does not repeat itself."""
     state = seed
     out: list[str] = []
     for _ in range(words):

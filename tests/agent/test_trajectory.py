@@ -1,4 +1,4 @@
-"""Sessions as ATIF trajectories and as training data: real fixes, and logs of any kind."""
+"""Test sessions as ATIF trajectories and as training data, from real fixes and from logs of any kind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def to_sft(log: list[Any], messages: list[Line] | None = None) -> Line | None:
 
 
 def valid(trajectory: Line) -> atif.Trajectory:
-    """What the reference models make of it, after a way through strict JSON and UTF-8."""
+    """Return the trajectory as the reference models parse it from strict JSON in UTF-8."""
     raw = json.dumps(trajectory, allow_nan=False, ensure_ascii=False).encode()
     return atif.Trajectory.model_validate_json(raw)
 
@@ -57,7 +57,7 @@ def sources(trajectory: atif.Trajectory) -> list[str]:
 
 
 def as_sent(messages: list[Line]) -> list[Line]:
-    """A request's messages with the name that the training data has for reasoning."""
+    """Return a request's messages with the training data's name for reasoning."""
     renamed = [dict(message) for message in messages]
     for message in renamed:
         if "reasoning" in message:
@@ -306,7 +306,7 @@ TYPES = [
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Any]:
-    """Lines of all types in any order, with fields left out, of other types, or unknown."""
+    """Draw lines of all types in any order, with fields that are missing, of other types, or unknown."""
     lines: list[Any] = []
     for number, kind in enumerate(draw(st.lists(st.sampled_from(TYPES), max_size=14)), start=1):
         fields = draw(
@@ -346,7 +346,7 @@ def test_any_log_is_a_valid_trajectory_and_at_most_one_line(log: list[Any]) -> N
     st.data(),
 )
 def test_a_whole_log_gives_each_call_its_result(answers: list[Any], data: st.DataObject) -> None:
-    """Turns in their order, ids given twice included: every result stands behind its own call."""
+    """With turns in order and with repeated ids, every result follows its own call."""
     lines: list[Line] = [
         {"type": "session.started", "m3agent": __version__, "issue": {"text": "It is broken."}}
     ]

@@ -1,6 +1,6 @@
-"""What makes a patch believed: the judgement, the trees that are compared, and which tests are run how often.
+"""Test what verifies a patch: the verdict, the trees that are compared, and which tests run how often.
 
-All in memory: see tests/fakes. Verifications with real tests in real sandboxes are in test_verify_sandboxes.py.
+All in memory: see tests/fakes. test_verify_sandboxes.py verifies with real tests in real sandboxes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REGULAR = 0o100644
 def report(
     passed: str = "", failed: str = "", errored: str = "", skipped: str = "", complete: bool = True
 ) -> TestReport:
-    """A report of tests named by single words: `a` is in file a.py, `a.x` is the test x in it."""
+    """Return a report of tests named by single words: `a` is the file a.py, `a.x` is the test x in it."""
 
     def ids(words: str) -> tuple[str, ...]:
         return tuple(
@@ -83,28 +83,28 @@ def report(
         (report(skipped="a.x"), report(), "unverified", "no test was red before", "//"),
         (report(skipped="a.x"), report(skipped="a.x"), "unverified", "no test was red before", "//"),
         (report(skipped="a.x"), report("a.x"), "unverified", "no test was red before", "//"),
-        # an import error is one id; what is in the file has ids of its own afterwards
+        # an import error has one id; once the file can be imported, its tests have their own ids
         (report("b.x", errored="a"), report("b.x a.x a.y"), "verified", "1 test red before", "a//"),
         (report(errored="a"), report("a.x", "a.y"), "failed", "2 tests red before and after", "//a a.y"),
         (report(errored="a"), report(errored="a"), "failed", "1 test red before and after", "//a"),
         (report(errored="a"), report("a.x", errored="a"), "failed", "1 test red before and after", "//a"),
         (report("a.x"), report(errored="a"), "failed", "1 test passed before", "/a.x a/"),
         (report(errored="a"), report("ab.x"), "failed", "1 test red before the patch and not run after it", "//a"),
-        # a red test that is deleted, renamed or skipped is not a fixed one, whatever else is
+        # a red test that is deleted, renamed or skipped does not count as fixed, whatever else is fixed
         (report("b.x", "a.x"), report("b.x"), "failed", "1 test red before the patch and not run after it", "//a.x"),
         (report("", "a.x b.y"), report("b.y"), "failed", "1 test red before the patch and not run", "b.y//a.x"),
         (report("", "a.x b.y"), report("b.y", skipped="a.x"), "failed", "1 test red before the patch and not", "b.y//a.x"),
         (report("", "a.x"), report("a.renamed"), "failed", "1 test red before the patch and not run", "//a.x"),
         (report(errored="a"), report(skipped="a.x"), "failed", "1 test red before the patch and not run", "//a"),
-        # red after, but not there or not run before
+        # red after, but missing or skipped before
         (report("", "a.x"), report("a.x", "a.new"), "failed", "1 test red after the patch and not before it", "a.x/a.new/"),
         (report("", "a.x", skipped="b.y"), report("a.x", "b.y"), "failed", "1 test red after the patch", "a.x/b.y/"),
-        # a run that did not come to its end shows less
+        # an incomplete run shows less
         (report("", "a.x"), report("a.x", complete=False), "failed", "did not come to its end", "a.x//"),
         (report("", "a.x", complete=False), report("a.x b.y"), "verified", "1 test red before", "a.x//"),
         (report("", "a.x", complete=False), report("a.x", "b.y"), "verified", "1 test elsewhere", "a.x//b.y"),
         (report("", "a.x", complete=False), report("a.x", "a.y"), "failed", "beside them still red", "a.x//a.y"),
-        # failed before, cannot even run after: red either way
+        # failed before, and cannot even run after: red in both
         (report("", "a.x"), report(errored="a.x"), "failed", "1 test red before and after", "//a.x"),
     ],
 )  # fmt: skip
@@ -180,14 +180,14 @@ def test_count_and_file() -> None:
         ("_pytest/x.py", [], True),
         ("src/json.py", [], True),
         ("src/pytest/__init__.py", [], True),
-        # modules of the repository's own, whatever they are called
+        # modules of the repository itself, whatever their names
         ("json.py", ["json.py"], False),
         ("json/new.py", ["json/__init__.py"], False),
         ("src/json/new.py", ["src/json/__init__.py"], False),
         ("src/json.py", ["json.py"], True),
         ("json.py", ["src/json.py"], True),
         ("json.py", ["json5.py", "jsonlib/x.py"], True),
-        # names inside a package stand in nobody's place
+        # names inside a package hide no other module
         ("pkg/json.py", [], False),
         ("calc.py", [], False),
         ("setup.py", [], False),
@@ -205,7 +205,7 @@ BASE = {"a.py": "old\n", "test_a.py": "old test\n", "tests/gone.py": "old\n", "p
 def patched(
     folder: Path, base: Mapping[str, str], changes: Mapping[str, str | None]
 ) -> tuple[Workspace, Patch]:
-    """A workspace over `base`, and the patch that makes these changes; None deletes a file."""
+    """Return a workspace over `base`, and the patch that makes these changes; None deletes a file."""
     workspace = memory_workspace(folder, base)
     changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
     deleted = [path for path, text in changes.items() if text is None]
@@ -226,7 +226,7 @@ CHANGES = {
 
 
 def test_the_old_tests_count(tmp_path: Path) -> None:
-    """What a patch does to tests that were there is undone; those it adds are on both sides."""
+    """The patch's changes to old tests are undone; the tests that it adds are in both trees."""
     workspace, patch = patched(tmp_path, BASE, CHANGES)
     old, new, added = trees_to_compare(workspace, patch)
     assert files_of(workspace, old) == {**BASE, "test_new.py": "new test\n"}
@@ -235,7 +235,7 @@ def test_the_old_tests_count(tmp_path: Path) -> None:
 
 
 def test_tests_that_the_patch_writes_into_existing_files(tmp_path: Path) -> None:
-    """All tests are as the patch leaves them, on the old and on the new code; what decides how they run is not."""
+    """Both trees have all tests as the patch leaves them; the files that decide how tests run stay old."""
     workspace, patch = patched(tmp_path, BASE, CHANGES)
     trees = trees_with_new_tests(workspace, patch)
     assert trees is not None
@@ -262,10 +262,10 @@ def test_without_a_changed_test_file_there_are_no_such_trees(
 # -- whole verifications -----------------------------------------------------------------------------------------------
 
 CODE = "a-b a*2"
-"""The code has a bug; fixed, it holds `a+b`."""
+"""The code has a bug; fixed code contains `a+b`."""
 FIXED = CODE.replace("-", "+")
 TESTS = "add a+b\ndouble a*2\n"
-"""A line of a test file is a test and what it asks of the code: that it holds a word. See `Trial.run_tests`."""
+"""Each line of a test file is a test and the word that the code must contain. See `Trial.run_tests`."""
 GREEN = "sum a\ndouble a*2\n"
 FLAKY = "flaky odd\n"
 LEFT_OUT = "; 1 flaky test left out of account"
@@ -275,9 +275,9 @@ NOTHING_RED = "no test was red before the patch, so none shows that it fixes the
 
 @dataclass
 class Trial:
-    """Verifies changes to code with tests of our own kind.
+    """Verifies changes to code with made-up tests.
 
-    odd: for each tree, in the order they come up, the runs on it (from 0) in which tests that ask for `odd` fail.
+    odd: for each tree, in order of first use, the runs on it (from 0) in which tests that ask for `odd` fail.
     """
 
     folder: Path
@@ -285,14 +285,14 @@ class Trial:
     seconds: float = 1.0
     runs: dict[str, int] = field(default_factory=dict)
     made: list[tuple[int, int, list[str]]] = field(default_factory=list)
-    """Tree, number and targets of each run."""
+    """Tree, run number and targets of each run."""
 
     async def __call__(
         self,
         changes: Mapping[str, str | None],
         tests: str = TESTS,
         reruns: int = 3,
-        more: Mapping[str, str] = {},  # it is not changed
+        more: Mapping[str, str] = {},  # never modified
     ) -> Verification:
         base = {"calc.py": CODE, "test_calc.py": tests, **more}
         workspace, patch = patched(self.folder, base, changes)
@@ -301,7 +301,7 @@ class Trial:
         return found
 
     def fresh(self, of: Workspace) -> Sandbox:
-        """A sandbox for one run on a tree."""
+        """Return a sandbox for one run on a tree."""
         number = self.runs[of.base] = self.runs.get(of.base, -1) + 1
         tree = list(self.runs).index(of.base)
 
@@ -316,10 +316,10 @@ class Trial:
     def run_tests(
         files: Mapping[str, str], targets: Sequence[str], is_odd: bool
     ) -> tuple[dict[str, str], bool]:
-        """Outcomes by id, and whether the run came to its end.
+        """Return outcomes by id, and whether the run was complete.
 
-        A test is green where the code holds its word, but `odd` is a word of odd runs. A test called `import` is for
-        the whole file, one called `hang` ends the run where it is red, and one called `skip` is not run.
+        A test is green if the code contains its word. A test with the word `odd` is red in odd runs only. A test called
+        `import` stands for the whole file, one called `hang` ends the run if it is red, one called `skip` is skipped.
         """
         outcomes: dict[str, str] = {}
         code = "".join(text for path, text in files.items() if not path.startswith("test_"))
@@ -340,7 +340,7 @@ class Trial:
         return outcomes, True
 
     def logs(self) -> set[str]:
-        """The runs that were made, by their logs."""
+        """Return the names of the runs, from their logs."""
         return {path.stem.removeprefix("verify-") for path in self.folder.glob("verify-*.log")}
 
 
@@ -432,7 +432,7 @@ async def test_a_run_that_was_cut_short_before_the_patch(trial: Trial) -> None:
 async def test_a_patch_to_the_tests_alone_is_not_verified(
     trial: Trial, changes: Mapping[str, str | None]
 ) -> None:
-    """Also beside a test of its own that turns green."""
+    """Also if another test of the patch turns green."""
     result = await trial({**changes, "more.py": "more", "test_more.py": "more more\n"})
     assert (result.verdict, result.fixed, result.still_red) == (
         *("failed", ("test_more.py::more",)),
@@ -448,12 +448,12 @@ async def test_a_configuration_is_every_test_file_s(trial: Trial, path: str, ver
 
 
 async def test_new_tests_are_those_of_added_files(trial: Trial) -> None:
-    """Green or red; not those of files that were there."""
+    """Both green and red ones, but not those of existing files."""
     result = await trial({"calc.py": FIXED, "test_more.py": "more a+b\nred never\nskip x\n"})
     assert result.new_tests == ("test_more.py::more", "test_more.py::red")
 
 
-# tests in existing files, where nothing else shows anything
+# tests in existing files, if no other test shows the fix
 
 
 async def test_a_test_added_to_an_existing_file_counts_where_nothing_else_does(trial: Trial) -> None:
@@ -533,7 +533,7 @@ async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial)
 
 
 async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial) -> None:
-    """Apart it is red on both trees; in the whole suite, which is run once more, it shows the fix."""
+    """Run alone, the test is red on both trees; in the whole suite, which is run once more, it shows the fix."""
     trial.odd = [{0, 1, 2, 3, 4}, {1, 2, 3}]
     result = await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
     assert (result.verdict, result.fixed, result.flaky) == ("verified", ids("flaky"), ())
@@ -553,7 +553,7 @@ async def test_both_trees_are_run_whole_again_where_both_are_unsettled(trial: Tr
 async def test_flaky_tests_that_the_patch_writes_into_existing_files(
     trial: Trial, odd: list[set[int]], shown: str, verdict: Verdict
 ) -> None:
-    """The third and fourth tree have them: red on the old code once, or on both beside one that shows the fix."""
+    """The third and fourth tree have them: red once on the old code, or on both beside a test that shows the fix."""
     trial.odd = odd
     result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + FLAKY + shown}, tests=GREEN)
     assert (result.verdict, result.flaky) == (verdict, ids("flaky"))
@@ -565,7 +565,7 @@ async def test_flaky_tests_that_the_patch_writes_into_existing_files(
 async def test_reruns_end_when_they_took_longer_than_the_first_runs(
     trial: Trial, seconds: float, rounds: int
 ) -> None:
-    """But at least ten seconds in all, and then with the one that is under way."""
+    """But they get at least ten seconds in all, and a run that has started is finished."""
     trial.seconds = seconds
     await trial({"calc.py": FIXED})
     assert sum("again" in log for log in trial.logs()) == 2 * rounds
@@ -575,7 +575,7 @@ async def test_reruns_end_when_they_took_longer_than_the_first_runs(
 
 
 async def test_a_sandbox_that_fails_is_an_error(trial: Trial) -> None:
-    """The error itself, not a group of them: the one who asked catches it by its type."""
+    """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
     made: list[Sandbox] = []
 
     def dying(of: Workspace) -> Sandbox:

@@ -1,4 +1,4 @@
-"""Whole verifications in real sandboxes, with real tests."""
+"""Test whole verifications in real sandboxes, with real tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def odd():
     tmp = os.statvfs("/tmp")
     return tmp.f_blocks * tmp.f_frsize > {(USUAL.scratch + ODD.scratch) // 2}
 """
-"""Part of a test file: a test that asks this is flaky, and its outcome in each run is certain."""
+"""Part of a test file: a test that calls odd() is flaky, but its outcome in each run is known."""
 
 
 RunVerification = Callable[..., Awaitable[Verification]]
@@ -33,9 +33,9 @@ RunVerification = Callable[..., Awaitable[Verification]]
 
 @pytest.fixture
 def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path) -> RunVerification:
-    """Verify these changes (None deletes a file) to a repository with one bug and a test that shows it.
+    """Return a function that verifies changes (None deletes a file) to a repository with a bug and a test for it.
 
-    odd: for each tree, in the order they come up, the runs on it (from 0) that get the sandbox that odd() tells.
+    odd: for each tree, in order of first use, the runs on it (from 0) whose sandbox odd() recognises.
     """
 
     async def run(
@@ -49,7 +49,7 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
         deleted = [path for path, text in changes.items() if text is None]
         patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
         backend: Backend = one_backend if image is None else "docker"
-        runs: dict[str, int] = {}  # on each tree so far
+        runs: dict[str, int] = {}  # number of the last run on each tree
 
         def fresh(of: Workspace) -> Sandbox:
             number = runs[of.base] = runs.get(of.base, -1) + 1
@@ -78,7 +78,7 @@ async def test_a_real_fix_is_verified(verification: RunVerification, tmp_path: P
 
 
 def logs(folder: Path) -> set[str]:
-    """The runs that were made."""
+    """Return the names of the runs."""
     return {path.stem.removeprefix("verify-") for path in folder.glob("verify-*.log")}
 
 
@@ -102,7 +102,7 @@ async def test_a_fix_that_breaks_something_is_not(verification: RunVerification)
 async def test_a_patch_to_the_tests_alone_is_not(
     verification: RunVerification, changes: dict[str, str | None]
 ) -> None:
-    """Also beside a test of its own that turns green."""
+    """Also if another test of the patch turns green."""
     own = {
         "more.py": "X = 1\n",
         "test_more.py": "def test_more():\n    import more\n    assert more.X\n",
@@ -114,7 +114,7 @@ async def test_a_patch_to_the_tests_alone_is_not(
 
 
 async def test_a_regression_test_added_to_an_existing_file_counts(verification: RunVerification) -> None:
-    """The bug had no red test: the one the patch adds beside the old ones has to show it."""
+    """No old test showed the bug, so the test that the patch adds beside the old ones has to show it."""
     untested = TESTS.replace("== 5", "is not None")
     added = untested + "def test_sum():\n    assert add(2, 3) == 5\n"
     result = await verification({"calc.py": FIXED, "test_calc.py": added}, tests=untested)
@@ -145,7 +145,7 @@ async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> No
 
 
 async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunVerification) -> None:
-    """The error itself, not a group of them: the one who asked catches it by its type."""
+    """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
     with pytest.raises(SandboxError):
         await verification({"calc.py": FIXED}, image="m3agent.invalid/no-such-image:0")
 
@@ -160,12 +160,12 @@ FLAKY = "def test_flaky():\n    assert not odd()\n"
 @pytest.mark.parametrize(
     ("tests", "odd", "verdict", "reason"),
     [
-        # red on the old tree the first time, never again
+        # red in the first run on the old tree only
         (UNTESTED + FLAKY, [{0}], "unverified", "no test was red before the patch, so none shows that it fixes the issue" + LEFT_OUT),
-        # beside a test that shows the fix: red on the new tree now and then, and on the old one
+        # beside a test that shows the fix: red in some runs on both trees
         (ODD_HERE + TESTS + FLAKY, [{2}, {0}], "verified", STEADY + LEFT_OUT),
         (ODD_HERE + TESTS + FLAKY, [{2}, {0, 1, 2, 3}], "verified", STEADY + LEFT_OUT),
-        # red both times, in the file that has the fixed one
+        # red in the first run on each tree, in the file of the fixed test
         (ODD_HERE + TESTS + FLAKY, [{0}, {0, 3}], "verified", STEADY + LEFT_OUT),
         (ODD_HERE + TESTS + FLAKY, [(), {0}], "verified", STEADY + LEFT_OUT),
         (UNTESTED + FLAKY, [{0, 1, 2, 3, 4}, {2}], "unverified", "no test was red before the patch, so none shows that it fixes the issue" + LEFT_OUT),
@@ -198,7 +198,7 @@ async def test_a_stable_failure_beside_a_flaky_one_counts(verification: RunVerif
 
 @pytest.mark.slow
 async def test_a_file_that_cannot_be_imported_now_and_then(verification: RunVerification) -> None:
-    """All its tests are lost, and there is a red id for the file."""
+    """If the import fails, all tests of the file are missing, and the file has a red id."""
     new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
     tests = ODD_HERE + TESTS.replace("== 5", "is not None") + "assert not odd()\n"
     result = await verification({"calc.py": FIXED, "test_more.py": new_test}, tests=tests, odd=[{3}, {0}])
@@ -217,7 +217,7 @@ async def test_ids_that_are_new_in_every_run(verification: RunVerification) -> N
 
 @pytest.mark.slow
 async def test_tests_of_chance(verification: RunVerification) -> None:
-    """Of 60, three in four are judged by the first two runs, and 1 of 28 of those is missed. Fewer than 22 found: p < 1e-7."""
+    """After two runs, three in four of the 60 tests matter; 1 in 28 of these is missed. Fewer than 22: p < 1e-7."""
     chance = "import os, pytest\n@pytest.mark.parametrize('n', range(60))\ndef test_coin(n):\n    assert os.urandom(1)[0] & 1\n"
     result = await verification({"calc.py": FIXED}, tests=TESTS + chance)
     assert len(result.flaky) >= 22
@@ -231,7 +231,7 @@ async def test_tests_of_chance(verification: RunVerification) -> None:
 async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(
     verification: RunVerification, tmp_path: Path
 ) -> None:
-    """By itself test_b is red on both trees; in the whole suite it shows the fix."""
+    """Run alone, test_b is red on both trees; in the whole suite it shows the fix."""
     changes = {
         "calc.py": FIXED,
         "test_a.py": "import calc\ndef test_a():\n    calc.ready = True\n",
@@ -250,7 +250,7 @@ async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(
 async def test_flaky_tests_that_the_patch_writes_into_existing_files(
     verification: RunVerification, odd: list[set[int]], verdict: Verdict
 ) -> None:
-    """The third and fourth tree have them: red on the old code once, or on both beside one that shows the fix."""
+    """The third and fourth tree have them: red once on the old code, or on both beside a test that shows the fix."""
     shown = "def test_sum():\n    assert add(2, 3) == 5\n" if verdict == "verified" else ""
     result = await verification(
         {"calc.py": FIXED, "test_calc.py": UNTESTED + FLAKY + shown}, tests=UNTESTED, odd=odd

@@ -1,4 +1,4 @@
-"""How full the model's window is, and what stays when a conversation's tail is summarised."""
+"""Test how full the model's window is, and what remains when a conversation's tail is summarised."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP = st.tuples(st.integers(0, 3), st.integers(0, 40_000), st.booleans())
 
 
 def conversation(steps: list[tuple[int, int, bool]]) -> list[dict[str, Any]]:
-    """Rules, repository, then answers with so many calls, results of so many characters, and perhaps a word after."""
+    """Return rules, repository, and for each step (calls, characters of a result, word) its messages."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     for number, (count, size, word) in enumerate(steps):
         made = [
@@ -114,7 +114,7 @@ def test_tokens_of_a_summary(limit: int | None, summary_tokens: int) -> None:
 
 
 def sized(*sizes: int) -> list[dict[str, Any]]:
-    """Rules and repository, then answers of about so many tokens each."""
+    """Return rules and repository, then answers of about these numbers of tokens."""
     first = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     empty = {"role": "assistant", "content": ""}
     return [*first, *({**empty, "content": "a" * (3 * (size - tokens([empty])))} for size in sizes)]
@@ -128,7 +128,7 @@ def test_tokens_are_estimated_from_the_bytes_of_each_message() -> None:
 
 @pytest.mark.parametrize(("counted", "full"), [(6900, False), (6901, True)])
 def test_a_window_is_nearly_full_where_the_next_step_may_not_fit(counted: int, full: bool) -> None:
-    """Of 8000 tokens, 1000 are the next step's; what the server has not counted yet has 100."""
+    """Of 8000 tokens, the next step needs 1000; the part that the server has not counted yet has 100."""
     messages = sized(1000, 1000, 100)
     window = Window(8000)
     window.told(Usage(prompt=counted - 10, completion=10), 4)

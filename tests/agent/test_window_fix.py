@@ -1,4 +1,4 @@
-"""Fixes whose conversation reaches the end of the model's window, by the command line."""
+"""Test fixes from the command line whose conversation reaches the end of the model's window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOO_LONG = Reply(
 
 
 def at(prompt: int, answer: Stream) -> Stream:
-    """The same answer, to a prompt that the server counted so many tokens in."""
+    """Return the same answer, with `prompt` as the server's count of the prompt's tokens."""
     return Stream([*answer.events[:-1], usage(prompt, 10)])
 
 
@@ -59,7 +59,7 @@ def bodies(model: MisbehavingServer) -> list[dict[str, Any]]:
 
 
 def looks(count: int) -> list[Stream]:
-    """So many steps, the last of which leaves the window nearly full."""
+    """Return `count` steps, the last of which leaves the window nearly full."""
     return [at(2000, LOOK)] * (count - 1) + [at(14_400, LOOK)]
 
 
@@ -110,7 +110,7 @@ def test_where_the_model_cannot_say_what_it_did_its_calls_are_listed(
 def test_a_refused_request_is_made_shorter_once(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    """A server that does not count, and says only when it is too late that there is a limit."""
+    """The server does not count tokens, and reports its limit only when it refuses a request."""
     silent = Stream(LOOK.events[:-1])
     model.pages["/v1/models"] = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm"}]}
     model.answers = [*[silent] * 8, TOO_LONG, says_notes(), FIX, TEST, DONE]

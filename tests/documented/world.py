@@ -169,7 +169,7 @@ class World:
             text = re.sub(pattern, lambda _, value=value: value(self), text)  # type: ignore[misc]
         return text
 
-    # ---- What commands name ----
+    # ---- What commands refer to ----
 
     @cached_property
     def rows(self) -> Path:
