@@ -73,10 +73,8 @@ DAMAGED = "this is no event (a JSON object): the log is damaged there"
         (b"", DAMAGED),
         (b"[1]", DAMAGED),
         (b"\xff\xfe{\x00}\x00", DAMAGED),
-        (
-            b'\x00{\x00"\x00v\x00"\x00:\x001\x00}',
-            DAMAGED,
-        ),  # UTF-16 without a byte order mark, which json would accept
+        # UTF-16 without a byte order mark, which json would accept
+        (b'\x00{\x00"\x00v\x00"\x00:\x001\x00}', DAMAGED),
         (b"[" * 100_000, DAMAGED),
         (b'{"v":' + b"1" * 5000 + b"}", DAMAGED),
         (b'{"v":2,"type":"retry"}', "the event is of version 2, and this m3agent reads version 1"),

@@ -106,9 +106,7 @@ def test_unrelated_calls_between_hide_nothing(gaps: list[int]) -> None:
         calls += [news(10 * number + each) for each in range(gap)]
         calls.append(seen("make", "a\nb"))
     verdicts = feed(calls)
-    row = 1 + next(
-        at for at, gap in enumerate([*gaps, 1]) if gap
-    )  # number of equal calls in a row at the start
+    row = 1 + next(at for at, gap in enumerate([*gaps, 1]) if gap)  # equal calls in a row at the start
     if row < 3 and gaps[1:] != [0, 0]:
         assert first(verdicts) == (len(calls), "same-call-same-result")
     assert verdicts[-1] is not None
