@@ -575,7 +575,7 @@ class TestFinding:
 class TestHub:
     @pytest.fixture
     def hub(self, tmp_path: Path) -> Iterator[Callable[..., Path]]:
-        """Return a function that downloads a revision of a repository, with the file layout of huggingface_hub."""
+        """Return a function that makes a fake download of a revision, with the file layout of huggingface_hub."""
 
         def download(
             revision: str, *, model: str = "MiniMaxAI/MiniMax-M3", content: str | None = None

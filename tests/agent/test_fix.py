@@ -467,7 +467,7 @@ def test_a_disk_that_takes_no_byte_of_the_log_is_one_sentence_as_well(
             fill(small)
             (log,) = small.glob("sessions/*/events.jsonl")
             with log.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-                while True:  # its last page still has room
+                while True:  # the log's last page still has room
                     file.write(b" ")
             yield from TEST.events
 

@@ -1,4 +1,4 @@
-"""Test which repository and which of its configuration git gets to see."""
+"""Test how git is given its repository, and which keys of the repository's configuration it sees."""
 
 from __future__ import annotations
 
