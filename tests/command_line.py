@@ -211,7 +211,7 @@ def run(
     data: bytes = b"",
     timeout: float = TIMEOUT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with `data` as its standard input. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
+    """Run a command with `data` as standard input. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
     at_start = any(name.startswith(AT_START) for name in env or ())
     if at_start or sum(map(len, arguments)) > LARGEST // 4:
         return subprocess.run(

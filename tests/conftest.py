@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tests.servers.misbehaving import MisbehavingServer
 
 
-# `make test` draws the same examples everywhere; `make fuzz` draws new ones. A time limit for each example would fail on a
-# busy machine, not on a fault.
+# `make test` draws the same examples everywhere; `make fuzz` draws new ones. A time limit for each example would
+# fail on a busy machine, not on a fault.
 settings.register_profile("tests", max_examples=20, derandomize=True, deadline=None, database=None)
 settings.register_profile("fuzz", deadline=None, database=None, print_blob=False)
 settings.load_profile("tests")
