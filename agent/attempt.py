@@ -1,4 +1,4 @@
-"""One attempt at an issue: a session from its start to the verdict on its patch."""
+"""Run one attempt at an issue, from its session's start to the verdict on its patch."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ from m3agent.tools.registry import Toolset
 
 @dataclass
 class Attempt:
-    """What an attempt is given, and what it has come to so far: that is handed over if it ends early.
+    """The input of an attempt and its progress so far, which also counts if the attempt ends early.
 
-    say: takes notes for people. started: seconds on the monotonic clock.
+    Attributes:
+        say: Receives notes for people.
+        started: Start of the attempt on the monotonic clock, in seconds.
     """
 
     request: FixRequest
@@ -51,52 +53,55 @@ class Attempt:
     on_delta: Callable[[Delta], None]
     started: float = field(default_factory=time.monotonic)
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
-    """Closes what the attempt works with."""
+    """Closes the sandbox, the client and the conversation."""
     workspace: Workspace | None = None
     messages: Conversation | None = None
     pending: list[PendingCall] = field(default_factory=list)
-    """Calls that an earlier process of this session has left."""
+    """Calls without a result from an earlier process of this session."""
     sandbox: Sandbox | None = None
     other_tools: OtherTools = field(default_factory=OtherTools)
-    """What the model may call besides our own tools."""
+    """MCP tools that the model may call."""
     loop: Loop | None = None
     outcome: Outcome | None = None
     patch: Patch | None = None
     evidence: Verification | None = None
     server_key: str | None = field(default=None, repr=False)
-    """The model server's key, which nothing that is published may hold."""
+    """The model server's key. It must not appear in anything that is published."""
     failure: Failure | None = None
-    """The error that ended it early; not the model's doing."""
+    """The error that ended the attempt early; the model did not cause it."""
     overtaken_by: int | None = None
-    """The number of the attempt that was verified before this one had ended."""
+    """Number of another attempt that was verified before this one ended."""
 
     def go_on(self, point: ResumePoint) -> None:
-        """Take up a session that ended before its time. Raises UsageError where a part of it is gone."""
+        """Prepare to resume a session that ended early. Raises UsageError if a part of it is gone."""
         folder = self.session.folder
         if not (folder / TREES).is_dir():
             raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
         store = TreeStore(folder / TREES)
-        store.sweep()  # nobody else has it: the log is locked
+        store.sweep()  # safe, because the lock on the log keeps other processes away
         self.workspace = Workspace(store, point.started["tree"])
         self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
         self.pending = point.pending(self.messages)
         self.session.write(session_events.session_resumed(point, self.messages, self.pending))
 
     async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:
-        """Start the sandbox that the attempt works in. Raises SandboxError."""
+        """Start the attempt's sandbox. Raises SandboxError."""
         assert self.workspace is not None
         log = session_events.log_requests(self.session, "session")
         self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
         await self.stack.enter_async_context(self.sandbox)
 
     async def work(self, ground: Ground, dirty: int, cache_is_warm: asyncio.Event) -> None:
-        """Turns until the loop comes to an end; then there is an outcome and a patch, which may be empty.
+        """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
-        dirty: files that differ from the commit. cache_is_warm: set by the first attempt as soon as the server has read
-        its prompt; the others wait for that, and so find theirs in its cache.
+        Args:
+            ground: The model server and the packed repository.
+            dirty: Number of files that differ from the commit.
+            cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
+                it, so that the server finds their prompts in its cache.
 
         Raises:
-            SandboxError, ModelServerError, M3AgentError: what ends it early.
+            SandboxError, ModelServerError, M3AgentError: The attempt ended early.
         """
         assert self.sandbox is not None
         self.server_key = ground.key
@@ -134,7 +139,7 @@ class Attempt:
         return self.evidence is not None and self.evidence.verdict == "verified"
 
     async def verify(self, backend: Backend, spec: SandboxSpec, known: dict[str, Verification]) -> None:
-        """Check the patch, if there is one; `known` has what was found of other attempts' trees. Raises SandboxError."""
+        """Verify the patch unless it is empty. `known` caches verifications by tree id. Raises SandboxError."""
         if self.patch is None or self.patch.empty:
             return
         assert self.workspace is not None

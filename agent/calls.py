@@ -1,4 +1,4 @@
-"""The model's calls, carried out one by one: logged before and after, the work tree's state kept after each."""
+"""Run the model's tool calls one by one. Log each call before and after it, and save the work tree after it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ INTERRUPTED = "interrupted: it was begun and did not come to its end, and is not
 
 @dataclass(frozen=True)
 class PendingCall:
-    """A call of the model's that has no result in the conversation yet.
+    """A tool call that has no result in the conversation yet.
 
     Attributes:
-        call: What the model asks for.
-        started: Its `call.started` in the log of a session that goes on; empty for a call that never ran.
-        finished: Its `call.finished`; empty for one that never ended.
+        call: The call that the model requested.
+        started: Its `call.started` in the log of a resumed session; empty if the call never started.
+        finished: Its `call.finished` in that log; empty if the call never ended.
     """
 
     call: ToolCall
@@ -36,35 +36,35 @@ class PendingCall:
 
     @property
     def result(self) -> ToolResult | None:
-        """The result that the log has for the model; None for a call that has yet to run."""
+        """The result for the model, from the log; None if the call still has to run."""
         if self.finished and self.finished["status"] != "interrupted":
             return turn_events.result_of(self.finished)
         return ToolResult(INTERRUPTED, is_error=True) if self.started else None
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it began and never ended."""
+        """Whether the call started and never ended."""
         return bool(self.started) and not self.finished
 
 
 @dataclass
 class Calls:
-    """Carries out a session's calls; `number` is that of the last one."""
+    """Runs the tool calls of a session; `number` is the number of the last call."""
 
     sandbox: Sandbox
     tools: Toolset
     session: Session
     number: int = 0
     tested_tree: str | None = None
-    """The state of the work tree that the last test run saw."""
+    """State of the work tree in the last test run."""
     tests: Mapping[str, Any] | None = None
-    """The result of the last test run: the lists passed, failed, errored, skipped of ids."""
+    """Result of the last test run: lists of test ids under `passed`, `failed`, `errored` and `skipped`."""
 
     async def run(self, call: ToolCall, turn: int) -> ToolResult:
-        """One call: logged before and after its side effect, also when it is interrupted.
+        """Run one call and return its result. Log it before and after its side effect, even if it is interrupted.
 
         Raises:
-            SandboxError: the sandbox failed; a call that fails is a result.
+            SandboxError: The sandbox failed. A failed call is a result, not an error.
         """
         self.number += 1
         number, before = self.number, self.sandbox.tree
@@ -85,7 +85,7 @@ class Calls:
                 result = refusal(problem)
             else:
                 result = await self.tools.call(call.name, call.arguments, number, call.error)
-            # tools of others work outside the sandbox
+            # MCP tools work outside the sandbox
             may_change = traits.may_change_tree and call.name not in self.tools.other_names
             after = await self.sandbox.checkpoint() if may_change else before
         except asyncio.CancelledError:
@@ -100,6 +100,6 @@ class Calls:
             self.tested_tree, self.tests = after, result.data
             self.session.write(turn_events.tests_finished(number, result, after))
         elif not refused and traits.mentions_tests(call.arguments):
-            # a model may well run its tests by hand; what it runs sees the tree as it is now
+            # the model may run tests with another tool than the test tool; they run on the current tree
             self.tested_tree = after
         return result

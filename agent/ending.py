@@ -1,4 +1,4 @@
-"""The last events of a session, whichever way it ended, and its patch handed over."""
+"""End an attempt: hand over its patch, and write the last events of its session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from m3agent.serving.http import mask_key
 
 @dataclass(frozen=True)
 class Change:
-    """A patch, and the trees that it is the difference of."""
+    """A patch, and the workspace that holds its trees."""
 
     workspace: Workspace
     patch: Patch
@@ -33,7 +33,16 @@ class Change:
 
 @dataclass(frozen=True)
 class FixResult:
-    """How it ended. evidence: None when nothing was checked; change: None when nothing was changed."""
+    """The result of a fix.
+
+    Attributes:
+        status: How the fix ended.
+        exit_code: Exit code of the process.
+        reason: Why it ended so, in one sentence.
+        session: The session's folder.
+        evidence: The verification; None if nothing was verified.
+        change: The patch; None if nothing was changed.
+    """
 
     status: Status
     exit_code: int
@@ -44,21 +53,26 @@ class FixResult:
 
     @property
     def is_verified(self) -> bool:
-        """Whether tests that failed pass with the patch, and none that passed fails."""
+        """Whether a test that failed passes with the patch, and no test that passed fails."""
         return self.status is Status.VERIFIED
 
     @property
     def patch(self) -> bytes:
-        """What was changed, as `git apply` takes it; empty when there is nothing."""
+        """The patch in the format of `git apply`; empty if nothing was changed."""
         return b"" if self.change is None else self.change.patch.text
 
 
 async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
-    """An attempt that nobody interrupted has come to its end; `hand_over` is for the one that was chosen.
+    """End an attempt that was not interrupted, and return its result.
+
+    Args:
+        attempt: The attempt.
+        hand_over: Whether to hand over its patch; true for the chosen attempt only.
+        notes: Notes for the user, added to those about the patch.
 
     Raises:
-        SandboxError: the patch could not be read; the attempt is not ended then.
-        EnvironmentFault: the log cannot be written, so nothing else would say how it ended.
+        SandboxError: The patch cannot be read. The attempt has not been ended.
+        EnvironmentFault: The log cannot be written, so it does not say how the attempt ended.
     """
     if attempt.failure is not None:
         return _failed(attempt, attempt.failure)
@@ -76,7 +90,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
             if status not in (Status.VERIFIED, Status.UNVERIFIED):
                 found.append("the patch was not handed over, since the fix did not succeed")
             else:
-                # before the user's repository is touched: whatever ends this process then, the patch is there
+                # written before the user's repository changes, so that the patch survives the end of this process
                 attempt.session.write_file(PATCH, attempt.patch.text)
                 if wanted.pull_request:
                     opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
@@ -97,19 +111,19 @@ def end_early(
     status: Status = Status.INTERRUPTED,
     exit_code: int = EXIT_CODES[Status.INTERRUPTED],
 ) -> FixResult:
-    """The session ends before its time, with the patch of its last checkpoint."""
+    """End a session early, with the patch of its last checkpoint."""
     patch = None
     if attempt.workspace is not None and attempt.sandbox is not None:
-        with contextlib.suppress(SandboxError):  # there is a reason already; the patch is for convenience
+        with contextlib.suppress(SandboxError):  # the patch is for convenience: keep the first reason
             patch = attempt.workspace.patch(attempt.sandbox.tree)
     try:
         return _write(attempt, status, reason, exit_code, patch, [])
-    except M3AgentError:  # the state folder cannot be written: that is the reason already
+    except M3AgentError:  # if the state folder cannot be written, the caller's reason says so
         return FixResult(status, exit_code, reason, attempt.session.folder, None, None)
 
 
 def _failed(attempt: Attempt, error: Failure) -> FixResult:
-    """Something failed that is not the model's doing. Raises EnvironmentFault where the log cannot say so."""
+    """End an attempt that an error stopped. Raises EnvironmentFault if the log cannot be written."""
     exit_code = exit_code_of(error)
     attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
     return end_early(attempt, str(error), Status.ERROR, exit_code)
@@ -125,7 +139,7 @@ def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
 
 
 def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
-    """Apply or commit the patch, as asked; says what was done."""
+    """Apply or commit the patch, as requested; return a sentence that says what was done."""
     request, workspace = attempt.request, attempt.workspace
     assert workspace is not None
     if (branch := request.hand_over.branch) is None:
@@ -137,7 +151,7 @@ def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
 
 
 async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: str) -> str:
-    """Open a pull request; returns its address. words: the model's last ones."""
+    """Open a pull request and return its address; `words` is the model's last answer."""
     request, workspace, loop = attempt.request, attempt.workspace, attempt.loop
     assert workspace is not None
     assert loop is not None
@@ -196,7 +210,7 @@ def _write(
 
 
 def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:
-    """The status of a fix: what the tests say of the patch counts before how the loop ended."""
+    """Return the status of a fix and its reason. A verified patch counts more than how the loop ended."""
     if evidence is not None and evidence.verdict == "verified":
         return Status.VERIFIED, evidence.reason
     if outcome.kind == "limit":

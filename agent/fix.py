@@ -1,4 +1,4 @@
-"""One fix, from issue to verified patch: the flow that everything else is a part of."""
+"""Run one fix, from the issue to the verified patch. This is the main flow of the program."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Prepared:
     """What all attempts share.
 
     Attributes:
-        ground: The server and the packed repository.
-        backend, spec: How sandboxes are made.
-        dirty: How many files differ from the commit.
-        started: The first event of an attempt's log.
-        shared: What each log says of the preparation.
+        ground: The model server and the packed repository.
+        backend, spec: How to start sandboxes.
+        dirty: Number of files that differ from the commit.
+        started: Returns the first event of an attempt's log.
+        shared: Events of the preparation, which every attempt's log contains.
     """
 
     ground: Ground
@@ -69,17 +69,18 @@ async def fix(
     """Run one fix to its end and log it.
 
     Args:
-        request: What to do. A fix that goes on is one attempt; a new one is as many as its settings say.
-        session: Of the first attempt; the caller closes it. The others get theirs once there is a server and a sandbox.
-        state: This program's folder.
-        say: Takes notes for people.
-        listener: By an attempt's session id, what hears the pieces of its answers.
+        request: What to do. A resumed fix has one attempt; a new fix has as many as its settings say.
+        session: Session of the first attempt; the caller closes it. The sessions of the other attempts are created
+            after the preparation.
+        state: The state folder.
+        say: Receives notes for people.
+        listener: Returns the callback for the streamed answers of an attempt, given its session id.
 
     Returns:
-        How it ended. Expected failures (no sandbox, no model server, a refused hand-over) are results with their exit code.
+        The result. Expected failures (no sandbox, no model server, a refused hand-over) are results with an exit code.
 
     Raises:
-        asyncio.CancelledError: It was interrupted; that is logged, with the patch so far.
+        asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
     """
     first = _first_attempt(request, session, say, listener)
     attempts = [first]
@@ -131,7 +132,7 @@ def _further_attempts(
     sessions: contextlib.ExitStack,
     listener: Callable[[str], Callable[[Delta], None]],
 ) -> Iterator[Attempt]:
-    """The other attempts, each with a session of its own, which `sessions` closes. Raises EnvironmentFault."""
+    """Yield the other attempts, each with its own session, which `sessions` closes. Raises EnvironmentFault."""
     settings = first.request.settings
     if first.request.resume is not None:
         return
@@ -149,13 +150,13 @@ def _further_attempts(
 async def _prepare(
     first: Attempt, state: Path, stack: contextlib.AsyncExitStack, say: Callable[[str], None]
 ) -> Prepared:
-    """Find out whether there is all that the attempts need, and start the first one's sandbox."""
+    """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
     request, settings, repository = first.request, first.request.settings, first.request.repository
     request.hand_over.check(repository)
     if request.hand_over.pull_request:
         await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
     spec, backend = await chosen_sandbox(settings, say)
-    if spec.backend == "docker":  # not tried yet, and nothing may go to a model in vain
+    if spec.backend == "docker":  # check the engine now: otherwise model requests could be paid for in vain
         (await asyncio.to_thread(connect)).close()
     choice = await asyncio.to_thread(choose_endpoint, settings, state)
     server = await stack.enter_async_context(opened(choice))
@@ -206,10 +207,9 @@ async def _prepare(
 
 
 async def _work(attempts: Sequence[Attempt], prepared: Prepared) -> None:
-    """Make all attempts, each to its end, or until one of them is verified.
+    """Run all attempts concurrently until all have ended or one is verified.
 
-    They work side by side, the model's servers willing, and are verified one after the other, for tests may be sensitive
-    to load.
+    Verifications run one after the other, because tests may be sensitive to load.
     """
     first, cache_is_warm, verifying = attempts[0], asyncio.Event(), asyncio.Lock()
     known: dict[str, Verification] = {}
@@ -242,7 +242,7 @@ async def _work(attempts: Sequence[Attempt], prepared: Prepared) -> None:
 
 
 async def _set_up(attempt: Attempt, first: Attempt, prepared: Prepared) -> None:
-    """Give an attempt the work tree as it was, in a store of its own, and a sandbox. Raises SandboxError, EnvironmentFault."""
+    """Give an attempt its own copy of the initial work tree, and a sandbox. Raises SandboxError, EnvironmentFault."""
     assert first.workspace is not None
     source, target = first.workspace.store.git_dir, attempt.session.folder / TREES
     try:
@@ -254,7 +254,7 @@ async def _set_up(attempt: Attempt, first: Attempt, prepared: Prepared) -> None:
 
 
 async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
-    """Choose among the attempts and end all of them; returns what came of the chosen one."""
+    """Choose the best attempt, end all attempts, and return the result of the chosen one."""
     chosen, notes = attempts[0], list[str]()
     try:
         if len(attempts) > 1:
@@ -262,7 +262,7 @@ async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
             notes = [f"attempt {chosen.variation.number} of {len(attempts)} was chosen"]
             for attempt in attempts:
                 if attempt is not chosen:
-                    # its log cannot be written, perhaps; what counts is how the chosen one ends
+                    # a log that cannot be written must not prevent the end of the chosen attempt
                     with contextlib.suppress(EnvironmentFault):
                         await end(attempt, hand_over=False, notes=notes)
         return await end(chosen, hand_over=True, notes=notes)
@@ -275,7 +275,7 @@ async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
 
 
 async def _choose(attempts: Sequence[Attempt]) -> Attempt:
-    """The best attempt; why, stands in the log of each. Raises SandboxError where a patch cannot be read."""
+    """Return the best attempt, and log the ranking in all attempts. Raises SandboxError if a patch cannot be read."""
 
     def rank() -> list[Rank]:
         return ranked(

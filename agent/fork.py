@@ -1,4 +1,4 @@
-"""A new session that begins as an earlier one did, up to the end of one of its turns, and may then go another way."""
+"""Fork a session: start a new session with a copy of an earlier one, up to the end of one of its turns."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from m3agent.sandbox.git import copy_store
 
 
 def fork(state: Path, log: SessionLog, turn: int | None) -> tuple[Session, list[Line]]:
-    """Make a new session with what an earlier one had come to at the end of one of its turns.
+    """Start a new session with a copy of an earlier one, up to the end of one of its turns.
 
     Args:
-        log: The earlier session's log. The session is only read; it may be over, or be at work.
-        turn: The turn's number; None for the last answered one.
+        state: The state folder.
+        log: The earlier session's log. The earlier session may have ended or may still be running; it is only read.
+        turn: Number of the turn; None for the last turn with an answer.
 
     Returns:
         The new session, open, and the lines of its log.
 
     Raises:
-        UsageError: There is no such turn, or a part of the earlier session is gone or damaged.
+        UsageError: The turn does not exist or has no answer, or a part of the earlier session is gone or damaged.
         EnvironmentFault: The new session cannot be written.
     """
     source, lines = log.path.parent, log.events
@@ -63,20 +64,20 @@ def _write(path: Path, lines: Sequence[bytes]) -> None:
 
 
 def _lines_until(lines: Sequence[Line], turn: int) -> Sequence[Line]:
-    """The log up to the last line that is of a turn."""
+    """Return the lines of the log up to the last line of a turn."""
     end = next((n for n, line in enumerate(lines) if _turn(line) > turn), len(lines))
     while _turn(lines[end - 1]) == 0 and text(lines[end - 1], "where") != "session":
-        end -= 1  # how the session ended, or went on
+        end -= 1  # lines about the session's end or its resumption
     return lines[:end]
 
 
 def _turn(line: Line) -> int:
-    """The turn that a line is of; 0 for one that is of none."""
+    """Return the number of the turn that a line belongs to; 0 if it belongs to no turn."""
     return whole(line, "turn") or 0
 
 
 def _messages_until(lines: Sequence[Message], answers: int) -> list[bytes]:
-    """The lines of a conversation before the answer that follows so many."""
+    """Return the lines of a conversation up to `answers` answers and the results of their calls."""
     positions = [n for n, line in enumerate(lines) if line["role"] == "assistant"]
     end = positions[answers] if answers < len(positions) else len(lines)
     return [as_line(line) for line in lines[:end]]

@@ -1,4 +1,4 @@
-"""Where an interrupted fix goes on, by the record of its session."""
+"""Find the point from which an interrupted fix can resume, from its session's log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from m3agent.agent.variation import Variation
 from m3agent.serving.chat import ToolCall
 
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
-"""Statuses from which a session can be resumed: the model had not said that it was done."""
+"""Statuses of sessions that can be resumed: the model had not said that it was done."""
 
 WORK_TREE_CHANGED = "[the work tree is no longer as you left it, but as it is on the user's disk now: read files again before you edit them]"
 
@@ -30,21 +30,22 @@ _EMBEDDED = "embedded: search-based repair judged by the tests, no language mode
 
 @dataclass
 class ResumePoint:
-    """Where a session goes on.
+    """The state from which a session resumes.
 
     Attributes:
-        started: Its `session.started`.
-        tree: The last state of the work tree.
-        turn, calls: The last numbers given out.
-        asked: How often the gate refused.
-        seconds: Time worked on it before.
-        tell: The user's words for the model.
-        tested_tree: The state that the last test run saw.
-        used: What it has used of its limits.
-        tests: The last run of its tests, in the session's sandbox.
-        tools: What is offered besides our own tools.
-        stall: Fed with the answers and the calls that ended.
-        turns: All turns of its log.
+        started: The session's `session.started`.
+        tree: Last state of the work tree.
+        turn, calls: Number of the last turn and of the last call.
+        asked: How often the gate told the model what is missing.
+        seconds: Time that earlier processes worked on the session.
+        tell: The user's message to the model.
+        tested_tree: State of the work tree in the last test run.
+        used: Tokens and cost so far.
+        tests: Result of the last test run in the session's sandbox.
+        variation: What distinguishes this attempt from others.
+        tools: Schemas of the MCP tools that the session offers.
+        stall: A detector that has received all earlier answers and finished calls.
+        turns: All turns of the log.
     """
 
     started: Line
@@ -63,7 +64,7 @@ class ResumePoint:
     turns: Sequence[TurnRecord] = ()
 
     def pending(self, messages: Sequence[dict[str, Any]]) -> list[PendingCall]:
-        """The calls of the last message that have no result in the conversation, with what is known of each."""
+        """Return the calls of the model's last message that have no result in the conversation."""
         answered = {message.get("tool_call_id") for message in messages}
         last = next((m for m in reversed(messages) if m["role"] == "assistant"), None)
         if last is None or not last.get("tool_calls"):
@@ -78,7 +79,7 @@ class ResumePoint:
 
     @staticmethod
     def _is_later(identity: str, messages: Sequence[dict[str, Any]]) -> bool:
-        """Whether an id that was used before is asked for again by the last message and not answered since."""
+        """Return whether the last message requests this id again, without a result since then."""
         for message in reversed(messages):
             if message.get("tool_call_id") == identity:
                 return False
@@ -88,10 +89,10 @@ class ResumePoint:
 
 
 def resume_point(lines: Sequence[Line]) -> ResumePoint:
-    """Where a session stands, by the lines of its log.
+    """Return the point from which a session resumes, computed from the lines of its log.
 
     Raises:
-        UsageError: There is nothing to go on with, because it had not begun, or is done.
+        UsageError: The session cannot be resumed: it ended before it began, or the model was done.
     """
     record = record_of(lines)
     started = record.started
@@ -113,7 +114,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     for turn in record.turns:
         point.turn = max(point.turn, turn.number)
         point.asked += sum(bool(gate["missing"]) for gate in turn.of_type("gate"))
-        if turn.finished and not turn.of_type("context.summarised"):  # a summary is no move of the model's
+        if turn.finished and not turn.of_type("context.summarised"):  # a summary is no step of the work
             point.stall.answered(
                 reasoning=turn.reasoning,
                 text=turn.text,
@@ -126,7 +127,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
 
 
 def used_embedded_engine(started: Line) -> bool:
-    """Whether a session talked to an embedded engine of its own, by its first line."""
+    """Return whether a session started its own embedded engine, from its `session.started`."""
     endpoint = started["endpoint"]
     if "source" in endpoint:
         return bool(endpoint["source"] == "embedded")
@@ -134,7 +135,7 @@ def used_embedded_engine(started: Line) -> bool:
 
 
 def _count_call(point: ResumePoint, call: CallRecord) -> None:
-    """Move the point past a call, as far as the call came."""
+    """Update the point with what the log has of a call."""
     if call.started:
         point.calls = max(point.calls, call.started["call"])
     if call.finished:
@@ -147,7 +148,10 @@ def _count_call(point: ResumePoint, call: CallRecord) -> None:
 
 
 def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:
-    """The point with another work tree to start from, which patches are then made against, and words for the model."""
+    """Return a copy of the point that starts from another work tree and has a message for the model.
+
+    Patches are then differences from that tree.
+    """
     changed = f"{WORK_TREE_CHANGED}\n\n" if tree != point.tree else ""
     started = {**point.started, "tree": tree}
     return replace(point, started=started, tree=tree, tell=changed + tell)
@@ -159,7 +163,7 @@ def _tool_call(call: CallRecord) -> ToolCall:
 
 
 def _variation(started: Line) -> Variation:
-    """What set an attempt apart from others: it goes on alone, and just as it was."""
+    """Return the variation of an attempt without its number: it is resumed alone, with the same parameters."""
     attempt = started.get("attempt")
     if attempt is None:
         return Variation()
