@@ -1,4 +1,4 @@
-"""What the commands share: their common options, and how each runs and ends (errors as one sentence, Ctrl-C as 130)."""
+"""Define what all commands share: common options, error messages in one sentence, and exit code 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Typical = Annotated[
 
 
 def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
-    """Who is told each line of a session's log: the screen, and with `--json` standard output."""
+    """Return the receivers of a session's log lines: the screen and, with `--json`, standard output."""
     import json
 
     def print_line(line: Line) -> None:
@@ -47,7 +47,7 @@ def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
 
 
 class faults:
-    """Turns the errors of the agent, the sandbox and the model server into one sentence on standard error and their exit code."""
+    """Context manager that reports expected errors in one sentence on standard error and exits with their exit code."""
 
     def __enter__(self) -> None:
         return None
@@ -62,12 +62,15 @@ class faults:
         if isinstance(error, FAILURES):
             from m3agent.agent.printable import print_note
 
-            print_note(f"m3agent: {error}")  # it may have a server's or an engine's words
+            print_note(f"m3agent: {error}")  # it may contain text from a server or an engine
             raise typer.Exit(exit_code_of(error)) from None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; an interruption or termination unwinds everything that was started, then ends with 130."""
+    """Run a coroutine to its end and return its result.
+
+    SIGINT, SIGTERM and SIGHUP cancel it. After its clean-up, KeyboardInterrupt is raised.
+    """
     import asyncio
     import signal
 
@@ -85,14 +88,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def print_bytes(data: bytes) -> None:
-    """Bytes to standard output as they are: a patch may hold any."""
+    """Write bytes to standard output unchanged: a patch may contain any bytes."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def end(code: int) -> NoReturn:
-    """End at once with nothing more to say: standard output may be closed already."""
+    """Exit at once and print nothing more: standard output may be closed already."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
     os._exit(code)

@@ -1,7 +1,8 @@
-"""The loop: ask the model, carry out its calls, again, until it is done, stuck or at a limit.
+"""Run the loop: ask the model and run its calls, until it is done, stalled or at a limit.
 
-The history only ever grows, but for a summary near the window's end: each request's messages are the last one's plus
-what came since. Every call gets exactly one result. Nothing here knows which model or sandbox it drives.
+The conversation only grows: each request repeats the messages of the last one and adds new ones. The one exception is a
+summary when the context window is nearly full. Every call gets exactly one result. This module does not depend on a
+particular model or sandbox.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ LAST_WORDS_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Why the loop ended: `done` (the model said so and the gate let it through), `limit` or `stalled`.
+    """Why the loop ended.
 
-    reason: one sentence. text: the model's last words.
+    Attributes:
+        kind: `done` (the model said so, and the gate accepted it), `limit` or `stalled`.
+        reason: The reason, in one sentence.
+        text: The model's last answer.
     """
 
     kind: Literal["done", "limit", "stalled"]
@@ -44,8 +48,12 @@ class Outcome:
 
 @dataclass
 class Loop:
-    """One session's work. asked: times that the gate has told the model what is missing. told: what the user says to it
-    before it goes on."""
+    """The loop of one session.
+
+    Attributes:
+        asked: How often the gate has told the model what is missing.
+        told: The user's message to the model in a resumed session.
+    """
 
     model: Model
     calls: Calls
@@ -59,7 +67,7 @@ class Loop:
     told: str = ""
 
     def go_on_from(self, point: ResumePoint) -> None:
-        """Take up what an earlier process of this session had come to."""
+        """Take over the state from an earlier process of this session."""
         self.model.turn, self.asked, self.told = point.turn, point.asked, point.tell
         self.calls.number, self.calls.tested_tree, self.calls.tests = (
             point.calls,
@@ -68,10 +76,13 @@ class Loop:
         )
 
     async def run(self, pending: Sequence[PendingCall] = ()) -> Outcome:
-        """Turns until an outcome; first the calls that an earlier process of this session has left.
+        """Run turns until there is an outcome.
+
+        Args:
+            pending: Calls without a result from an earlier process of this session. They run first.
 
         Raises:
-            SandboxError, ModelServerError, M3AgentError: what ends a session early; the caller reports it.
+            SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
         """
         if stop := await self._carry_out(pending):
             return Outcome("stalled", stop.text, "")
@@ -107,7 +118,7 @@ class Loop:
                 return outcome
 
     async def _answered(self, answer: Turn) -> Outcome | None:
-        """What follows from an answer: its calls, a word to the model, or the end."""
+        """Process an answer: run its calls, send the model a message, or return the outcome."""
         message = answer.message
         verdict = self.stall.answered(
             reasoning=message.reasoning, text=message.text, calls=len(message.calls), finish=answer.finish
@@ -136,9 +147,9 @@ class Loop:
         return None
 
     async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> Verdict | None:
-        """Run a turn's calls in order; returns the verdict that stops the loop, if one does.
+        """Run a turn's calls in order; return the verdict that stops the loop, or None.
 
-        Notes stand inside a result, never in a new user message: templates may drop earlier reasoning then.
+        Notes are put into a result. After a new user message, chat templates may drop earlier reasoning.
         """
         stop: Verdict | None = None
         notes = [note]
@@ -164,7 +175,7 @@ class Loop:
         return stop
 
     async def _heed(self, verdict: Verdict | None) -> tuple[str, Verdict | None]:
-        """Log what the stall detector found: the words that tell the model of it, and the verdict if it ends the run."""
+        """Log a verdict of the stall detector. Return the note for the model, and the verdict if it stops the loop."""
         if verdict is None:
             return "", None
         text = verdict.text
@@ -178,10 +189,13 @@ class Loop:
         return prompt.where_it_stands(self.calls.tests, diff)
 
     async def _summarise(self) -> None:
-        """Put the model's own summary in the place of all but the repository and the last steps.
+        """Replace the conversation by the model's summary, except the first messages and the last steps.
+
+        If the request does not fit into the context window, or the answer is empty or repetitive, a list of the calls
+        replaces the summary.
 
         Raises:
-            ModelServerError: there was no answer. Where one does not fit, or is empty, a list of the calls has to do.
+            ModelServerError: There was no answer for another reason.
         """
         before, kept = len(self.messages), self.window.kept_steps(self.messages)
         self._tell(prompt.SUMMARISE)
@@ -200,13 +214,13 @@ class Loop:
         self.window.forget()
 
     async def _at_limit(self, limit: str) -> Outcome:
-        """One last request without tools (they stay in the prompt, so that its prefix does) for a summary."""
+        """Ask the model for a last summary, without calls. The tools stay in the prompt, to keep its prefix equal."""
         self._tell(prompt.LIMIT_REACHED.format(limit=limit))
         reason = f"the limit of {limit} was reached"
         try:
             answer = await self.model.ask("none", LAST_WORDS_TOKENS, time.monotonic() + LAST_WORDS_SECONDS)
         except (ModelServerError, Chanting):
-            return Outcome("limit", reason, "")  # the work counts, not the summary of it
+            return Outcome("limit", reason, "")  # the summary is optional: the work counts
         return Outcome("limit", reason, answer.message.text)
 
     def _tell(self, *texts: str) -> None:

@@ -1,4 +1,4 @@
-"""A fix from what a caller names (an issue, a folder, settings) to its result: what the command line and the Python API do."""
+"""Run a new fix, given an issue, a folder and settings. The command line and the Python API both use this module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_issue(
     say: Callable[[str], None],
     stdin: TextIO | None,
 ) -> Issue:
-    """The issue that `spec` names. Blocking. Raises as `load_issue`."""
+    """Return the issue that `spec` names. Blocking. Raises the errors of `load_issue`."""
     return load_issue(
         spec,
         stdin=stdin,
@@ -59,11 +59,22 @@ async def new_fix(
     sinks: Sequence[Callable[[Line], None]],
     listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
 ) -> FixResult:
-    """Read what is named, and make the fix. flags: settings that come before all others. `say` gets notes for people, each
-    of the sinks every line of the log, the listener to a session the pieces of its answers.
+    """Read the issue and the settings, and run the fix.
+
+    Args:
+        spec: Names the issue.
+        repo: The repository's folder.
+        flags: Settings that override all others.
+        hand_over: What to do with the patch.
+        attach: Files to attach to the issue.
+        stdin: Where to read the issue from if `spec` says so.
+        env: The environment variables.
+        say: Receives notes for people.
+        sinks: Receive every line of the log.
+        listener: Returns the callback for the streamed answers of a session, given its id.
 
     Raises:
-        M3AgentError: what is named is not there, or not as it should be. What goes wrong later is a result.
+        M3AgentError: The input is missing or invalid. Later failures are results.
     """
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, env).settings

@@ -1,4 +1,4 @@
-"""A session's folder and its append-only log of events."""
+"""Create and open a session: its folder and its append-only event log."""
 
 from __future__ import annotations
 
@@ -24,38 +24,42 @@ from m3agent.agent.session_log import LOG, Line, read_log
 from m3agent.agent.whole_file import write_whole
 
 SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
-"""Events that are on the disk before anything else happens."""
+"""Events that are synced to the disk before the session continues."""
 
 
 CALLS = "calls"
-"""In a session's folder: the whole output of each call."""
+"""Folder in a session's folder, with the complete output of each call."""
 PATCH = "patch.diff"
-"""In a session's folder: what came of it, as `git apply` takes it."""
+"""File in a session's folder, with the resulting patch in the format of `git apply`."""
 
 
 def new_id() -> str:
-    """A session's id; it starts with the time, so that names sort."""
+    """Return a new session id. It starts with the time, so that ids sort by age."""
     return datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a session's folder, for its owner only. Raises OSError."""
+    """Create a session's folder, accessible only by its owner. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True)
     (folder / CALLS).mkdir(mode=0o700)
 
 
 def line_of(event: Event, seq: int, session: str) -> Line:
-    """An event that happens now as its line in a session's log."""
+    """Return an event as a line of a session's log, with the current time."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     head: Line = {"v": VERSION, "seq": seq, "ts": now, "session": session, "type": event.type}
     return head | dataclasses.asdict(event)
 
 
 class Session:
-    """One attempt at one issue: `events.jsonl`, `messages.jsonl`, `calls/`, `trees.git/` and `patch.diff` in a folder of
-    its own (0700).
+    """One attempt at one issue. Only one process at a time can have a session open.
 
-    Each sink gets every line that is written, after it was. One process at a time has a session open.
+    The session's folder (mode 0700) contains `events.jsonl`, `messages.jsonl`, `calls/`, `trees.git/` and `patch.diff`.
+
+    Args:
+        folder: The session's folder.
+        sinks: Receive every line of the log after it was written.
+        seq: Number of lines in the log.
     """
 
     def __init__(self, folder: Path, sinks: Sequence[Callable[[Line], None]], seq: int = 0) -> None:
@@ -67,10 +71,10 @@ class Session:
 
     @classmethod
     def create(cls, state: Path, sinks: Sequence[Callable[[Line], None]], name: str | None = None) -> Session:
-        """A new session below the state folder, with a `new_id` if it is given no name.
+        """Create a session in the state folder. Its id is `name`, or a `new_id` if `name` is None.
 
         Raises:
-            EnvironmentFault: the folder cannot be made or written.
+            EnvironmentFault: The folder cannot be created or written.
         """
         name = name or new_id()
         folder = state / "sessions" / name
@@ -81,27 +85,32 @@ class Session:
         return cls(folder, sinks)
 
     def beside(self, number: int) -> Session:
-        """A session for a further attempt at the same issue, with the same sinks; its id is this one's and the number.
+        """Create a session for another attempt at the same issue, with the same sinks.
+
+        Its id is this session's id followed by `number`.
 
         Raises:
-            EnvironmentFault: its folder cannot be made or written.
+            EnvironmentFault: The folder cannot be created or written.
         """
         return self.create(self.folder.parent.parent, self._sinks, f"{self.id}-{number}")
 
     @classmethod
     def open(cls, folder: Path, sinks: Sequence[Callable[[Line], None]]) -> tuple[Session, list[Line]]:
-        """A session to go on with, and the lines of its log so far; what is left of a torn last one is dropped.
+        """Open an existing session to continue it. An incomplete last line is removed from its log.
+
+        Returns:
+            The session, and the lines of its log so far.
 
         Raises:
-            UsageError: there is no session, another process has it, or its log is damaged or of another version.
+            UsageError: There is no session, another process has it open, or its log is damaged or of another version.
         """
         path = folder / LOG
         if not path.is_file():
             raise UsageError(f"there is no session in {folder}")
-        session = cls(folder, sinks)  # which locks it: nobody is writing that last line
+        session = cls(folder, sinks)  # locks the log: no other process is writing its last line
         try:
             log = read_log(path)
-            if log.notes:  # half a line at its end
+            if log.notes:  # the last line is incomplete
                 drop_torn_line(path)
         except BaseException:
             session.close()
@@ -110,10 +119,10 @@ class Session:
         return session, list(log.events)
 
     def write(self, event: Event) -> None:
-        """Append an event; synced to the disk for those that resume depends on.
+        """Append an event to the log. Sync the events that a resume depends on (`SYNCED`) to the disk.
 
         Raises:
-            EnvironmentFault: the log cannot be written (a full disk): the session cannot go on without it.
+            EnvironmentFault: The log cannot be written, for example because the disk is full.
         """
         line = line_of(event, self._seq + 1, self.id)
         raw = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode()
@@ -123,11 +132,11 @@ class Session:
             sink(line)
 
     def listen(self, sink: Callable[[Line], None]) -> None:
-        """One more who gets every line."""
+        """Add a sink."""
         self._sinks.append(sink)
 
     def write_file(self, name: str, content: bytes) -> Path:
-        """Write a file of the session's folder, whole or not at all."""
+        """Write a file in the session's folder, completely or not at all. Raises EnvironmentFault."""
         path = self.folder / name
         try:
             write_whole(path, content)

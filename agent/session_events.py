@@ -1,4 +1,4 @@
-"""What a fix does, as the lines of its sessions' logs that tell of it."""
+"""Build the log events of a fix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def session_started(
     variation: Variation,
     group: str,
 ) -> events.SessionStarted:
-    """What is to be fixed, where and how. group: id of the first attempt's session."""
+    """Return the first event of a session; `group` is the session id of the first attempt."""
     repository, issue = request.repository, request.issue
     return events.SessionStarted(
         m3agent=__version__,
@@ -70,7 +70,7 @@ def session_started(
 
 
 def context_packed(context: Context, seconds: float) -> events.ContextPacked:
-    """The repository as the model sees it."""
+    """Return the event for the packed repository."""
     return events.ContextPacked(
         files=len(context.files),
         tokens=context.tokens,
@@ -83,7 +83,7 @@ def context_packed(context: Context, seconds: float) -> events.ContextPacked:
 
 
 def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> events.EndpointProbed:
-    """What is known of the server."""
+    """Return the event for a probed model server."""
     return events.EndpointProbed(
         url=endpoint.url,
         model=endpoint.model,
@@ -102,7 +102,7 @@ def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> e
 def session_resumed(
     point: ResumePoint, messages: Conversation, pending: Sequence[PendingCall]
 ) -> events.SessionResumed:
-    """Where a session goes on."""
+    """Return the event for a resumed session."""
     return events.SessionResumed(
         m3agent=__version__,
         messages=len(messages),
@@ -112,22 +112,22 @@ def session_resumed(
 
 
 def retry(note: RetryNote) -> events.Retry:
-    """A request that is sent again."""
+    """Return the event for a request that is sent again."""
     return events.Retry(attempt=note.attempt, wait=note.wait_seconds, reason=note.reason)
 
 
 def log_requests(session: Session, where: Literal["session", "verify"]) -> Callable[[NetworkRequest], None]:
-    """Logs what a sandbox's programs ask the network for."""
+    """Return a callback that logs the network requests of a sandbox."""
 
     def log(request: NetworkRequest) -> None:
-        with contextlib.suppress(M3AgentError):  # where the log cannot be written, the next event says so
+        with contextlib.suppress(M3AgentError):  # if the log cannot be written, the next event fails as well
             session.write(events.NetworkRequest(where=where, **dataclasses.asdict(request)))
 
     return log
 
 
 def log_verification(session: Session, evidence: Verification) -> None:
-    """The test runs of a verification and its verdict."""
+    """Log the test runs of a verification and its verdict."""
     runs: tuple[tuple[Literal["before", "after"], TestReport, str], ...] = (
         ("before", evidence.before, evidence.old_tree),
         ("after", evidence.after, evidence.new_tree),
@@ -151,6 +151,11 @@ def log_verification(session: Session, evidence: Verification) -> None:
 
 
 def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events.AttemptChosen:
-    """The attempts, best first; sessions: of all attempts, in the order of their numbers."""
+    """Return the event for the chosen attempt.
+
+    Args:
+        ranks: All attempts, best first.
+        sessions: Sessions of all attempts, in the order of their numbers.
+    """
     ranking = [{**dataclasses.asdict(rank), "session": sessions[rank.number - 1].id} for rank in ranks]
     return events.AttemptChosen(chosen=ranks[0].number, ranking=ranking)

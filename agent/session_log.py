@@ -1,7 +1,8 @@
-"""Reading a session's log again, also one of an older version, one cut off by a kill, or one still being written.
+"""Read a session's log. It may be from an older version, cut off by a kill, or still being written.
 
-The contract is docs/events.md: readers ignore types and fields they do not know. So nothing here relies on a field; the
-functions at the end give a field's value if it is there and of its kind, else what stands for "unknown".
+The contract is docs/events.md: readers ignore unknown types and fields. Nothing here relies on a field. The functions
+at the end of this module return the value of a field. If it is missing or has the wrong type, they return None or an
+empty value.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from m3agent.agent.events import VERSION
 
 LOG = "events.jsonl"
 Line = dict[str, Any]
-"""One event as it stands in the log."""
+"""One event of a log, as a JSON object."""
 
 _TAIL = 64 << 10  # bytes read at the end of a log to find its last line; session.finished is far shorter
-_MOST = 2**63  # no count in a log is larger; what is would not even fit into a float
+_MOST = 2**63  # larger numbers are not counts, and may not even fit into a float
 
 
 @dataclass(frozen=True)
 class SessionLog:
-    """What a log says. notes: what a reader should know of its state (a line cut off at the end)."""
+    """The contents of a log.
+
+    Attributes:
+        path: The log.
+        events: The events, in order.
+        notes: Notes for people on the state of the log, such as an incomplete last line.
+    """
 
     path: Path
     events: tuple[Line, ...]
@@ -35,10 +42,11 @@ class SessionLog:
 
 
 def read_log(path: Path) -> SessionLog:
-    """All events of a log, in order. A last line that was cut off is left out, with a note.
+    """Read all events of a log. An incomplete last line is left out, with a note.
 
     Raises:
-        UsageError: the file cannot be read, or a line is damaged or of a version unknown here; names file and line.
+        UsageError: The file cannot be read, or a line is damaged or of an unknown version. The message names file and
+            line.
     """
     try:
         raw = path.read_bytes()
@@ -47,7 +55,7 @@ def read_log(path: Path) -> SessionLog:
             f"{path}: the log cannot be read ({(error.strerror or str(error)).lower()})"
         ) from None
     lines = raw.split(b"\n")
-    torn = lines.pop()  # empty where the last line is whole
+    torn = lines.pop()  # empty if the last line is complete
     events = [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
     notes = []
     if torn:
@@ -59,17 +67,20 @@ def read_log(path: Path) -> SessionLog:
 
 
 def read_ends(path: Path) -> tuple[Line, Line] | None:
-    """The first and the last event of a log, without reading what is between; None where they are not both whole.
+    """Return the first and the last event of a log without reading the lines between.
+
+    Returns:
+        The two events; None if one of them is incomplete or damaged, or if the log has fewer than two lines.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         first = file.readline()
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
         tail = file.read()
     lines = tail.split(b"\n")
-    if len(lines) < 3 or lines[-1]:  # the last line has an end, and what stands before it is whole
+    if len(lines) < 3 or lines[-1]:  # without two line ends, the last line may be incomplete
         return None
     try:
         return _parsed(first.rstrip(b"\n"), path, 1), _parsed(lines[-2], path, 0)
@@ -79,7 +90,7 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
 
 def _parsed(raw: bytes, path: Path, number: int) -> Line:
     try:
-        # decoded here: json would take bytes for UTF-16 where they look like it
+        # decoded here, because json could mistake bytes for UTF-16
         line = json.loads(raw.decode())
     except (ValueError, RecursionError):
         line = None
@@ -95,13 +106,13 @@ def _parsed(raw: bytes, path: Path, number: int) -> Line:
 
 
 def text(line: Mapping[str, Any], *path: str) -> str:
-    """A string field, or the string in nested objects that `path` leads to; empty where there is none."""
+    """Return the string at `path` (a field, or fields of nested objects); empty if it is missing or not a string."""
     value = _at(line, path)
     return value if isinstance(value, str) else ""
 
 
 def number(line: Mapping[str, Any], *path: str) -> int | float | None:
-    """A number of at least 0; None where it is unknown."""
+    """Return the number at `path`; None if it is missing, negative or not a number."""
     value = _at(line, path)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -109,24 +120,24 @@ def number(line: Mapping[str, Any], *path: str) -> int | float | None:
 
 
 def whole(line: Mapping[str, Any], *path: str) -> int | None:
-    """A whole number of at least 0; None where it is unknown."""
+    """Return the whole number at `path`; None if it is missing, negative or not a whole number."""
     value = _at(line, path)
     return value if type(value) is int and 0 <= value < _MOST else None  # a bool is an int, too
 
 
 def strings(line: Mapping[str, Any], *path: str) -> list[str]:
-    """The strings of a list; empty where there is none."""
+    """Return the strings in the list at `path`; empty if it is missing or not a list."""
     return [item for item in items(line, *path) if isinstance(item, str)]
 
 
 def items(line: Mapping[str, Any], *path: str) -> list[Any]:
-    """A list; empty where there is none."""
+    """Return the list at `path`; empty if it is missing or not a list."""
     value = _at(line, path)
     return value if isinstance(value, list) else []
 
 
 def mapping(line: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """An object; empty where there is none."""
+    """Return the object at `path`; empty if it is missing or not an object."""
     value = _at(line, path)
     return value if isinstance(value, dict) else {}
 
@@ -134,5 +145,5 @@ def mapping(line: Mapping[str, Any], *path: str) -> dict[str, Any]:
 def _at(line: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value: Any = line
     for name in path:
-        value = value.get(name) if isinstance(value, dict) else None  # as JSON has them; Mapping takes longer
+        value = value.get(name) if isinstance(value, dict) else None  # checking for Mapping is slower
     return value

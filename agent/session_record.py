@@ -1,8 +1,8 @@
-"""A session's log as a record: its start, its turns with their calls and results, its verdict, its end.
+"""Convert a session's log into a record: its start, its turns with their calls and results, its verdict, its end.
 
-This is the one place that knows which event belongs to which turn and call, and what opens an ended session again. The list
-of sessions, reports, trajectories and resuming are made from a record. Any log gives one, also a log that is cut off, has
-gaps, or was written by another version: what is missing is empty, what is not understood is counted.
+Only this module decides which event belongs to which turn and call, and which events reopen an ended session. The list
+of sessions, reports, trajectories and resume use the record. Every log can be converted, even one that is cut off, has
+gaps, or was written by another version. Missing lines are empty, and unknown events are counted.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from m3agent.agent.events import VERSION
 from m3agent.agent.session_log import LOG, Line, items, number, read_log, text, whole
 
 SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "price")
-"""Fields of `turn.finished` whose sum is the field of that name in `session.finished`."""
+"""Fields of `turn.finished` that add up to the field of the same name in `session.finished`."""
 
 STRETCHES = frozenset({"session.resumed", "session.forked"})
-"""With these events another process takes the session up."""
+"""Events with which another process continues the session."""
 
 
 @dataclass
 class CallRecord:
-    """A call of a tool. Lines that the log lacks are empty.
+    """A tool call. Lines that are missing in the log are empty.
 
     Attributes:
-        id: As the model gave it, which may be twice.
+        id: Id that the model gave the call; several calls may have the same id.
         key: The id, made unique among the calls of its turn.
-        arguments: None where they were not a JSON object.
-        asked: Whether the model's answer has the call. Other lines tell of a call without it where the log has a gap.
+        name: Name of the tool.
+        arguments: Arguments of the call; None if they were not a JSON object.
+        asked: Whether the model's answer contains the call. If the log has a gap, only other lines may mention it.
         started: Its `call.started`.
         finished: Its `call.finished`.
-        line: Number of the line `started` in the log, from 1; 0 where there is none.
-        result_line: The same of `finished`.
-        events: Its `file.changed`, `test.finished` and `stall`, in their order.
+        line: Line number of `started` in the log, from 1; 0 if it is missing.
+        result_line: Line number of `finished`, likewise.
+        events: Its `file.changed`, `test.finished` and `stall` events, in order.
     """
 
     id: str
@@ -52,7 +53,7 @@ class CallRecord:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether it has a result that is not its own, because it was cut off."""
+        """Whether the call was cut off, so that its result says only that."""
         return text(self.finished, "status") == "interrupted"
 
     def of_type(self, kind: str) -> list[Line]:
@@ -62,17 +63,18 @@ class CallRecord:
 
 @dataclass
 class TurnRecord:
-    """A request to the model, its answer, and what followed. Lines that the log lacks are empty.
+    """A request to the model, its answer, and the answer's calls. Lines that are missing in the log are empty.
 
     Attributes:
-        number: As the log has it; twice where a session was resumed in the middle of a turn by an old version.
-        line: Number of the line `answer` in the log; of the turn's first line where there is no answer.
+        number: Number of the turn in the log. Two turns have the same number if an old version resumed the session in
+            the middle of a turn.
+        line: Line number of `answer` in the log, or of the turn's first line if there is no answer.
         request: Its `turn.started`.
         answer: Its `message`.
         finished: Its `turn.finished`.
-        calls: Those of the answer in its order, then those that the answer lacks.
-        before: `session.resumed` and `session.forked` since the turn before, and each `retry` of the request.
-        events: All other events of the turn that are of no call, in their order.
+        calls: The calls of the answer, in order, then calls that only other lines mention.
+        before: `session.resumed` and `session.forked` since the previous turn, and each `retry` of the request.
+        events: All other events of the turn that belong to no call, in order.
     """
 
     number: int
@@ -91,17 +93,17 @@ class TurnRecord:
 
     @property
     def sent(self) -> int | None:
-        """Messages in the request; None where the log does not say."""
+        """Number of messages in the request; None if unknown."""
         return whole(self.request, "messages")
 
     @property
     def reasoning(self) -> str:
-        """What the model thought."""
+        """The reasoning in the answer."""
         return text(self.answer, "reasoning")
 
     @property
     def text(self) -> str:
-        """What the model said."""
+        """The text of the answer."""
         return text(self.answer, "text")
 
     def of_type(self, kind: str) -> list[Line]:
@@ -111,24 +113,24 @@ class TurnRecord:
 
 @dataclass
 class SessionRecord:
-    """A session, as its log tells of it. Lines that the log lacks are empty.
+    """A session, read from its log. Lines that are missing in the log are empty.
 
     Attributes:
         started: `session.started`.
-        prepared: `environment.ready`, `context.packed` and `endpoint.probed`, in their order.
-        other_tools: Schemas of the tools that were offered besides our own.
-        turns: In their order, those of the session that this one was forked from included.
-        own_from: Index of the first turn that is not of the session that this one was forked from.
+        prepared: `environment.ready`, `context.packed` and `endpoint.probed`, in order.
+        other_tools: Schemas of the MCP tools that were offered.
+        turns: The turns, in order. Those copied from another session with a fork are included.
+        own_from: Index of the first turn that was not copied from another session.
         network: Each `network.request` of a verification, or from before the first turn.
         errors: Each `error`.
-        tests: The last `test.finished` of the verification, by where it ran: `before` and `after`.
+        tests: The last `test.finished` of the verification for each of `before` and `after`.
         verdict: The `verify` of the session's end.
         choice: `attempt.chosen`.
-        ended: `session.finished`; empty for a session that goes on after it.
-        stretches: For each process that worked on the session since it was forked, the times of the first and last line.
-        unknown: Events of types that this version does not know, counted by type.
-        unread: Lines that are no event of this version.
-        is_whole: Whether the log has every line up to its last one.
+        ended: `session.finished`; empty if the session was resumed after it.
+        stretches: Times of the first and the last line of each process that worked on the session since its fork.
+        unknown: Number of events of each unknown type.
+        unread: Number of lines that are not events of this version.
+        is_whole: Whether no line is missing before the last one.
     """
 
     started: Line = field(default_factory=dict)
@@ -149,16 +151,16 @@ class SessionRecord:
 
     @property
     def answered(self) -> list[TurnRecord]:
-        """The turns that have an answer."""
+        """The turns with an answer."""
         return [turn for turn in self.turns if turn.answer]
 
     @property
     def own_turns(self) -> list[TurnRecord]:
-        """The turns that are not of the session that this one was forked from."""
+        """The turns that were not copied from another session."""
         return self.turns[self.own_from :]
 
     def of_type(self, kind: str) -> list[Line]:
-        """All events of one type that are of a turn or of a call."""
+        """Return all events of one type that belong to a turn or a call."""
         found: list[Line] = []
         for turn in self.turns:
             found += turn.of_type(kind)
@@ -167,11 +169,14 @@ class SessionRecord:
         return found
 
     def last_prepared(self, kind: str) -> Line:
-        """The last event of one type among those `prepared`; a session that was resumed has several."""
+        """Return the last event of one type in `prepared`, or an empty one. A resumed session may have several."""
         return next((line for line in reversed(self.prepared) if line["type"] == kind), {})
 
     def total(self, name: str) -> int | float | None:
-        """What the session used: a number of its end, without an end the sum of what its turns know, or their number."""
+        """Return a field of `session.finished`, or compute it from the turns if the session has not ended.
+
+        Only "turns" and the fields in `SUMS` can be computed. Turns with unknown usage are ignored. None means unknown.
+        """
         if self.ended:
             return number(self.ended, name)
         if name == "turns":
@@ -181,16 +186,16 @@ class SessionRecord:
 
 
 def read_session(folder: Path) -> SessionRecord:
-    """The record of the session in a folder.
+    """Return the record of the session in a folder.
 
     Raises:
-        UsageError: The log cannot be read, or is damaged.
+        UsageError: The log cannot be read or is damaged.
     """
     return record_of(read_log(folder / LOG).events)
 
 
 def record_of(lines: Iterable[Any]) -> SessionRecord:
-    """The record of a log's lines, given in their order."""
+    """Convert the lines of a log, given in order, into a record."""
     reader = _Reader()
     for position, line in enumerate(lines, 1):
         reader.read(line, position)
@@ -199,17 +204,17 @@ def record_of(lines: Iterable[Any]) -> SessionRecord:
 
 
 class _Reader:
-    """Puts each line where it belongs."""
+    """Takes the lines of a log one by one and adds them to the record."""
 
     def __init__(self) -> None:
         self.record = SessionRecord()
         self._position = 0
         self._next: list[Line] = []
-        """What the turn that begins next has before it."""
+        """Lines for `before` of the next turn."""
         self._calls: dict[int, CallRecord] = {}
-        """By their number in the session."""
+        """The calls by their number in the session."""
         self._last: CallRecord | None = None
-        """The call that began or ended last, in the present turn."""
+        """The call of the current turn that started or ended last."""
         self._begin: Line = {}
         self._previous: Line = {}
 
@@ -234,7 +239,7 @@ class _Reader:
             method(self, line)
 
     def end_stretch(self) -> None:
-        """Keep the times of the lines since the last stretch began, if there are any."""
+        """Record the times of the first and the last line since the last stretch, if there are any."""
         if self._begin and self._previous:
             self.record.stretches.append((text(self._begin, "ts"), text(self._previous, "ts")))
         self._begin = {}
@@ -282,7 +287,7 @@ class _Reader:
         return turn
 
     def _turn(self, line: Line) -> TurnRecord:
-        """The last turn of the number that the event has; where it has none, the last turn."""
+        """Return the last turn with the event's turn number; the last turn if the event has no such number."""
         number_ = whole(line, "turn")
         for turn in reversed(self.record.turns):
             if number_ is None or turn.number == number_:
@@ -327,7 +332,7 @@ class _Reader:
         return None if number_ is None else self._calls.get(number_)
 
     def _of_call(self, line: Line) -> None:
-        """Give the event to its call; where the log does not say which, to the last one."""
+        """Add the event to its call; if the event has no call number, to the last call."""
         call = self._numbered(line) if whole(line, "call") is not None else self._last
         (call or self._turn(line)).events.append(line)
 
@@ -345,7 +350,7 @@ class _Reader:
         (self.record.network if outside else self.record.turns[-1].events).append(line)
 
     def _stall(self, line: Line) -> None:
-        """The model reads of a stall in the result of the call that it follows; of one before all calls, in the first."""
+        """Add a stall to the call whose result told the model of it: the preceding call, or the turn's first one."""
         turn = self._turn(line)
         told = next((call for call in turn.calls if call is self._last), next(iter(turn.calls), None))
         if told is None or text(line, "action") == "stopped":
@@ -397,7 +402,7 @@ def _calls_in(answer: Line, turn: TurnRecord) -> list[CallRecord]:
 
 
 def _add_call(turn: TurnRecord, line: Line) -> CallRecord:
-    """Add a call that the turn's answer lacks."""
+    """Add a call that is missing in the turn's answer."""
     identity = text(line, "id")
     call = CallRecord(identity, identity, text(line, "name"), _arguments(line), asked=False)
     turn.calls.append(call)
@@ -410,6 +415,6 @@ def _arguments(line: Line) -> dict[str, Any] | None:
 
 
 def _like(calls: list[CallRecord], line: Line) -> CallRecord | None:
-    """The call that a line is about. Calls run in order: of several with the same id, it is the first."""
+    """Return the call that a line belongs to, by id or else by name. Calls run in order, so the first match counts."""
     same = [call for call in calls if call.id == text(line, "id")]
     return next(iter(same or [call for call in calls if call.name == text(line, "name")]), None)

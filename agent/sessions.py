@@ -1,4 +1,4 @@
-"""The sessions below the state folder: which there are, what came of them, and which one a name means."""
+"""List the sessions in the state folder, summarise them, and find one by its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from m3agent.agent.session_log import LOG, items, number, read_ends, text, whole
 from m3agent.agent.session_record import SessionRecord, read_session, record_of
 
 NOT_FINISHED = "not finished"
-"""Status of a session whose log has no end: it is running, or it was killed; the log cannot tell which."""
+"""Status of a session whose log has no end: it is still running or was killed. The log does not show which."""
 DAMAGED = "damaged"
 """Status of a session whose log cannot be read."""
 LAST = "last"
@@ -22,9 +22,12 @@ LAST = "last"
 
 @dataclass(frozen=True)
 class Summary:
-    """One session at a glance. What is unknown is None, or empty for texts; bytes: what its folder takes on the disk.
+    """Summary of one session. Unknown values are None; unknown texts are empty.
 
-    status: as in docs/events.md, or NOT_FINISHED or DAMAGED; problem: why it is damaged.
+    Attributes:
+        status: A status of docs/events.md, or NOT_FINISHED, or DAMAGED.
+        bytes: Disk space of the session's folder.
+        problem: Why the log cannot be read; None if it can.
     """
 
     id: str
@@ -51,16 +54,20 @@ class Summary:
 
 
 def list_sessions(state: Path) -> list[Summary]:
-    """All sessions below the state folder, newest first. A damaged one does not hide the others."""
+    """Return summaries of all sessions in the state folder, newest first. Damaged sessions are included."""
     return [summary_of(folder) for folder in session_folders(state)]
 
 
 def find_session(state: Path, name: str) -> Path:
-    """The folder of the session that `name` means: its id, a beginning that only one has, or "last" for the newest; of
-    several attempts, "last" is the one that was chosen.
+    """Return the folder of the session that `name` means.
+
+    Args:
+        state: The state folder.
+        name: An id, the unique beginning of an id, or "last" for the newest session. If the newest session is one of
+            several attempts, "last" is the chosen attempt.
 
     Raises:
-        UsageError: no session or several are meant.
+        UsageError: `name` matches no session, or several.
     """
     folders = session_folders(state)
     if not folders:
@@ -80,7 +87,7 @@ def find_session(state: Path, name: str) -> Path:
 
 
 def _chosen(folder: Path) -> Path:
-    """The attempt that was handed over, of those at the same issue; the folder itself where none is known."""
+    """Return the folder of the attempt that was chosen; the folder itself if none was chosen."""
     with contextlib.suppress(OSError, UsageError):
         ranking = items(read_session(folder).choice, "ranking")
         best = next((item for item in ranking if isinstance(item, dict)), {})
@@ -90,7 +97,7 @@ def _chosen(folder: Path) -> Path:
 
 
 def summary_of(folder: Path) -> Summary:
-    """What came of one session. Of a log that has its end, only the first and the last line are read."""
+    """Return the summary of one session. If its log has an end, only the first and the last line are read."""
     log = folder / LOG
     try:
         ends = read_ends(log)
@@ -133,7 +140,7 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
 
 
 def session_folders(state: Path) -> list[Path]:
-    """All sessions' folders, newest first: ids begin with the time. Raises UsageError where they cannot be listed."""
+    """Return the folders of all sessions, newest first. Raises UsageError if they cannot be listed."""
     try:
         with os.scandir(state / "sessions") as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -147,7 +154,7 @@ def session_folders(state: Path) -> list[Path]:
 
 
 def disk_use(folder: Path) -> int:
-    """Bytes of disk blocks below the folder; what vanishes meanwhile or is not ours to read counts nothing."""
+    """Return the bytes of disk blocks in a folder. Files that vanish or cannot be read do not count."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
