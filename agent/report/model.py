@@ -1,4 +1,4 @@
-"""What a report says of a session: turns with their calls, verification, facts."""
+"""Define the data of a report: a session's facts, its turns with their calls, and its verification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from m3agent.agent.sessions import NOT_FINISHED
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """One run of tests. Counts of those passed and skipped, ids of those red; complete: it was not cut short."""
+    """One test run.
+
+    Attributes:
+        where: Where it ran: `session`, `before` or `after`.
+        passed: Number of tests that passed.
+        failed: Ids of the tests that failed.
+        errored: Ids of the tests with an error.
+        skipped: Number of skipped tests.
+        complete: False if the run was cut short.
+    """
 
     where: str
     passed: int
@@ -26,13 +35,19 @@ class SuiteRun:
 
     @property
     def red(self) -> bool:
-        """Whether anything failed."""
+        """Whether any test failed or had an error."""
         return bool(self.failed or self.errored)
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Something to notice: a stall, a retry, a gate, an error. bad: not what one hopes for."""
+    """An event that deserves attention, such as a stall, a retry or a gate.
+
+    Attributes:
+        kind: Kind of the event.
+        text: Description of the event.
+        bad: Whether the event is a problem.
+    """
 
     kind: str
     text: str
@@ -41,7 +56,16 @@ class Incident:
 
 @dataclass
 class Request:
-    """Equal requests to the network, counted. sent and received: bytes of all of them."""
+    """Equal network requests, counted together.
+
+    Attributes:
+        what: Method, host and port.
+        verdict: Whether they were allowed, refused, or failed.
+        reason: Reason for the verdict.
+        times: Number of requests.
+        sent: Bytes sent in all of them.
+        received: Bytes received in all of them.
+    """
 
     what: str
     verdict: str
@@ -53,7 +77,15 @@ class Request:
 
 @dataclass
 class Call:
-    """One call of a tool. line: of its arguments in the log; result_line: of its result, None when it has none."""
+    """One tool call.
+
+    Attributes:
+        argument: The most telling part of its arguments, on one line.
+        line: Line number of its arguments in the log.
+        whole_output: File with the complete output; empty if the output was not cut.
+        result_line: Line number of its result in the log; None without a result.
+        changes: Status letter and path of each changed file.
+    """
 
     number: int | None
     name: str
@@ -73,20 +105,31 @@ class Call:
 
     @property
     def outcome(self) -> str:
-        """The result's first line, or what kept it from having one."""
+        """The first line of the result, or the reason why there is no result."""
         if self.result_line is None:
             return "cut off: there is no result"
         return show.one_line(self.content.split("\n", 1)[0], 160)
 
     @property
     def bad(self) -> bool:
-        """Whether it did not go as one hopes."""
+        """Whether the call failed."""
         return self.is_error or self.status != "done"
 
 
 @dataclass
 class Turn:
-    """One request to the model, its answer, and what came of it. line: of the answer in the log."""
+    """One request to the model, its answer, and the answer's calls.
+
+    Attributes:
+        label: Number of the turn, as shown; unique on the page.
+        after: Seconds from the session's start to the request; None if unknown.
+        line: Line number of the answer in the log.
+        finish: Why the answer ended.
+        used: The turn's `turn.finished`.
+        before: Events before the answer.
+        incidents: Other events that belong to no call.
+        requests: Network requests during the turn.
+    """
 
     number: int
     label: str
@@ -104,22 +147,22 @@ class Turn:
 
     @property
     def anchor(self) -> str:
-        """Its place on the page, for links: `turn-3`."""
+        """Id of the turn's element on the page: `turn-3`."""
         return f"turn-{self.label}"
 
     @property
     def marks(self) -> list[str]:
-        """Kinds of incidents, each once, for the turn's heading."""
+        """Kinds of the turn's bad incidents, each once, for its heading."""
         every = [*self.before, *(i for call in self.calls for i in call.incidents), *self.incidents]
         return sorted({incident.kind for incident in every if incident.bad})
 
     def value(self, name: str) -> float | None:
-        """A number of what the turn used."""
+        """Return a number from `turn.finished`; None if unknown."""
         return number(self.used, name)
 
     @property
     def tokens(self) -> TurnTokens:
-        """For the plot."""
+        """The turn's tokens, for the plot."""
         prompt, cached, completion = (
             whole(self.used, f"{name}_tokens") for name in ("prompt", "cached", "completion")
         )
@@ -128,7 +171,7 @@ class Turn:
 
 @dataclass
 class SessionReport:
-    """All that the page shows of one session. record: what it is made from."""
+    """Everything that the page shows of one session; `record` is the session's record."""
 
     id: str
     record: SessionRecord = field(default_factory=SessionRecord)
@@ -152,12 +195,12 @@ class SessionReport:
 
     @property
     def verdict(self) -> Line:
-        """The verification's event; empty without one."""
+        """The event of the verification; empty without one."""
         return self.record.verdict
 
     @property
     def evidence(self) -> list[tuple[str, str, list[str]]]:
-        """The verification's sets of tests, as (CSS class, what they are, ids), without the empty ones."""
+        """The verification's sets of tests that are not empty, as tuples of CSS class, label and ids."""
         sets = (
             ("good", "fixed", "fixed"),
             ("bad", "broken", "broken"),
@@ -168,5 +211,5 @@ class SessionReport:
         return [(kind, label, ids) for kind, label, name in sets if (ids := strings(self.verdict, name))]
 
     def value(self, name: str) -> float | None:
-        """A number of what the session used; None where it is not known."""
+        """Return a number of the session's usage; None if unknown."""
         return self.record.total(name)

@@ -1,7 +1,7 @@
-"""Puts a report together from a session's record.
+"""Build a report from a session's record.
 
-Nothing of the log is relied on: fields that an older version did not write, or that are of another kind, are unknown.
-Events of a type unknown here are left out, with a note.
+Nothing here relies on a field of the log: fields that are missing or have the wrong type are unknown. Events of unknown
+types are left out, with a note.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from m3agent.agent.sessions import NOT_FINISHED
 from m3agent.tools.registry import traits_of
 
 MOST_PATCH = 400_000
-"""Characters of a patch shown; what is longer is cut, with a note where the whole is."""
+"""Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
 STALL_ACTIONS = {
     "told": "the model was told",
     "forced": "a different move was asked for",
@@ -37,7 +37,12 @@ STALL_ACTIONS = {
 
 
 def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
-    """The report of one session. folder: the session's, where its patch is; None for a log that stands alone."""
+    """Return the report of one session.
+
+    Args:
+        log: The session's log.
+        folder: The session's folder, which contains its patch; None for a log outside a session's folder.
+    """
     record = record_of(log.events)
     started, ended = record.started, record.ended
     report = SessionReport(
@@ -78,7 +83,7 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
 
 
 def _add_patch(report: SessionReport, folder: Path | None) -> None:
-    """Read the patch from the session's folder. A log's own word on where it is, is never followed: it may be forged."""
+    """Read the patch from the session's folder. The path in the log is never used, because it may be forged."""
     path = folder / PATCH if folder else None
     if path is not None and path.is_file() and not path.is_symlink():
         content = path.read_bytes().decode(errors="surrogateescape")
@@ -97,7 +102,7 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
 
 
 def _facts(record: SessionRecord) -> list[tuple[str, str]]:
-    """What is known of the session before its first turn, as (name, value), each once: a resumed session says it again."""
+    """Return the facts from before the first turn as (name, value), each once: a resume logs them again."""
     found = [*_facts_of_start(record.started)]
     for line in record.prepared:
         match line["type"]:
@@ -181,7 +186,7 @@ def _choice(line: Line) -> str:
 
 
 def _turn(turn: TurnRecord, report: SessionReport) -> Turn:
-    """A turn for the page; report: with the turns before it."""
+    """Return a turn for the page; `report` contains the turns before it."""
     again = sum(before.number == turn.number for before in report.turns)
     started = text(turn.request, "ts")
     began, now = show.instant(report.started), show.instant(started)
@@ -227,7 +232,7 @@ def _turn(turn: TurnRecord, report: SessionReport) -> Turn:
 
 
 def _call(call: CallRecord, incidents: list[Incident]) -> Call:
-    """A call that began, or at least has a result."""
+    """Return a call for the page. It must have started or have a result."""
     line, result = call.started or call.finished, call.finished
     arguments = line.get("arguments")
     arguments = arguments if isinstance(arguments, dict) else None
@@ -270,7 +275,7 @@ def _suite_run(line: Line) -> SuiteRun:
 
 
 def _requests(lines: list[Line]) -> list[Request]:
-    """Requests to the network, equal ones as one."""
+    """Count network requests, equal ones together."""
     found: dict[tuple[str, str, str], Request] = {}
     for line in lines:
         host, port = text(line, "host"), whole(line, "port")
@@ -284,7 +289,7 @@ def _requests(lines: list[Line]) -> list[Request]:
 
 
 def _before(line: Line) -> Incident:
-    """What happened before a turn's answer."""
+    """Return the incident for an event before a turn's answer."""
     match line["type"]:
         case "session.resumed":
             cut_off = len(items(line, "interrupted"))

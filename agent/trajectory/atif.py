@@ -1,4 +1,4 @@
-"""A session as an ATIF trajectory (Agent Trajectory Interchange Format 1.8, of the Harbor project)."""
+"""Convert a session into an ATIF trajectory (Agent Trajectory Interchange Format 1.8, from the Harbor project)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ RATES = ("cached_share", "tokens_per_second", "first_token_seconds", "seconds")
 
 
 def to_atif(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any]:
-    """The trajectory, as JSON values; valid for any log. docs/trajectories.md says what stands where.
+    """Return the trajectory as JSON values. It is valid for every log. docs/trajectories.md describes its fields.
 
-    messages: those of the session's requests, if they were kept: the first two steps hold
-    the system text and the repository then. They are used only if the log's digest proves them.
+    Args:
+        record: The session's record.
+        messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
+            first two steps then contain the system message and the repository.
     """
     kept = proven(record, messages)
-    # of a conversation whose tail was summarised, the messages behind the first are no longer those of each request
+    # after a summary, the kept messages behind the first ones differ from those of earlier requests
     whole = None if record.of_type("context.summarised") else kept
     steps = [*_first_steps(record, kept), *_turn_steps(record, whole)]
     steps += [
@@ -63,7 +65,7 @@ def to_atif(record: SessionRecord, messages: Sequence[Message] | None = None) ->
 
 
 def _some(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what is unknown: ATIF leaves out what it would have as null."""
+    """Return the values without None: ATIF leaves out unknown values."""
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -73,7 +75,7 @@ def _time(line: Line) -> str | None:
         datetime.fromisoformat(stamp.removesuffix("Z"))
     except ValueError:
         return None
-    return stamp if "Z" not in stamp[:-1] else None  # a Z elsewhere is no zone
+    return stamp if "Z" not in stamp[:-1] else None  # a Z elsewhere is not a time zone
 
 
 def _step(source: str, line: Line, message: str, extra: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _step(source: str, line: Line, message: str, extra: dict[str, Any]) -> dict[
 
 
 def _first_steps(record: SessionRecord, kept: Sequence[Message] | None) -> list[dict[str, Any]]:
-    """What the model was given. Without the messages themselves, what the log has of them, and what it does not."""
+    """Return the steps for the first two messages: the kept messages, or else the parts that the log contains."""
     if not record.started:
         return []
     issue = log.mapping(record.started, "issue")
@@ -93,7 +95,7 @@ def _first_steps(record: SessionRecord, kept: Sequence[Message] | None) -> list[
         "context": _context(record.last_prepared("context.packed")),
     }
     if kept:
-        # the second one's text comes in at the end: it may be megabytes, and is clean already
+        # `to_atif` adds the second text at the end: it may have megabytes, and its files are clean already
         system = text_in(kept[0].get("content"))
         return [
             _step("system", record.started, system, {"kind": "system", "text": "as sent"}),
@@ -124,12 +126,10 @@ def _context(context: Line) -> dict[str, Any] | None:
 
 
 def _turn_steps(record: SessionRecord, kept: Sequence[Message] | None) -> Iterable[dict[str, Any]]:
-    before = (
-        2  # messages that the last request's answer and its results make, with what the log has of the rest
-    )
+    before = 2  # expected number of messages in the next request, as far as the log contains them
     answered = record.answered
     for turn in record.turns:
-        if not turn.answer:  # it was broken off
+        if not turn.answer:  # the answer was aborted
             yield from _loose_steps(turn)
             continue
         unlogged = max(0, turn.sent - before) if turn.sent is not None else 0
@@ -150,7 +150,7 @@ def _turn_steps(record: SessionRecord, kept: Sequence[Message] | None) -> Iterab
 
 
 def _loose_steps(turn: TurnRecord) -> Iterable[dict[str, Any]]:
-    """A summary of the conversation, and stalls of no call: they ended the session or broke an answer off."""
+    """Yield steps for summaries, and for stalls outside calls, which ended the session or aborted an answer."""
     for summary in turn.of_type("context.summarised"):
         extra = {"kind": "summary", "own_words": summary.get("own_words") is True}
         yield _step("user", summary, log.text(summary, "text"), extra)
@@ -214,7 +214,7 @@ def _result(call: CallRecord, read: dict[str, str]) -> dict[str, Any]:
 
 
 NOT_SHOWN = ("network.request", "file.changed", "test.finished")
-"""Events of a turn, but of no call, that a trajectory has no place for."""
+"""Types of events that a trajectory cannot contain if they belong to a turn but to no call."""
 TEST_SETS = ("passed", "failed", "errored", "skipped")
 
 
@@ -236,7 +236,7 @@ def _metrics(finished: Line) -> dict[str, Any] | None:
 
 
 def _final_metrics(record: SessionRecord, steps: int) -> dict[str, Any]:
-    """The session's totals; of one without an end, the sums over its turns that are known."""
+    """Return the session's totals; without an end, the known sums over its turns."""
     finished = record.ended
     extra: dict[str, Any] = {key: log.text(finished, key) or None for key in ("status", "reason")}
     extra |= {"exit": log.whole(finished, "exit")}
@@ -302,7 +302,7 @@ def _extra(record: SessionRecord) -> dict[str, Any] | None:
 
 
 def _notes(record: SessionRecord, unproven: bool) -> str | None:
-    """What a reader should know of the log itself."""
+    """Return notes on the state of the log; None if there are none."""
     notes = []
     if not record.ended:
         notes.append("The log has no end: the session is running or was killed.")
@@ -318,7 +318,7 @@ def _notes(record: SessionRecord, unproven: bool) -> str | None:
 
 
 def _left_out(record: SessionRecord) -> int:
-    """How many lines of the log the trajectory does not show."""
+    """Return the number of log lines that the trajectory does not contain."""
     loose = [line for turn in record.turns for line in turn.events if line["type"] in NOT_SHOWN]
     unasked = [call for turn in record.turns for call in turn.calls if not call.asked]
     of_unasked = sum(bool(call.started) + bool(call.finished) + len(call.events) for call in unasked)

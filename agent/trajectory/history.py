@@ -1,4 +1,4 @@
-"""The messages of a session: those that were kept, if the log proves them, or put together from the log."""
+"""Return the messages of a session: the kept messages if they match the log, or messages rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 def proven(record: SessionRecord, messages: Sequence[Message] | None) -> Sequence[Message] | None:
-    """`messages` if the last request of the log was made of them, by the digest that stands there; else None."""
+    """Return `messages` if their digest matches the last request in the log; else None."""
     request, digest = _last_request(record), Digest()
     count = log.whole(request, "messages")
     if not messages or count is None or not 2 <= count <= len(messages):
@@ -30,12 +30,12 @@ def proven(record: SessionRecord, messages: Sequence[Message] | None) -> Sequenc
 
 
 def _last_request(record: SessionRecord) -> log.Line:
-    """The last `turn.started`, answered or not."""
+    """Return the last `turn.started`, with or without an answer."""
     return next((turn.request for turn in reversed(record.turns) if turn.request), {})
 
 
 def results(messages: Sequence[Message], turn: TurnRecord) -> dict[str, str]:
-    """What the model read of each of a turn's calls, by id, from messages that are `proven`."""
+    """Return the results of a turn's calls as the model read them, by id, from `proven` messages."""
     found: dict[str, str] = {}
     for message in messages[(turn.sent or 0) + 1 :]:
         if message.get("role") != "tool":
@@ -45,7 +45,7 @@ def results(messages: Sequence[Message], turn: TurnRecord) -> dict[str, str]:
 
 
 def result_of(call: CallRecord) -> str | None:
-    """What the model read of a call: the result as tools may show it, and what it was told of a repetition. None: no result."""
+    """Return a call's result as the model read it: without secrets, with stall notes. None means no result."""
     if not call.finished:
         return None
     told = [log.text(stall, "text") for stall in call.of_type("stall")]
@@ -53,18 +53,18 @@ def result_of(call: CallRecord) -> str | None:
 
 
 def told_by_gate(turn: TurnRecord, *, is_last: bool) -> str:
-    """What the gate told the model after a turn; empty when nothing, or when it is the last one that was answered."""
+    """Return what the gate told the model after a turn; empty for nothing, and for the last turn with an answer."""
     gates = turn.of_type("gate")
     return log.text(gates[-1], "missing") if gates and not is_last else ""
 
 
 def offered(record: SessionRecord) -> list[Any]:
-    """The tools of each request, if this version of m3agent offered them: ours, and those of others."""
+    """Return the tools of each request: m3agent's tools in this version, and the session's MCP tools."""
     return [*own_schemas(), *record.other_tools]
 
 
 def sent_messages(record: SessionRecord, messages: Sequence[Message]) -> list[Message] | None:
-    """The conversation up to the model's last words, from messages that are `proven`. None if those words differ."""
+    """Return the `proven` messages up to the model's last answer; None if that answer differs from the log."""
     count = log.whole(_last_request(record), "messages") or 0
     if len(messages) <= count or not record.answered:
         return None
@@ -75,7 +75,7 @@ def sent_messages(record: SessionRecord, messages: Sequence[Message]) -> list[Me
 
 
 def logged_messages(record: SessionRecord) -> list[Message] | None:
-    """The same from the log alone, without the repository's text. None where a message or a result is not in it."""
+    """Rebuild the messages from the log, without the repository's text; None if the log lacks a message or result."""
     told: list[Message] = []
     own = system_text(record)
     turns = record.answered
@@ -87,7 +87,7 @@ def logged_messages(record: SessionRecord) -> list[Message] | None:
             break
         for call in turn.asked:
             result = result_of(call)
-            if result is None or call.is_interrupted:  # the model was told other words than the log's
+            if result is None or call.is_interrupted:  # the model read another text than the log has
                 return None
             told.append({"role": "tool", "tool_call_id": call.key, "content": result})
         if text := told_by_gate(turn, is_last=False):
@@ -99,25 +99,25 @@ def logged_messages(record: SessionRecord) -> list[Message] | None:
 
 
 def system_text(record: SessionRecord) -> str:
-    """The system message: this version's, if the session is of this version; else empty, for the log has none."""
+    """Return the system message if this version wrote the session; else empty, because the log does not contain it."""
     return SYSTEM if record.started.get("m3agent") == __version__ else ""
 
 
 def issue_text(record: SessionRecord) -> str:
-    """The part of the first user message that the log holds."""
+    """Return the part of the first user message that the log contains: the issue."""
     text = harmless(log.text(log.mapping(record.started, "issue"), "text").strip())
     return f"Fix this issue:\n\n<issue>\n{text}\n</issue>\n"
 
 
 def clean_first(text: str, record: SessionRecord) -> str:
-    """The first user message as it was sent, without secrets in the issue; its files have been searched one by one."""
+    """Replace secrets in the issue of the first user message. Those in its files were replaced before it was sent."""
     issue = issue_text(record)
     before, found, after = text.rpartition(issue)
     return before + clean_text(issue) + after if found else clean_text(text)
 
 
 def assistant(reasoning: str, text: str, calls: list[Message]) -> Message:
-    """An assistant's message; reasoning and calls only where there are some."""
+    """Return an assistant's message. Empty reasoning and empty calls are left out."""
     message: Message = {"role": "assistant", "content": text}
     if reasoning:
         message["reasoning_content"] = reasoning
@@ -127,14 +127,14 @@ def assistant(reasoning: str, text: str, calls: list[Message]) -> Message:
 
 
 def text_in(content: Any) -> str:
-    """A message's text; of one with images, its text parts."""
+    """Return the text of a message; for a message with images, its text parts."""
     if isinstance(content, list):
         return "".join(log.text(part, "text") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
 
 
 def portable(message: Message) -> Message:
-    """A request's message with text only, and reasoning under the one name that templates and loaders agree on."""
+    """Return a message with text only and its reasoning in `reasoning_content`, which templates and loaders read."""
     text = text_in(message.get("content"))
     if message.get("role") == "assistant":
         return assistant(_reasoning(message), text, message.get("tool_calls") or [])

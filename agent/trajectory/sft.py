@@ -1,4 +1,4 @@
-"""A verified session as a line of training data in chat format, as NeMo AutoModel's chat data sets read it."""
+"""Convert a verified session into a line of training data in the chat format of NeMo AutoModel's data sets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from m3agent.agent.trajectory.history import clean_first, logged_messages, offer
 
 
 def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any] | None:
-    """One example: `messages`, `tools` (JSON text) and where they come from. docs/trajectories.md has the columns.
+    """Return one training example. docs/trajectories.md describes its columns.
 
-    messages: those of the session's requests, if they were kept: the example holds the
-    repository then. They are used only if the log's digest proves them. None for a session that is not verified, and
-    for one whose conversation is not whole.
+    Args:
+        record: The session's record.
+        messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
+            example then contains the repository.
+
+    Returns:
+        `messages`, `tools` (JSON text) and their origin; None if the session is not verified or its conversation is
+        incomplete.
     """
     verified = record.ended.get("status") == "verified" and record.verdict.get("verdict") == "verified"
     if not verified or not record.is_whole:
@@ -41,7 +46,10 @@ def to_sft(record: SessionRecord, messages: Sequence[Message] | None = None) -> 
 
 
 def write_jsonl(rows: Iterable[Mapping[str, Any]], out: BinaryIO) -> int:
-    """Write each row as one line and return how many. All is ASCII: some readers take U+2028 for the end of a line."""
+    """Write each row as one line; return the number of rows.
+
+    The lines are ASCII, because some readers take U+2028 for the end of a line.
+    """
     count = 0
     for count, row in enumerate(rows, start=1):  # noqa: B007 (the last number is the result)
         out.write(json.dumps(row, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n")
@@ -49,7 +57,7 @@ def write_jsonl(rows: Iterable[Mapping[str, Any]], out: BinaryIO) -> int:
 
 
 def _clean_message(message: Message) -> Message:
-    """Without secrets; arguments are cleaned as what they are, for text of JSON in JSON hides line ends."""
+    """Replace secrets in a message. Arguments are parsed first, because JSON text in JSON hides line ends."""
     result: Message = clean({key: value for key, value in message.items() if key != "tool_calls"})
     if message.get("tool_calls"):
         result["tool_calls"] = [_clean_call(call) for call in message["tool_calls"]]
@@ -68,7 +76,7 @@ def _clean_call(call: Message) -> Message:
 
 
 def _origin(record: SessionRecord, included: bool) -> dict[str, Any]:
-    """Columns of the same type in every row, so that rows of many sessions make one table."""
+    """Return the columns about the origin. Their types are the same in every row, so that the rows form one table."""
     repository, issue = log.mapping(record.started, "repository"), log.mapping(record.started, "issue")
     context, endpoint = record.last_prepared("context.packed"), record.last_prepared("endpoint.probed")
     return {
