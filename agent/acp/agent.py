@@ -1,6 +1,7 @@
-"""The agent's side of the protocol: which session a request is for, and one sentence for what cannot be done.
+"""Handle the requests of an ACP client, and turn expected failures into protocol errors in one sentence.
 
-Nothing is started before the first prompt: an editor asks what we are with no configuration, Docker or GPU in sight.
+Nothing is started before the first prompt: editors also ask for the agent's capabilities on machines without
+configuration, Docker or GPU.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 McpServers: TypeAlias = Sequence[Any]
-"""The SDK's models of the servers that a client passes on."""
+"""The MCP servers that a client passes on, as models of the SDK."""
 
 MODES = (
     (Mode.ASK, "Ask", "Shows each patch, and writes it once you allow it"),
@@ -62,23 +63,23 @@ MODES = (
     (Mode.READ_ONLY, "Read-only", "Shows each patch, and writes nothing"),
 )
 PAGE = 50
-"""Sessions that are listed at a time."""
+"""Number of sessions in one page of the list."""
 AUTH = "environment"
 
 
 class Agent:
-    """What a connection calls; one for each."""
+    """The agent of one connection. The connection calls its methods for the client's requests."""
 
     def __init__(self) -> None:
         self._client: Client | None = None
         self._sessions: dict[str, ClientSession] = {}
 
     def on_connect(self, conn: Client) -> None:
-        """The connection is there."""
+        """Keep the client of the new connection."""
         self._client = conn
 
     async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
-        """Who we are and what we can do."""
+        """Return the name, the version and the capabilities of the agent."""
         mcp = is_installed()
         return InitializeResponse(
             protocol_version=min(protocol_version, PROTOCOL_VERSION),
@@ -104,7 +105,7 @@ class Agent:
         )
 
     async def authenticate(self, method_id: str, **_: Any) -> AuthenticateResponse:
-        """There is nothing to log in to."""
+        """Accept the only method: settings on this machine name the model server, so no login is needed."""
         if method_id != AUTH:
             raise _refused(f"there is no way {method_id[:80]!r} to authenticate")
         return AuthenticateResponse()
@@ -112,7 +113,7 @@ class Agent:
     async def new_session(
         self, cwd: str, mcp_servers: McpServers | None = None, **_: Any
     ) -> NewSessionResponse:
-        """Begin one in a folder."""
+        """Create a session in a folder."""
         folder = _folder(cwd)
         kept = await _told(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
         return NewSessionResponse(session_id=self._open(kept, mcp_servers).id, modes=_modes(kept))
@@ -120,7 +121,7 @@ class Agent:
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: McpServers | None = None, **_: Any
     ) -> LoadSessionResponse:
-        """Open one that there is, and tell all that has happened in it."""
+        """Open an existing session, and send the client everything that has happened in it."""
         session = await self._reopen(cwd, session_id, mcp_servers)
         await session.replay()
         return LoadSessionResponse(modes=_modes(session.kept))
@@ -128,13 +129,13 @@ class Agent:
     async def resume_session(
         self, cwd: str, session_id: str, mcp_servers: McpServers | None = None, **_: Any
     ) -> ResumeSessionResponse:
-        """Open one that there is."""
+        """Open an existing session."""
         return ResumeSessionResponse(modes=_modes((await self._reopen(cwd, session_id, mcp_servers)).kept))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> ListSessionsResponse:
-        """Those of a folder, or all, the last ones first."""
+        """Return a page of the sessions of one folder or of all folders, newest first."""
         wanted = None if cwd is None else str(_folder(cwd))
         records = await asyncio.to_thread(lambda: list(all_sessions(state_dir(os.environ))))
         found = [r for r in records if wanted in (None, r.cwd) and (cursor is None or r.id < cursor)]
@@ -148,12 +149,12 @@ class Agent:
         )
 
     async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
-        """Stop what it does and let others have it; it stays on the disk."""
+        """Cancel the session's prompt and release the session, so that others can open it. Its files stay."""
         await self._close(self._session(session_id))
         return CloseSessionResponse()
 
     async def set_session_mode(self, mode_id: str, session_id: str, **_: Any) -> SetSessionModeResponse:
-        """Choose what happens with patches from now on."""
+        """Set what happens with patches from now on."""
         session = self._session(session_id)
         if mode_id not in tuple(Mode):
             raise _refused(f"there is no mode {mode_id[:80]!r}: there are {', '.join(Mode)}")
@@ -176,13 +177,13 @@ class Agent:
             session.task = None
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """Stop what a session does."""
+        """Cancel the prompt that a session works on."""
         session = self._sessions.get(session_id)
         if session is not None and session.task is not None:
             session.task.cancel()
 
     async def close(self) -> None:
-        """The client is gone: all sessions stop, and stay on the disk."""
+        """Close all sessions, because the client is gone. Their files stay."""
         for session in list(self._sessions.values()):
             await self._close(session)
 
@@ -244,7 +245,7 @@ def _refused(sentence: str) -> RequestError:
 
 
 async def _told(work: Awaitable[T]) -> T:
-    """What the work gives; its expected failures as errors of the protocol, in one sentence each."""
+    """Return the result of the work. Raise its expected failures as protocol errors, in one sentence each."""
     try:
         return await work
     except UsageError as error:

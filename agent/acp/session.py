@@ -1,4 +1,7 @@
-"""One session of a client's: its prompts, each a fix or a fix that goes on, and what becomes of their patches."""
+"""Run the prompts of one client session, and hand over their patches.
+
+The first prompt starts a fix. Each later prompt continues the last fix.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +46,23 @@ if TYPE_CHECKING:
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 FIT = (Status.VERIFIED, Status.UNVERIFIED)
-"""What a patch has to be for somebody to be asked whether to take it."""
+"""Statuses of fixes whose patch is handed over."""
 FLUSH_SECONDS = 10.0
-"""A client that has stopped reading is not waited for any longer."""
+"""Longest wait for a client that has stopped reading."""
 ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
 
 
 @dataclass
 class ClientSession:
-    """client: the other end; state: this program's folder; mcp: servers that the client passed on."""
+    """A session of an ACP client.
+
+    Attributes:
+        client: The client.
+        kept: The session's record on the disk.
+        state: The state folder.
+        mcp: MCP servers that the client passed on.
+        task: The prompt that the session works on; None if it is idle.
+    """
 
     client: Client
     kept: OpenSession
@@ -59,18 +70,18 @@ class ClientSession:
     mcp: Sequence[McpServer] = ()
     task: asyncio.Task[PromptResponse] | None = None
     _allowed: set[str] = field(default_factory=set)
-    """Tools outside the sandbox that may be called without asking."""
+    """Names of MCP tools that may be called without asking again."""
 
     @property
     def id(self) -> str:
-        """What the client calls it."""
+        """The id that the client uses."""
         return self.kept.record.id
 
     async def prompt(self, asked: Prompt) -> PromptResponse:
-        """Work on a prompt to its end. Cancelled, it leaves nothing running, and what was done stays on the disk.
+        """Work on a prompt to its end. After a cancellation nothing keeps running, and the files stay on the disk.
 
         Raises:
-            M3AgentError and its like: why nothing came of it, in one sentence.
+            M3AgentError: The prompt failed. This and the other errors in `FAILURES` have a message of one sentence.
         """
         self.kept.write("prompt", text=asked.text, title=asked.title, images=len(asked.images))
         sender = _Sender(self.client, self.id)
@@ -95,7 +106,7 @@ class ClientSession:
             await sender.flush(FLUSH_SECONDS)
 
     def _ended(self, status: Status, said: str) -> None:
-        """Keep how a prompt ended before its time, if that can be written: there is an error already."""
+        """Record how a prompt ended early, if that can be written. An error is already being raised."""
         with contextlib.suppress(M3AgentError):
             self.kept.write("ended", status=str(status), said=said)
 
@@ -142,7 +153,7 @@ class ClientSession:
         return result
 
     def _earlier_log(self) -> SessionLog | None:
-        """The log of the last prompt's fix; None where the model has not answered in it: there is nothing to go on from."""
+        """Return the log of the last fix; None without a fix, and if the model never answered in it."""
         if (name := self.kept.record.last_fix) is not None:
             with contextlib.suppress(UsageError):
                 log = read_log(self.state / "sessions" / name / LOG)
@@ -153,7 +164,7 @@ class ClientSession:
     async def _hand_over(
         self, repository: Repository, result: FixResult, change: Change, sender: _Sender
     ) -> str:
-        """Apply the patch if that is wanted; says what was done."""
+        """Apply the patch if the mode or the person allows it; return a sentence that says what was done."""
         mode, patch = self.kept.record.mode, change.patch
         where = f"the patch is {result.session / 'patch.diff'}"
         if mode is Mode.READ_ONLY:
@@ -176,7 +187,7 @@ class ClientSession:
         return f"\n\nWritten to the work tree: {', '.join(patch.paths)}."
 
     async def _ask(self, repository: Repository, result: FixResult, change: Change, sender: _Sender) -> str:
-        """What the person says to the patch; as good as no where there is no answer."""
+        """Ask the person whether to apply the patch; return ALLOW, ALWAYS or REJECT."""
         patch, workspace = change.patch, change.workspace
         root = repository.root or repository.git_dir
         shown_diffs = await asyncio.to_thread(
@@ -196,7 +207,7 @@ class ClientSession:
         return await self._permission(call, words, sender)
 
     async def _may_call(self, sender: _Sender, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a tool may be called that works outside the sandbox, where the mode does not say so."""
+        """Return whether a tool may be called that works outside the sandbox; ask the person if necessary."""
         if self.kept.record.mode is Mode.AUTO or name in self._allowed:
             return True
         call = ToolCallUpdate(
@@ -212,7 +223,7 @@ class ClientSession:
         return answer in (ALLOW, ALWAYS)
 
     async def _permission(self, call: ToolCallUpdate, words: tuple[str, str, str], sender: _Sender) -> str:
-        """What the person says: ALLOW, ALWAYS or REJECT, in these words; as good as no where there is no answer."""
+        """Ask the person; `words` are the labels of ALLOW, ALWAYS and REJECT. Without an answer, return REJECT."""
         allow, always, reject = words
         options = [
             PermissionOption(option_id=ALLOW, name=allow, kind="allow_once"),
@@ -224,7 +235,7 @@ class ClientSession:
         return answer.outcome.option_id if isinstance(answer.outcome, AllowedOutcome) else REJECT
 
     async def replay(self) -> None:
-        """Tell the client all that has happened."""
+        """Send the client everything that has happened in this session."""
         sender = _Sender(self.client, self.id)
         root = Path(self.kept.record.cwd)
         for entry in self.kept.record.entries:
@@ -244,7 +255,7 @@ class ClientSession:
 
 
 class _Sender:
-    """Sends updates in their order, and counts what a prompt has used."""
+    """Sends updates to the client in order, and adds up the tokens of a prompt."""
 
     def __init__(self, client: Client, session_id: str) -> None:
         self._client = client
@@ -254,19 +265,19 @@ class _Sender:
         self._used: dict[str, int] = {}
 
     def tell(self, update: Update) -> None:
-        """Send it, some time soon."""
+        """Queue an update; it is sent soon, in the background."""
         self._waiting.put_nowait(update)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send())
 
     def count(self, line: Line) -> None:
-        """A line of the log, which may tell of tokens."""
+        """Add the tokens of a log line, if it has any."""
         if line["type"] == "turn.finished":
             for name in ("prompt", "completion", "reasoning", "cached"):
                 self._used[name] = self._used.get(name, 0) + (line[f"{name}_tokens"] or 0)
 
     def usage(self) -> Usage | None:
-        """What was used; None where nothing was asked of a model."""
+        """Return the tokens used so far; None if no answer was logged."""
         if not self._used:
             return None
         used = self._used
@@ -279,19 +290,19 @@ class _Sender:
         )
 
     async def flush(self, seconds: float | None = None) -> None:
-        """Wait, so long at most, until all that was told is sent, or the client is gone."""
+        """Wait until all updates are sent or the client is gone, at most for `seconds`; None means no limit."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=seconds)
 
     async def _send(self) -> None:
         while not self._waiting.empty():
             update = self._waiting.get_nowait()
-            with contextlib.suppress(ConnectionError):  # the client is gone: the fix is ended by that, too
+            with contextlib.suppress(ConnectionError):  # the client is gone, which also ends the fix
                 await self._client.session_update(session_id=self._session_id, update=update)
 
 
 def _own_lines(folder: Path) -> list[Line]:
-    """A fix's lines, without those of the one that it goes on from."""
+    """Return the log lines of a fix, without those copied from the fix that it continues."""
     try:
         lines = list(read_log(folder / LOG).events)
     except UsageError:
