@@ -1,4 +1,4 @@
-"""`m3agent eval create`: a benchmark of a repository's own history."""
+"""Define `m3agent eval create`, which makes a benchmark from a repository's own history."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def _fill(history: History, output: Path, wish: Wish, timeout: float, stat
 
 
 def _conclude(seen: Seen) -> None:
-    """Say what the commits were that gave no candidate."""
+    """Print why commits gave no candidate."""
     if not seen.commits:
         return
     _say(f"{seen.commits} commits looked at, {seen.candidates} candidates; of the others:")
@@ -138,7 +138,7 @@ def _say(what: str) -> None:
 
 
 def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None:
-    """A day's beginning or end, in UTC; or a moment."""
+    """Parse a date option: return the beginning or the end of a day in UTC, or a moment."""
     from m3agent.agent.errors import UsageError
 
     if text is None:

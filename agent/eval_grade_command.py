@@ -1,4 +1,4 @@
-"""`m3agent eval validate` and `m3agent eval grade`: whether instances can be graded, and what patches are worth."""
+"""Define `m3agent eval validate`, which checks that instances can be graded, and `m3agent eval grade` for patches."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _load(rows: str, ids: str | None) -> list[Instance]:
 
 
 def _parts(*, official: bool) -> tuple[Any, Any]:
-    """What makes environments, and what grades."""
+    """Return the environments and the grader to use."""
     from m3agent.agent.settings import state_dir
     from m3agent.evals.environments.environments import Environments
     from m3agent.evals.grade.grader import Grader
@@ -183,7 +183,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[[Any], None]:
-    """Says on standard error what was found, one line for each instance, with how many there are."""
+    """Return a callback that prints the result of each instance on standard error, one line each, with a counter."""
     done = 0
 
     def tell(one: Any) -> None:

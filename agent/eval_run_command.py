@@ -1,4 +1,7 @@
-"""`m3agent eval run`: an agent at the instances of a benchmark, graded; gone on with by the same command."""
+"""Define `m3agent eval run`, which lets an agent attempt a benchmark and grades its patches.
+
+The same command continues a run that stopped.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from m3agent.evals.run_folder import RunFolder
 
 VERIFYING_MINUTES = 30.0
-"""Beyond --max-minutes: our own agent starts its sandboxes before and verifies its patch after them."""
+"""Minutes that m3agent gets beyond --max-minutes, to start its sandboxes and to verify its patch."""
 OTHER_MINUTES = 60.0
 
 
@@ -148,7 +151,7 @@ def _agent(
     variables: str | None,
     minutes: float | None,
 ) -> tuple[str, tuple[str, ...], dict[str, str], Agent, float]:
-    """Its name, command and settings as a run's configuration has them, itself, and the seconds that it gets."""
+    """Return the agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
     from m3agent import __version__
     from m3agent.agent.errors import UsageError
     from m3agent.agent.settings import SETTINGS
@@ -160,7 +163,7 @@ def _agent(
         for option, value in (("--agent-name", name), ("--agent-env", variables)):
             if value is not None:
                 raise UsageError(f"{option} is for another agent: give its command with --agent-command.")
-        settings = load_settings(Path("/"), told, os.environ).settings  # those of no repository
+        settings = load_settings(Path("/"), told, os.environ).settings  # no repository's own settings
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
         agent = OwnAgent(settings, _endpoint(settings), seconds)
         return f"m3agent {__version__}", (), agent.told, agent, seconds
@@ -174,7 +177,7 @@ def _agent(
 
 
 def _endpoint(settings: Settings) -> EndpointChoice:
-    """The server that all attempts talk to: said, and announced before anything goes there."""
+    """Return the model server for all attempts. Print it before anything is sent there."""
     from m3agent.agent.endpoint_choice import ModelServer, choose_endpoint
     from m3agent.agent.hosts import announce
     from m3agent.agent.settings import state_dir
@@ -188,7 +191,13 @@ def _endpoint(settings: Settings) -> EndpointChoice:
 
 
 def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
-    """Say what came of a run, and a score only where every attempt has a result; the exit code. output: as it was given."""
+    """Print the results of a run, with a score only if every attempt has a result; return the exit code.
+
+    Args:
+        folder: The run's folder.
+        output: The value of the option -o, for messages.
+        as_json: Whether to print JSON.
+    """
     from m3agent.agent.errors import EnvironmentFault
     from m3agent.evals.results import Verdict
 

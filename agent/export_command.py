@@ -1,4 +1,4 @@
-"""`m3agent sessions export`: sessions as trajectories for other programs."""
+"""Define `m3agent sessions export`, which writes sessions as trajectories for other programs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _atif(folder: Path) -> bytes:
 
 
 def _sft(folders: list[Path]) -> tuple[bytes, int]:
-    """The lines, and how many sessions gave none."""
+    """Return the lines, and the number of sessions without one."""
     import io
 
     from m3agent.agent.trajectory.sft import to_sft, write_jsonl
@@ -87,7 +87,7 @@ def _sft(folders: list[Path]) -> tuple[bytes, int]:
 
 
 def _read(folder: Path) -> tuple[SessionRecord, list[dict[str, Any]] | None]:
-    """A session's record, and its messages if they were kept; nothing on the disk is changed."""
+    """Read a session's record, and its messages if they were kept, without changing anything on the disk."""
     from m3agent.agent.conversation import read_messages
     from m3agent.agent.session_record import read_session
 

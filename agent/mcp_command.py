@@ -1,4 +1,4 @@
-"""`m3agent mcp`: which MCP servers a fix would use, and whether the repository's own are trusted."""
+"""Define `m3agent mcp`, which shows and checks the MCP servers of a fix, and trusts those of a repository."""
 
 from __future__ import annotations
 
@@ -118,13 +118,12 @@ def _project_file(repo: Path) -> Path:
 
 
 def _named(repository: Repository) -> Iterator[tuple[Path, bool, McpServer]]:
-    """Each server that a file names: the file, whether it is used, the server with its texts as they stand there."""
+    """Yield each server of each configuration file: the file, whether the server is used, and the server."""
     from m3agent.agent.mcp_config import files, read
     from m3agent.agent.settings import state_dir
 
-    for path, used in reversed(
-        files(repository, state_dir(os.environ), os.environ)
-    ):  # what counts more is first
+    # highest precedence first
+    for path, used in reversed(files(repository, state_dir(os.environ), os.environ)):
         yield from ((path, used, server) for server in read(path, None))
 
 

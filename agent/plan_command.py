@@ -1,4 +1,4 @@
-"""`m3agent plan`: which ways there are to serve M3 on given GPUs, best first, or why there is none, with the numbers."""
+"""Define `m3agent plan`, which lists ways to serve M3 on given GPUs, best first, or says why there is none."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ COLUMNS = (
     "$/H",
 )
 SHOWN = 8
-"""Plans in the table; `--json` has all."""
+"""Number of plans in the table; `--json` prints all."""
 
 
 class PlanPrecision(StrEnum):
-    """Of the weights; `serving.plan.shape.Precision`, which a test keeps equal."""
+    """Precision of the weights. A test keeps it equal to `serving.plan.shape.Precision`."""
 
     bf16 = "bf16"
     mxfp8 = "mxfp8"
@@ -46,7 +46,7 @@ class PlanPrecision(StrEnum):
 
 
 class PlanEngine(StrEnum):
-    """Engines that plans are made for; `serving.plan.traps.Engine`, which a test keeps equal."""
+    """Engines that can be planned for. A test keeps it equal to `serving.plan.traps.Engine`."""
 
     vllm = "vllm"
     sglang = "sglang"
@@ -170,7 +170,7 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
 
 
 def plan_details(plan: Plan) -> str:
-    """What the first plan is, why it is the first, and what to look out for."""
+    """Describe the first plan, why it is the first, and its pitfalls."""
     import json
 
     from m3agent.agent.report import text
@@ -207,7 +207,7 @@ def plan_details(plan: Plan) -> str:
 
 
 def refusal(fleet: Fleet, wish: Wish, refused: list[Refusal]) -> str:
-    """Why nothing fits, and what would."""
+    """Say why no plan fits, and what would fit."""
     from m3agent.serving.plan.planner import longest_context, smallest
 
     longest, enough = longest_context(fleet, wish), smallest(fleet, wish)
@@ -225,7 +225,7 @@ def refusal(fleet: Fleet, wish: Wish, refused: list[Refusal]) -> str:
 
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:
-    """A documented command with what agent work changes in it, or the names of all."""
+    """Print a documented recipe with the changes for agent work, or the names of all recipes."""
     import json
 
     from m3agent.agent.errors import UsageError

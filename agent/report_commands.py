@@ -1,4 +1,4 @@
-"""`m3agent report` and `m3agent sessions`: what came of earlier fixes, as tables, JSON, or a page."""
+"""Define `m3agent report` and `m3agent sessions`, which show earlier fixes as tables, JSON or a page."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def report(
 
 
 def _read(state: Path, name: str) -> SessionReport:
-    """The report of the session that an argument means: a path if it looks like one, else an id."""
+    """Return the report of a session. Its name is a path if it looks like one, else an id."""
     from m3agent.agent.report.reader import report_of
     from m3agent.agent.session_log import LOG, read_log
     from m3agent.agent.sessions import find_session

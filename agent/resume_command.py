@@ -1,4 +1,4 @@
-"""`m3agent sessions resume` and `fork`: go on with a fix that was interrupted, killed, or stopped, or with a copy of it."""
+"""Define `m3agent sessions resume` and `fork`, which continue an interrupted fix or a copy of a fix."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def fork(
 
 
 def _go_on(folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool) -> None:
-    """Go on in the session in `folder`; `tell` is what the user says to the model first."""
+    """Resume the session in `folder`; `tell` is the user's message to the model."""
     code, patch = run(_resume(folder, tell, limits, hand_over, as_json))
     if patch and not as_json:
         print_bytes(patch)
@@ -129,7 +129,7 @@ def _request(
     state: Path,
     say: Callable[[str], None],
 ) -> FixRequest:
-    """The fix as it was asked for. Raises UsageError where the repository is not there any more."""
+    """Return the request of the session's fix. Raises UsageError if its repository no longer exists."""
     from m3agent.agent.issue import Issue
     from m3agent.agent.mcp_config import configured
     from m3agent.agent.repository import open_repository
@@ -144,13 +144,13 @@ def _request(
 
 
 def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
-    """Those of the session, at the same server, with the limits given now; the key is never in a log."""
+    """Return the session's settings with the same server, the new limits, and the key, which is never logged."""
     from m3agent.agent.resume import used_embedded_engine
     from m3agent.agent.settings import SETTINGS
     from m3agent.agent.settings_loader import load_settings, settings_of
 
     values = {name: value for name, value in point.started["settings"].items() if name in SETTINGS}
-    if values.get("endpoint") is None:  # one that was found is not exchanged for another
+    if values.get("endpoint") is None:  # keep the server that the session found
         if used_embedded_engine(point.started):
             values["engine"] = "embedded"
         else:

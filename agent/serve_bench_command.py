@@ -1,4 +1,4 @@
-"""`m3agent serve bench`: what an agent feels of a running server, as a table, as JSON and as a plot."""
+"""Define `m3agent serve bench`, which measures a running server with an agent's requests."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def bench(
 
 
 class _Work:
-    """A bench under way: keeps what there is, so that it is handed over however the bench ends."""
+    """A running benchmark. It keeps the results so far, so that they can be written if the benchmark ends early."""
 
     def __init__(self, options: Options, output: Path | None, plot: Path | None, threshold: float) -> None:
         self.expected: dict[str, float] | None = None
@@ -138,7 +138,7 @@ class _Work:
         self._result: BenchResult | None = None
 
     async def measure(self, url: str | None, model: str | None) -> None:
-        """Find the server and measure it."""
+        """Probe the server and measure it."""
         from dataclasses import replace
 
         from m3agent.agent.chosen_server import chosen_server
@@ -157,7 +157,7 @@ class _Work:
                 self._result = replace(self._result, ended="interrupted")
 
     def _hear(self, progress: Progress) -> None:
-        """Say what is done next, and keep what there is: a machine may go down before the end."""
+        """Print the next step, and write the results so far: the machine may go down before the end."""
         from m3agent.agent.report.text import duration
 
         new = self._result is None or self._result.rows != progress.result.rows
@@ -177,7 +177,7 @@ class _Work:
             write_page(self._output, to_json(self._result).encode())
 
     def hand_over(self, *, as_json: bool) -> int:
-        """Write and print what there is; the exit code."""
+        """Write and print the results so far; return the exit code."""
         from m3agent.agent.report.write import write_page
         from m3agent.serving.bench.result import to_json
 
@@ -217,7 +217,7 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
 
 
 def _size(text: str, option: str) -> int:
-    """A number, perhaps with K (1,024) or M (1,048,576) behind it."""
+    """Parse a number that may end with K (1,024) or M (1,048,576)."""
     from m3agent.agent.errors import UsageError
 
     found = re.fullmatch(r"([0-9]{1,9})([KM]?)", text.strip().upper(), re.ASCII)
@@ -250,7 +250,7 @@ def _read_result(path: Path) -> BenchResult:
 
 
 def _expected(path: Path) -> dict[str, float]:
-    """What the first plan in the output of `m3agent plan --json` promises."""
+    """Return the expectation from the first plan in the output of `m3agent plan --json`."""
     import json
 
     from m3agent.agent.errors import UsageError
@@ -266,7 +266,12 @@ def _expected(path: Path) -> dict[str, float]:
 
 
 def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[str, float]:
-    """What a plan promises of what is measured here, without what it does not know; `sequence`: tokens of the context that its speed is for."""
+    """Return the values that a plan promises for what is measured here, without unknown values.
+
+    Args:
+        plan: The plan.
+        sequence: Tokens of the context that the plan's speed is for; None means the plan's longest context.
+    """
     promised = {
         "kv_tokens": plan["kv_tokens"],
         "tokens_per_second": plan["cost"]["tokens_per_second"],
@@ -276,7 +281,7 @@ def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[st
 
 
 def _text(result: BenchResult) -> str:
-    """The table, and below it what is to be known about its rows."""
+    """Return the table with notes on its rows."""
     from m3agent.serving.bench.compare import label
 
     lines = (
@@ -321,7 +326,7 @@ def _statistics(value: Statistics | None, factor: float) -> str:
 
 
 def _digits(number: float) -> str:
-    """Three digits that mean something."""
+    """Format a number with three significant digits."""
     return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
 
 

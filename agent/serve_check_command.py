@@ -1,4 +1,4 @@
-"""`m3agent serve check` and `m3agent serve scrape`: whether a running server can be trusted, and how it is watched."""
+"""Define `m3agent serve check`, which checks a running server, and `m3agent serve scrape`, for Prometheus."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def _check(
     work: tuple[int | None, int | None, int | None],
     prometheus: str | None,
 ) -> list[Check]:
-    """All checks, each name once."""
+    """Run all checks; each name appears once."""
     from m3agent.serving.check.checklist import checklist
     from m3agent.serving.check.model_check import model_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
@@ -128,7 +128,7 @@ async def _chosen(url: str | None, model: str | None) -> ChosenServer:
 def _workload(
     endpoint: Endpoint, context: int | None, concurrency: int | None, typical: int | None
 ) -> Wish | None:
-    """What the server has to hold; None where nothing was said of it."""
+    """Return the workload that the server must carry; None if no option names one."""
     from m3agent.agent.errors import UsageError
     from m3agent.serving.plan.planner import Wish
     from m3agent.serving.plan.shape import NATIVE_CONTEXT
@@ -143,7 +143,7 @@ def _workload(
 
 
 def _tokenizer(server: ChosenServer) -> Path | None:
-    """The model's tokenizer.json on this machine: in the folder that it is served from, else as packing finds it."""
+    """Return the model's tokenizer.json on this machine: in the model's folder, else the one that packing uses."""
     from m3agent.agent.context.tokenizer.source import chosen_tokenizer
     from m3agent.agent.settings import state_dir
 
@@ -152,7 +152,7 @@ def _tokenizer(server: ChosenServer) -> Path | None:
     beside = Path(served) / "tokenizer.json"
     if endpoint.local and Path(served).is_absolute() and beside.is_file():
         return beside
-    if settings.tokenizer == "server":  # to compare it with itself tells nothing
+    if settings.tokenizer == "server":  # the server's tokenizer cannot check itself
         return None
     source = chosen_tokenizer(settings, str(state_dir(os.environ)), endpoint.model)
     return None if source is None else Path(source.location)

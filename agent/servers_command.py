@@ -1,4 +1,4 @@
-"""Looking after servers of ours: `m3agent serve status`, `stop` and `logs`, and starting one in the background."""
+"""Define `m3agent serve status`, `stop` and `logs`, and start a server in the background."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from m3agent.serving.launch.record import ServerRecord
 
 STOP_SECONDS = 120.0
-"""For an engine to end: 30 s until it is killed, then what it left behind."""
+"""Longest wait for the end of an engine. It is killed after 30 s; then the processes that it left have to end."""
 FREE_SECONDS = 20.0
-"""For the driver to give back the memory of a process that ended."""
+"""Longest wait until the driver has freed the memory of an ended process."""
 CONSOLE = "serve.log"
 LINES = 40
 
@@ -130,7 +130,7 @@ def logs(
 
 
 def detached(argv: Sequence[str], state: Path) -> int:
-    """Start `serve` in the background and show what it says until it serves; the exit code."""
+    """Start `serve` in the background, and print its output until it serves; return the exit code."""
     from m3agent.serving.launch.record import Phase, live_servers, servers_folder
 
     words = [word for place, word in enumerate(argv[1:]) if word != "--detach" or "--" in argv[1 : place + 1]]
@@ -184,7 +184,7 @@ def _row(record: ServerRecord) -> tuple[str, ...]:
 
 
 def _memory(record: ServerRecord) -> str:
-    """Whether the GPUs that it had are free again."""
+    """Say whether the memory of the server's GPUs is free again."""
     from m3agent.serving.plan.detect import HELD, DetectionError, detect
     from m3agent.serving.plan.gpus import gib
 
@@ -209,7 +209,7 @@ def _memory(record: ServerRecord) -> str:
 
 
 def _print_end(path: Path, lines: int, *, follow: bool) -> None:
-    """The last lines of a file, and if asked all that comes; it may be emptied meanwhile."""
+    """Print the last lines of a file and, with `follow`, new ones. The file may be truncated meanwhile."""
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
