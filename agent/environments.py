@@ -1,4 +1,4 @@
-"""Which sandbox the settings ask for, and the repository's own environment in it, where an engine can build that."""
+"""Choose the sandbox that the settings request, and add the repository's own environment if an engine can build it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from m3agent.sandbox.workspace import Workspace
 
 
 async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tuple[SandboxSpec, Backend]:
-    """The sandbox that the settings ask for and the backend it gets here; `say` is told what is not as usual.
+    """Return the sandbox that the settings request, and its backend on this machine.
+
+    Args:
+        settings: The settings in force.
+        say: Receives notes for people, such as the hosts that the sandbox may reach.
 
     Raises:
-        EngineUnavailable: there is no backend here.
+        EngineUnavailable: This machine has no backend.
     """
     limits = Limits(parse_bytes(settings.memory), settings.cpus)
     hosts = settings.allow_net.hosts if settings.allow_net else ()
@@ -39,12 +43,13 @@ async def with_environment(
     state: Path,
     say: Callable[[str], None],
 ) -> SandboxSpec:
-    """The sandbox to start: with the image of the repository's environment, which may take minutes to build.
+    """Return the sandbox to start, with the image of the repository's environment. Building it may take minutes.
 
-    Where it cannot be had, `say` is told and the bare image serves. An image the user named is never replaced.
+    If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
+    is never replaced.
 
     Raises:
-        EngineUnavailable, ImageMissing: there is no engine, or no image at all to start from.
+        EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
     """
     if spec.image is not None:
         if spec.image.startswith(f"{REPOSITORY}:"):

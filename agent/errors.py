@@ -1,35 +1,35 @@
-"""The agent's errors, each one clear sentence with its exit code, and the statuses a fix ends with."""
+"""Define the agent's errors with their exit codes, and the statuses of a finished fix."""
 
 from enum import StrEnum
 from typing import ClassVar
 
 
 class M3AgentError(Exception):
-    """Base of the agent's errors: `str(error)` is one sentence for people, `exit_code` what the process returns."""
+    """Base of the agent's errors. `str(error)` is one sentence for people; `exit_code` is the process's exit code."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(M3AgentError):
-    """The request itself is wrong: arguments, settings, the issue or the repository named."""
+    """The request is wrong: an argument, a setting, the issue or the repository."""
 
     exit_code: ClassVar[int] = 2
 
 
 class EnvironmentFault(M3AgentError):
-    """This machine lacks or withholds something: git, a sandbox, a folder that can be written."""
+    """This machine lacks something or denies access to it: git, a sandbox, a writable folder."""
 
     exit_code: ClassVar[int] = 3
 
 
 class ServerFault(M3AgentError):
-    """A model server of ours does not start, does not stay, or is not fit for use."""
+    """A model server of m3agent does not start, does not keep running, or is unfit for use."""
 
     exit_code: ClassVar[int] = 4
 
 
 class PermissionRefused(M3AgentError):
-    """A person or the policy said no."""
+    """A person, a policy or a server refused permission."""
 
     exit_code: ClassVar[int] = 5
 
@@ -52,7 +52,7 @@ EXIT_CODES: dict[Status, int] = {
     Status.UNVERIFIED: 1,
     Status.FAILED: 1,
     Status.EMPTY: 1,
-    # An error knows its own code (usage 2, environment 3, model server 4, permission 5); 3 stands for the rest.
+    # Most errors have their own code (usage 2, environment 3, model server 4, permission 5); 3 is for the others.
     Status.ERROR: 3,
     Status.LIMIT: 6,
     Status.STALLED: 6,

@@ -1,6 +1,6 @@
-"""The expected failures of all layers, and the exit code of each.
+"""Map the expected failures of all layers to exit codes.
 
-`serving` and `sandbox` have exceptions of their own and know nothing of exit codes: the mapping stands here only.
+`serving` and `sandbox` have their own exceptions, without exit codes. Only this module maps them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from m3agent.serving.errors import ModelServerError
 
 Failure = M3AgentError | SandboxError | ModelServerError
 FAILURES = (M3AgentError, SandboxError, ModelServerError)
-"""They end a command or an attempt, and their text is one sentence for people. Any other exception is a bug."""
+"""Exceptions that may end a command or an attempt; their text is one sentence for people. All others are bugs."""
 
 
 def exit_code_of(failure: Failure) -> int:
-    """The exit code of a process that ends with this failure."""
+    """Return the exit code of a process that ends with this failure."""
     if isinstance(failure, M3AgentError):
         return failure.exit_code
     return (ServerFault if isinstance(failure, ModelServerError) else EnvironmentFault).exit_code

@@ -11,7 +11,7 @@ from m3agent.serving.chat import Turn
 
 @dataclass
 class RunLimits:
-    """The limits of one session, and what it has used of them.
+    """The limits of one session, and its usage so far.
 
     Attributes:
         turns: Most turns.

@@ -36,7 +36,7 @@ class Model:
     Attributes:
         client: Sends the requests.
         session: The session's event log.
-        limits: The limits of the session, and what it has used of them.
+        limits: The limits of the session, and its usage so far.
         messages: The conversation.
         stall: Watches the stream for repetition.
         tools: The `tools` list of every request.

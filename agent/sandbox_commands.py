@@ -178,7 +178,7 @@ async def _prune(keep_gb: float) -> None:
 
 
 def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
-    """Return the exit code to pass on, and print notes about what the output does not show."""
+    """Return the exit code to pass on. Print notes about cut output, a timeout, lack of memory or a failed start."""
     if result.digest.startswith("exec"):  # the command never ran, and stderr has the reason
         _say(result.stderr.decode(errors="replace"))
     elif result.total_bytes > taken:

@@ -1,11 +1,11 @@
-"""The settings, each declared once as a field of `Settings`.
+"""Declare the settings, each once, as a field of `Settings`.
 
-Everything else about a setting is made from its declaration: the flags of the commands (`setting_options`), the
-environment variable, the key in settings files and what a repository's own file may do with it (`settings_loader`), and,
-by `make docs-pages`, the arguments of the Python API and the table in docs/settings.md.
+Everything else about a setting is derived from its declaration: the flags of the commands (`setting_options`), the
+environment variable, the key in settings files, and whether a repository's own file may set it (`settings_loader`).
+`make docs-pages` also derives the arguments of the Python API and the table in docs/settings.md.
 
-The command line imports this module when it starts, so this module imports nothing heavy. Its annotations are read at run
-time, so it does not postpone their evaluation.
+The command line imports this module when it starts, so this module imports nothing heavy. Its annotations are read at
+run time, so it does not postpone their evaluation.
 """
 
 import re
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from m3agent.sandbox.allow_list import AllowList
 
 RERUNS = 3
-"""How often the tests that a verdict rests on run again; `m3agent.agent.flaky` says what each rerun is good for."""
+"""How often the tests that decide a verdict run again; `m3agent.agent.flaky` explains the reruns."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a declaration says about a setting, besides its name, type and default.
+    """The declaration of a setting, without its name, type and default.
 
     Attributes:
         help: One sentence, for `--help` and the documentation.
-        more: What only the documentation says, in Markdown.
-        metavar: Stands for the value in `--help`. A choice that has one is text to the command line: `load_settings` says
-            what is wrong with a value, in its own words.
-        if_unset: What applies where the default is None, in Markdown.
+        more: Further text for the documentation, in Markdown.
+        metavar: Stands for the value in `--help`. With it, the command line takes any text for a choice, and
+            `load_settings` reports invalid values.
+        if_unset: What applies if the default is None, in Markdown.
         flag: Whether commands have a flag for it. The Python API has an argument for every setting.
         at_least: The lowest number that is allowed.
         above: Numbers must be greater than this one.
         at_most: The highest number that is allowed.
         check: Returns the value to use; raises ValueError with the reason why a value is refused.
-        repository: Whether a repository's own file may set it. That file is written by strangers: it never says where
-            its content goes, with which key, what runs outside the sandbox, or what the sandbox is made of. A limit on
-            what a run may use or cost is "lower": the file's value counts only where it is lower than the value in the
-            user's file, or than the default where the user's file has none.
+        repository: Whether a repository's own file may set it. Strangers write that file. It must not decide where the
+            repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits
+            on usage and cost are "lower": the file's value is used only if it is lower than the value in the user's
+            file, or lower than the default if the user's file has no value.
         measure: Turns a value of a "lower" setting into the number to compare.
-        secret: Whether the value is never shown and never taken from a command line, which everybody on the machine
-            sees.
-        address: Whether the value is a URL. An error does not repeat one that may hold a password.
+        secret: Whether the value is secret. It is then never shown, and never taken from a command line, because every
+            user of the machine can see command lines.
+        address: Whether the value is a URL. Errors do not repeat a URL that may contain a password.
     """
 
     help: str
@@ -73,8 +73,8 @@ class DeclaredSetting(Setting):
     """A setting with its name, its type and its default.
 
     Attributes:
-        type: The type without None: `int`, `float`, `bool`, `str`, or a `Literal` of strings. Where the annotation is a
-            string, because importing its type takes long, values are text that `check` turns into the type.
+        type: The type without None: `int`, `float`, `bool`, `str`, or a `Literal` of strings. If the annotation is a
+            string, because importing its type takes long, values are text, and `check` converts them.
     """
 
     name: str
@@ -88,7 +88,7 @@ class DeclaredSetting(Setting):
 
     @property
     def switch(self) -> str:
-        """All forms of the flag: something that is on by default is switched off by `--no-NAME`."""
+        """All forms of the flag. `--no-NAME` switches off what is on by default."""
         on = self.type is bool and self.default
         return f"{self.option}/--no-{self.option.removeprefix('--')}" if on else self.option
 
@@ -99,7 +99,7 @@ class DeclaredSetting(Setting):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that are allowed, where they are a list."""
+        """The allowed values of a choice; empty for other types."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
 
@@ -418,11 +418,11 @@ SETTINGS: Mapping[str, DeclaredSetting] = declared(Settings)
 
 
 def config_file(env: Mapping[str, str]) -> Path | None:
-    """Where the user's file belongs, whether it exists or not; None when there is no home folder."""
+    """Return the path of the user's settings file, which may not exist; None if there is no home folder."""
     path = config_path(env)
     return Path(path) if path else None
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
-    """The folder for sessions and caches; see `folders.state_path`."""
+    """Return the folder for sessions and caches; see `folders.state_path`."""
     return Path(state_path(env))

@@ -1,4 +1,4 @@
-"""Answers, calls and verdicts as the lines of the log that tell of them."""
+"""Build the log events of a turn from answers, results and verdicts, and read answers and results back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ACTIONS: dict[str, Literal["told", "forced", "stopped"]] = {
 
 
 def message(turn: int, answer: Turn) -> events.Message:
-    """What the model said in a turn."""
+    """Return the event for an answer."""
     said = answer.message
     calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in said.calls]
     return events.Message(turn=turn, reasoning=said.reasoning, text=said.text, calls=calls)
 
 
 def turn_finished(turn: int, answer: Turn, price: float | None) -> events.TurnFinished:
-    """How a turn ended, and what it used; price in dollars, where it is known."""
+    """Return the event for the end of an answer, with its usage; `price` is in US dollars, None if unknown."""
     usage = answer.usage
     return events.TurnFinished(
         turn=turn,
@@ -46,7 +46,7 @@ def turn_finished(turn: int, answer: Turn, price: float | None) -> events.TurnFi
 
 
 def answer_of(line: Line) -> Turn:
-    """The answer that a `turn.finished` tells of, without its words."""
+    """Return the answer of a `turn.finished`, with its usage but without its text."""
     usage = Usage(
         prompt=line["prompt_tokens"],
         cached=line["cached_tokens"],
@@ -59,7 +59,7 @@ def answer_of(line: Line) -> Turn:
 def call_finished(
     turn: int, number: int, call: ToolCall, result: ToolResult, status: CallStatus, seconds: float, tree: str
 ) -> events.CallFinished:
-    """A call's result as it came, and the work tree after it."""
+    """Return the event for the result of a call; `tree` is the work tree after it."""
     return events.CallFinished(
         turn=turn,
         call=number,
@@ -79,7 +79,7 @@ def call_finished(
 
 
 def result_of(line: Line) -> ToolResult:
-    """The result that a `call.finished` tells of."""
+    """Return the result in a `call.finished`."""
     return ToolResult(
         line["content"],
         is_error=line["is_error"],
@@ -92,12 +92,12 @@ def result_of(line: Line) -> ToolResult:
 
 
 def tests_finished(number: int, result: ToolResult, tree: str) -> events.TestFinished:
-    """A test run of the session's; only for a result that has the outcome of tests."""
+    """Return the event for a test run in the session; the result must contain the outcomes of tests."""
     sets: dict[str, Any] = {name: result.data[name] for name in TESTS}
     return events.TestFinished(where="session", call=number, tree=tree, **sets)
 
 
 def stall(turn: int, verdict: Verdict, text: str) -> events.Stall:
-    """What the stall detector found, and what was done about it; text is what the model was told, or why it ended."""
+    """Return the event for a stall verdict; `text` is the note to the model, or the reason for the end."""
     action = ACTIONS[verdict.action]
     return events.Stall(turn=turn, rule=verdict.rule, count=verdict.count, action=action, text=text)

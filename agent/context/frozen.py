@@ -47,8 +47,7 @@ def arrange(packing: Packing, note: bytes) -> Context | None:
 
     Returns:
         None if the files must be packed plainly, which makes them the new base: there is no base, too much
-            has changed,
-        or base and changes exceed the budget.
+            has changed, or base and changes exceed the budget.
     """
     options = packing.options
     if options.cache is None:

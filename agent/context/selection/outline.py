@@ -150,8 +150,7 @@ def outline(path: str, text: str) -> str | None:
 
     Returns:
         None if there is no outline: no grammar for the language, text too long or too unusual to parse, no
-            definitions, or
-        the library is not installed.
+            definitions, or the library is not installed.
     """
     language = grammar(path)
     if language in _WITH_SCRIPTS:

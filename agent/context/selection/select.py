@@ -74,9 +74,8 @@ class Weights:
 
     Each sign is first divided by its largest value over all files, so a weight is what the best file gets.
     The weights were set by hand and are fitted to no repository. On seven repositories in six languages,
-    leaving out or doubling `path`,
-    `names`, `mentions`, `recency` or `neighbours` changes the recall at a quarter of the tokens by less than
-    0.02 on average (measured with benchmarks/selection.py).
+    leaving out or doubling `path`, `names`, `mentions`, `recency` or `neighbours` changes the recall at a quarter
+    of the tokens by less than 0.02 on average (measured with benchmarks/selection.py).
 
     Attributes:
         kinds: Factor for each kind of file.

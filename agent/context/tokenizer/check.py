@@ -2,8 +2,7 @@
 
 This runs as a separate program, because the library ends the whole process on some broken files, and because
 reading JSON takes ten times the memory of counting. Standard input is the JSON. Standard output is the result
-of
-`Prepared.packed`; on failure the exit status is UNSUPPORTED and the reason goes to standard error.
+of `Prepared.packed`; on failure the exit status is UNSUPPORTED and the reason goes to standard error.
 """
 
 from __future__ import annotations
