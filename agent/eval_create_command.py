@@ -1,4 +1,4 @@
-"""Define `m3agent eval create`, which makes a benchmark from a repository's own history."""
+"""`m3agent eval create`: make a benchmark from a repository's own history."""
 
 from __future__ import annotations
 

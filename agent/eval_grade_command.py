@@ -1,4 +1,4 @@
-"""Define `m3agent eval validate`, which checks that instances can be graded, and `m3agent eval grade` for patches."""
+"""`m3agent eval validate` and `m3agent eval grade`: check that instances can be graded, and grade patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `m3agent eval report`, which reports a run as a table, a page, JSON, JUnit XML, or SWE-bench's own files."""
+"""`m3agent eval report`: report a run's results as a table, a page, JSON, JUnit XML, or SWE-bench's own files."""
 
 from __future__ import annotations
 

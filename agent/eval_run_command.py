@@ -1,4 +1,4 @@
-"""Define `m3agent eval run`, which lets an agent attempt a benchmark and grades its patches.
+"""`m3agent eval run`: let an agent attempt a benchmark, and grade its patches.
 
 The same command continues a run that stopped.
 """

@@ -1,4 +1,4 @@
-"""Define `m3agent sessions export`, which writes sessions as trajectories for other programs."""
+"""`m3agent sessions export`: write sessions as trajectories for other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What is written."""
+    """Formats of trajectories."""
 
     atif = "atif"
     sft = "sft"

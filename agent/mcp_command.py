@@ -1,4 +1,4 @@
-"""Define `m3agent mcp`, which shows and checks the MCP servers of a fix, and trusts those of a repository."""
+"""`m3agent mcp`: list and check the MCP servers that a fix would use, and trust those of a repository."""
 
 from __future__ import annotations
 

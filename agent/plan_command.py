@@ -1,4 +1,4 @@
-"""Define `m3agent plan`, which lists ways to serve M3 on given GPUs, best first, or says why there is none."""
+"""`m3agent plan`: list the ways to serve M3 on given GPUs, best first, or say why it cannot be served there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `m3agent report` and `m3agent sessions`, which show earlier fixes as tables, JSON or a page."""
+"""`m3agent report` and `m3agent sessions`: show earlier fixes as tables, JSON or a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sessions_app = typer.Typer(
 
 WHICH = "A session's id, the beginning of one, or 'last'"
 COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE")
-WIDTHS = (30, 16, 12, 6, 9, 9, 40, 60)  # characters of a column at most
+WIDTHS = (30, 16, 12, 6, 9, 9, 40, 60)  # most characters of each column
 
 
 @sessions_app.command("list")

@@ -114,7 +114,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     for turn in record.turns:
         point.turn = max(point.turn, turn.number)
         point.asked += sum(bool(gate["missing"]) for gate in turn.of_type("gate"))
-        if turn.finished and not turn.of_type("context.summarised"):  # a summary is no step of the work
+        if turn.finished and not turn.of_type("context.summarised"):  # a summary is not work on the issue
             point.stall.answered(
                 reasoning=turn.reasoning,
                 text=turn.text,

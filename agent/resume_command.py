@@ -1,4 +1,4 @@
-"""Define `m3agent sessions resume` and `fork`, which continue an interrupted fix or a copy of a fix."""
+"""`m3agent sessions resume` and `fork`: continue an interrupted fix, or a copy of a fix."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def fork(
         from m3agent.agent.sessions import find_session
         from m3agent.agent.settings import state_dir
 
-        hand_over = HandOver(apply, branch, pr)  # before anything is copied
+        hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
         state = state_dir(os.environ)
         forked, _ = fork_session(state, read_log(find_session(state, session) / LOG), turn)
         forked.close()

@@ -1,4 +1,4 @@
-"""Define `m3agent serve bench`, which measures a running server with an agent's requests."""
+"""`m3agent serve bench`: measure a running server as an agent uses it; print a table or JSON, and draw a plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `m3agent serve check`, which checks a running server, and `m3agent serve scrape`, for Prometheus."""
+"""`m3agent serve check` and `m3agent serve scrape`: check a running server, and configure Prometheus for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `m3agent serve status`, `stop` and `logs`, and start a server in the background."""
+"""`m3agent serve status`, `stop` and `logs`: look after m3agent's servers. Also start a server in the background."""
 
 from __future__ import annotations
 

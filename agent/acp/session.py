@@ -1,6 +1,7 @@
 """Run the prompts of one client session, and hand over their patches.
 
-The first prompt starts a fix. Each later prompt continues the last fix.
+The first prompt starts a fix. Each later prompt continues the last fix, or starts a new one if the model never answered
+in it.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class StallDetector:
             what = (
                 f"{step.name} was called {count} times{between} with the same arguments and the same result"
             )
-            # an error that stays after edits may be hard to fix: the first note comes as early, the end later
+            # an error that stays after edits may be hard to fix: the first note comes as usual, the end later
             tried = step.failed and any(
                 step.times[-2] < each.number < step.number and each.changed for each in steps
             )
