@@ -95,7 +95,7 @@ def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
 
 
 def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object]) -> str:
-    """Return the command that serves the embedded engine, for a shell; everything else stands in comments.
+    """Return the command that serves the embedded engine, for a shell; everything else is in comments.
 
     Args:
         asked: The options.
@@ -119,7 +119,7 @@ def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object
 
 
 def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
-    """Return the command, for a shell; the plan and its reasons stand in comments."""
+    """Return the command, for a shell; the plan and its reasons are in comments."""
     from m3agent.agent.plan_command import plan_details
     from m3agent.serving.plan.command import command_line
 

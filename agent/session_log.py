@@ -70,7 +70,7 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
     """Return the first and the last event of a log without reading the lines between.
 
     Returns:
-        The two events; None if one of them is incomplete or damaged, or if the log has fewer than two lines.
+        The two events; None if one of them is incomplete, damaged or of another version, or if there are not two lines.
 
     Raises:
         OSError: The file cannot be read.
@@ -112,7 +112,7 @@ def text(line: Mapping[str, Any], *path: str) -> str:
 
 
 def number(line: Mapping[str, Any], *path: str) -> int | float | None:
-    """Return the number at `path`; None if it is missing, negative or not a number."""
+    """Return the number at `path`; None if it is missing, negative, too large or not a number."""
     value = _at(line, path)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -120,7 +120,7 @@ def number(line: Mapping[str, Any], *path: str) -> int | float | None:
 
 
 def whole(line: Mapping[str, Any], *path: str) -> int | None:
-    """Return the whole number at `path`; None if it is missing, negative or not a whole number."""
+    """Return the whole number at `path`; None if it is missing, negative, too large or not a whole number."""
     value = _at(line, path)
     return value if type(value) is int and 0 <= value < _MOST else None  # a bool is an int, too
 

@@ -350,7 +350,7 @@ class _Reader:
         (self.record.network if outside else self.record.turns[-1].events).append(line)
 
     def _stall(self, line: Line) -> None:
-        """Add a stall to the call whose result told the model of it: the preceding call, or the turn's first one."""
+        """Add a stall to the call whose result has its note (the last call, else the first one), or to the turn."""
         turn = self._turn(line)
         told = next((call for call in turn.calls if call is self._last), next(iter(turn.calls), None))
         if told is None or text(line, "action") == "stopped":
