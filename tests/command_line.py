@@ -1,4 +1,6 @@
-"""Run m3agent's command line in a new process, forked from a server that has its imports done (`tests.fork_server`).
+"""Run m3agent's command line in a separate process, which a fork server with all imports done starts quickly.
+
+The fork server is `tests.fork_server`.
 
 Example:
     done = run("fix", ISSUE, "--repo", str(repo))  # as subprocess.run: exit status, output, errors
@@ -27,15 +29,15 @@ from tests.fork_server import LARGEST
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 150.0
-"""Seconds that a command of a test may take; only a command that hangs takes so long."""
+"""Time limit in seconds for a command. Only a command that hangs reaches it."""
 Stream = int | IO[bytes]
-"""`subprocess.PIPE` or `subprocess.DEVNULL`, a descriptor, or a file."""
+"""`subprocess.PIPE`, `subprocess.DEVNULL`, a file descriptor, or a file."""
 AT_START = ("PYTHON", "LC_", "LANG", "TERM", "COLUMNS", "COVERAGE")
-"""Prefixes of variables that Python or a library reads at its start, which the fork server has already passed."""
+"""Prefixes of variables that Python or a library reads at start-up. The fork server started before they were set."""
 
 
 class ForkServer:
-    """The client side of the fork server."""
+    """The client's side of the fork server."""
 
     def __init__(self) -> None:
         self._mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,8 +51,8 @@ class ForkServer:
             )
 
     def fork(self, request: bytes, streams: list[int]) -> IO[bytes]:
-        """Start a command and return the pipe from which its pid and later its status can be read."""
-        sys.audit("tests.fork")  # seen by the audit hook that keeps unit tests from starting processes
+        """Start a command. Return a pipe that delivers its pid and, when it has ended, its status."""
+        sys.audit("tests.fork")  # the audit hook of conftest.py refuses it in unit tests
         reading, writing = os.pipe()
         try:
             with self._lock:
@@ -60,7 +62,7 @@ class ForkServer:
         return open(reading, "rb", buffering=0)  # noqa: PTH123  # the process closes it
 
     def close(self) -> None:
-        """End the server; commands that still run continue."""
+        """End the server. Commands that still run continue."""
         self._mine.close()
         self._process.wait()
 
@@ -73,10 +75,11 @@ def _server() -> ForkServer:
 
 
 class Process:
-    """A running command. Arguments and members have the same meaning as those of `subprocess.Popen`.
+    """A running command. Arguments and members have the same meaning as in `subprocess.Popen`.
 
-    Standard input is empty unless it is PIPE or a file; output and errors go to pipes unless files are given. `env` is
-    added to the environment of the tests, or replaces it if `inherit` is false. `module` is run as by `python -m`.
+    Standard input is empty unless it is PIPE or a file. The other two streams are pipes unless files are given.
+    `env` is added to the environment of the tests, or replaces it if `inherit` is false. `module` is run as by
+    `python -m`.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Process:
         self.wait()
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while the command runs; a negative status is the signal that ended it."""
+        """Return the exit status, or None while the command runs. A negative status is the signal that ended it."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
@@ -133,10 +136,10 @@ class Process:
         return self.returncode
 
     def communicate(self, data: bytes = b"", timeout: float = TIMEOUT) -> tuple[bytes, bytes]:
-        """Write `data` to standard input, read output and errors to their ends, and wait for the exit.
+        """Write `data` to standard input, read standard output and standard error to their ends, and wait.
 
         Raises:
-            subprocess.TimeoutExpired: the command ran for more than `timeout` seconds, and was killed.
+            subprocess.TimeoutExpired: The command ran for more than `timeout` seconds and was killed.
         """
         said: dict[IO[bytes], bytes] = {}
         work = [threading.Thread(target=self._feed, args=(data,))]
@@ -148,7 +151,7 @@ class Process:
 
         def end() -> None:
             over.set()
-            self.send_signal(signal.SIGABRT)  # the command then prints the stack of each thread
+            self.send_signal(signal.SIGABRT)  # faulthandler then prints the stack of each thread
 
         alarm = threading.Timer(timeout, end)
         for thread in (*work, alarm):
@@ -171,7 +174,7 @@ class Process:
             self.stdin.write(data)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal if the command still runs."""
+        """Send a signal if the command has not ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -185,7 +188,7 @@ class Process:
 
 
 def _ends(stream: Stream, its: contextlib.ExitStack, number: int) -> tuple[IO[bytes], int]:
-    """Return our end of a stream, and the descriptor that the command gets as its `number`; `its` closes the latter."""
+    """Return our end of a stream, and the descriptor that the command gets as `number`, which `its` closes."""
     if stream == subprocess.PIPE:
         ends = os.pipe()
         ours, theirs = reversed(ends) if number == 0 else ends
@@ -200,7 +203,7 @@ def _ends(stream: Stream, its: contextlib.ExitStack, number: int) -> tuple[IO[by
 
 
 def command(*arguments: str) -> list[str]:
-    """Return the command line for a process that needs a new interpreter."""
+    """Return the command line that starts m3agent in a new interpreter."""
     return [sys.executable, "-m", "m3agent.agent.cli", *arguments]
 
 
@@ -211,7 +214,10 @@ def run(
     data: bytes = b"",
     timeout: float = TIMEOUT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with `data` as standard input. Raises `subprocess.TimeoutExpired` after `timeout` seconds."""
+    """Run a command to its end, with `data` as its standard input.
+
+    Raises `subprocess.TimeoutExpired` after `timeout` seconds.
+    """
     at_start = any(name.startswith(AT_START) for name in env or ())
     if at_start or sum(map(len, arguments)) > LARGEST // 4:
         return subprocess.run(

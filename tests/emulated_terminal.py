@@ -1,4 +1,4 @@
-"""A program on a real terminal device, and what a person at that terminal sees: pyte draws what the program writes."""
+"""Run a program on a real terminal device. pyte draws its output, so tests see the screen that a person sees."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Self
 
 import pyte
 
-SECONDS = 30.0  # until something has to be on the screen
+SECONDS = 30.0  # time limit for something to appear on the screen
 
 
 class EmulatedTerminal:
-    """Standard input and standard error of a program are the terminal, its standard output is a pipe.
+    """A program whose standard input and standard error are a terminal and whose standard output is a pipe.
 
-    The terminal is the program's controlling one: keys such as Ctrl-C and changes of size reach it as signals.
+    It is the program's controlling terminal: keys such as Ctrl-C and changes of size reach the program as signals.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class EmulatedTerminal:
 
     @property
     def lines(self) -> list[str]:
-        """The rows of the screen from the top, without blank ones and blanks at their ends."""
+        """Return the rows of the screen from the top, without blank rows and trailing blanks."""
         return [line.rstrip() for line in self.screen.display if line.strip()]
 
     @property
@@ -68,7 +68,7 @@ class EmulatedTerminal:
         return not self.screen.cursor.hidden
 
     def until(self, seen: Callable[[list[str]], bool], seconds: float = SECONDS) -> list[str]:
-        """The screen as soon as it is as wanted."""
+        """Wait until `seen` accepts the screen, and return its rows."""
         deadline = time.monotonic() + seconds
         while not seen(self.lines):
             assert time.monotonic() < deadline, f"not on the screen in time: {self.lines}"
@@ -76,7 +76,7 @@ class EmulatedTerminal:
         return self.lines
 
     def until_it_says_so(self) -> None:
-        """Read what is written before the program writes a byte to standard output."""
+        """Read the terminal until the program writes to standard output."""
         assert self.process.stdout is not None
         output = self.process.stdout.fileno()
         while not select.select([output], [], [], 0)[0]:
@@ -86,7 +86,7 @@ class EmulatedTerminal:
             pass
 
     def until_the_end(self) -> int:
-        """Read all that is written; the exit status."""
+        """Read all output and return the exit status."""
         while self.process.poll() is None or self._read(0):
             self._read(0.1)
         return self.process.returncode
@@ -104,7 +104,7 @@ class EmulatedTerminal:
     def _read(self, seconds: float) -> bool:
         if not select.select([self._leader], [], [], seconds)[0]:
             return False
-        with contextlib.suppress(OSError):  # Linux reports an error where the other side is gone
+        with contextlib.suppress(OSError):  # Linux reports an error once the other side is closed
             data = os.read(self._leader, 65536)
             self.written += data
             self._stream.feed(data)

@@ -1,12 +1,12 @@
-"""A process that has imported m3agent and forks one child for each command line that it is asked to run.
+"""A process that has imported m3agent and forks one child for each command line.
 
-Importing what `m3agent fix` needs takes about a second of processor time, and the tests run hundreds of commands. A
-fork of a process that has imported everything takes milliseconds, and it has its own pid, signals and exit status.
-Only `tests.command_line` uses this server.
+Importing what `m3agent fix` needs takes about a second of processor time, and the tests run hundreds of commands.
+A fork takes milliseconds, and the child still has its own pid, signals and exit status. Only `tests.command_line`
+talks to the server.
 
-Each request is one message on the socket whose number is the first argument. The message is JSON with `module`,
-`arguments`, `cwd` and `env`, and four descriptors: the command's standard input, output and errors, and a pipe. The
-server writes the child's pid to the pipe, and after the child's end its wait status. Each is one line.
+The first argument is the file descriptor of a socket. Each request is one message on it: JSON with `module`,
+`arguments`, `cwd` and `env`, and four descriptors: standard input, output and error of the command, and a pipe.
+The server writes two lines to the pipe: the child's pid, and its wait status once it has ended.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import sys
 from typing import Any, NoReturn
 
 LARGEST = 1 << 17
-"""Most bytes of a request; a socket of this kind takes about 200 kB at a time."""
+"""Largest request in bytes. A socket of this kind takes about 200 kB at a time."""
 
 
 class Child(Exception):
-    """Raised in a new child with the module to run, so that the child first leaves the server's frames."""
+    """Raised in a new child with the module to run; it unwinds the server's stack before the module runs."""
 
 
 def preload() -> None:
-    """Import what commands import while they run, except modules that are themselves run."""
+    """Import what commands import at run time, except modules that are run as `__main__`."""
     import anyio._backends._asyncio
     import docker
     import git
@@ -70,7 +70,7 @@ def preload() -> None:
     import m3agent.serving.plan.planner
     import m3agent.tools.mcp.servers
 
-    # Typer builds its commands for each call, in 0.05 s; here they are built once.
+    # Typer builds its commands again for each call, which takes 0.05 s. The cache makes it build them once.
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(m3agent.agent.cli.app)
     needed = (anyio, docker, git, httpcore2, mcp, openai, redact_secret, tenacity, uvicorn, m3agent)
@@ -86,15 +86,15 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = ["m3agent", *request["arguments"]]
-    sys.modules["__main__"].__package__ = None  # as in the installed program: usage messages depend on it
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # the streams stay open as long as the process
+    sys.modules["__main__"].__package__ = None  # as in the installed program: usage messages then name it
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # they stay open as long as the process
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    faulthandler.enable()  # for `communicate`, which aborts a command that hangs
+    faulthandler.enable()  # `communicate` aborts a command that hangs
 
 
 def serve(asked: socket.socket) -> None:
-    """Fork a child for each request until the other end closes the socket. Raises `Child` in the children."""
+    """Fork a child for each request until the other end is closed. Raises `Child` in the children."""
     with selectors.DefaultSelector() as selector:
         selector.register(asked, selectors.EVENT_READ)
         while True:
@@ -119,15 +119,15 @@ def serve(asked: socket.socket) -> None:
                     selector.unregister(key.fileobj)
                     os.close(key.fd)
                     _, status = os.waitpid(pid, 0)
-                    with contextlib.suppress(BrokenPipeError):  # the client no longer waits for this command
+                    with contextlib.suppress(BrokenPipeError):  # the test no longer waits for it
                         os.write(told, b"%d\n" % status)
                     os.close(told)
 
 
 def main() -> NoReturn:
-    """Serve; in a child, run the command."""
+    """Serve requests; in a child, run the command."""
     preload()
-    gc.freeze()  # so that the children's garbage collections do not touch, and copy, shared memory
+    gc.freeze()  # garbage collections in the children then do not touch shared memory
     try:
         with socket.socket(fileno=int(sys.argv[1])) as asked:
             serve(asked)

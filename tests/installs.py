@@ -1,4 +1,4 @@
-"""Environments of Python of their own, for tests of what users install; a test is left out where none can be made."""
+"""Separate Python environments for tests of installations. A test is skipped if no environment can be made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def build(kind: str, folder: Path) -> Path:
-    """Build a wheel or an sdist as an installer would, but with the tools that are here."""
+    """Build a wheel or an sdist as an installer would, but with the tools that are already installed."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(folder)]
     result = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -23,7 +23,7 @@ def build(kind: str, folder: Path) -> Path:
 
 
 def uv() -> str:
-    """The uv of PATH, or the one that set-up has brought."""
+    """Return the uv on PATH, or the one that `make setup` installed."""
     found = shutil.which("uv") or shutil.which("uv", path=ROOT / ".setup" / "uv" / "bin")
     if found is None:
         pytest.skip("needs uv")
@@ -31,13 +31,13 @@ def uv() -> str:
 
 
 def new_environment(folder: Path, python: str = sys.executable) -> Path:
-    """An empty environment in a folder that is not there yet; returns its Python."""
+    """Create an empty environment in a new folder and return its Python."""
     subprocess.run([uv(), "venv", "--quiet", "--python", python, str(folder)], check=True)
     return folder / "bin" / "python"
 
 
 def install(python: Path, *packages: str) -> None:
-    """Install packages into the environment of a Python; the test is left out where they cannot be had."""
+    """Install packages into the environment of `python`. Skip the test if they cannot be downloaded."""
     command = [uv(), "pip", "install", "--quiet", "--python", str(python), *packages]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=uv_env())
     if done.returncode != 0:
@@ -46,12 +46,12 @@ def install(python: Path, *packages: str) -> None:
 
 
 def uv_env() -> dict[str, str]:
-    """An environment in which uv trusts what this machine trusts, as set-up has it."""
+    """Return environment variables with which uv trusts the machine's certificates, as in `make setup`."""
     return {**os.environ, "UV_SYSTEM_CERTS": "true"}
 
 
 def newer_python(least: tuple[int, int]) -> str:
-    """A Python of at least this version: ours, one that pyenv has, or one that uv finds or brings."""
+    """Return a Python of at least this version: the running one, one of pyenv, or one that uv finds or installs."""
     if sys.version_info >= least:
         return sys.executable
     asks = f"import sys; sys.exit(sys.version_info < {least})"

@@ -1,4 +1,4 @@
-"""`make demo` without its set-up: the script that runs the main job on the example."""
+"""`make demo` without its set-up: the script that fixes the example package."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The papers that are contracts name what the code has, no more and no less."""
+"""Documents that are contracts list exactly what the code has."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def test_what_is_made_from_the_settings_is_current(path: Path) -> None:
 def test_the_tables_have_every_status_and_exit_code(paper: str) -> None:
     text = (ROOT / paper).read_text()
     for status, code in EXIT_CODES.items():
-        if status is not Status.ERROR:  # an error has the code of its kind
+        if status is not Status.ERROR:  # the exit code of an error depends on its kind
             assert re.search(rf"^\| {code} \|.*`{status}`", text, re.MULTILINE), status
 
 
@@ -66,7 +66,7 @@ def test_commands_of_the_readme_are_targets() -> None:
 
 @pytest.mark.integration
 def test_the_reference_of_commands_is_current() -> None:
-    """Made twice, by terminals that have nothing in common."""
+    """The page is generated twice, with different terminal settings."""
     program = "from scripts.docs.commands_page import page; print(page(), end='')"
     for terminal in ({"COLUMNS": "40", "FORCE_COLOR": "1"}, {"COLUMNS": "300", "NO_COLOR": "1"}):
         done = subprocess.run(
@@ -81,7 +81,7 @@ def test_the_reference_of_commands_is_current() -> None:
 
 
 def test_the_page_of_licences_is_current() -> None:
-    """Packages of extras that are not installed here have to be named; their licences are taken as they stand there."""
+    """Packages of extras that are not installed must be on the page; their licences are taken from the page itself."""
     text = licences_page.PAGE.read_text()
     try:
         current = licences_page.page(licences_page.written(text))

@@ -1,11 +1,11 @@
-"""Every command that the documentation tells its readers to run is run, in a world that has what it needs.
+"""Run every command of the documentation, in a `World` that has what the commands need.
 
-A new command in the docs needs nothing here as long as its words mean what they mean elsewhere and it ends well. Otherwise
+A new command in the docs needs no change here if its words are known and it ends with exit code 0. Otherwise:
 
-- a word that stands for something of the reader's (`ROWS`, `SESSION`) gets a rule in `RULES` of tests/documented/world.py,
-- an end other than exit code 0, or one that has to be waited for, is declared in `ENDS` below, with the reason,
-- what takes more than about ten seconds is named in `SLOW`,
-- a line that calls m3agent where no test can is named in `ELSEWHERE`.
+- add a rule to `RULES` of tests/documented/world.py for a placeholder that the reader replaces (`ROWS`, `SESSION`),
+- declare another exit code, or a command that runs until Ctrl-C, in `ENDS` below, with the reason,
+- name a command that takes more than about ten seconds in `SLOW`,
+- name a line that calls m3agent where no test can run it in `ELSEWHERE`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tests.servers.dockerd import OwnEngine
 
 @dataclass(frozen=True)
 class End:
-    """How commands that match `pattern` end, if not with 0 by themselves. until: what is said before Ctrl-C ends it.
+    """How commands that match `pattern` end, if they do not exit with 0 by themselves.
 
-    instead: what is run in its place, where {} is the command without variables of make. why: what keeps it from ending
-    well here, or from being run as it stands.
+    until: the output after which the test sends Ctrl-C. instead: the command to run in its place; {} is the command
+    without variables of make. why: why it does not exit with 0 here, or why it cannot run unchanged.
     """
 
     pattern: str
@@ -75,24 +75,24 @@ ENDS = [
 SLOW = [
     r"make ",
     r"m3agent eval (validate|run|grade|create)",
-    r"m3agent fix (?!issue\.md$)",  # that one is enough for every day
+    r"m3agent fix (?!issue\.md$)",  # one such command is enough for `make test`
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench(?!.*--rounds 1)",
-    r"m3agent serve .*--detach",  # test_serve.py starts one every day
+    r"m3agent serve .*--detach",  # `make test` starts one in test_serve.py
 ]
 ELSEWHERE = ["docker build ", "docker run ", "--volume "]
-"""Beginnings of lines that call m3agent where it cannot be run by a test: on other machines, in containers."""
+"""Beginnings of lines that call m3agent where no test can run it: on other machines, in containers."""
 NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create)|sandbox build)|.*--sandbox docker"
 TO_RUN = to_run()
 
 
 def end_of(command: Command) -> End:
-    """How a command should end."""
+    """Return how a command should end."""
     return next((end for end in ENDS if matches([end.pattern], command)), End(""))
 
 
 def parameters() -> list[Any]:
-    """The commands, those that take long with the mark for it."""
+    """Return the commands as test parameters; long ones are marked `slow`."""
     long = [pytest.mark.slow, pytest.mark.timeout(1200)]
     return [
         pytest.param(command, id=command.text, marks=long if matches(SLOW, command) else [])

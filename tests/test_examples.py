@@ -1,4 +1,4 @@
-"""The examples: each has one fault that a test shows, an issue without hints, and nothing that disturbs our checks."""
+"""Each example has one fault that a test shows and an issue without hints, and does not affect our own checks."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/ISSUE.md")
 
 
 def run_tests(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Run an example's tests as its user would, away from this repository's configuration."""
+    """Run an example's tests as its user would, without this repository's configuration."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     return subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
 

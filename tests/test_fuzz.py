@@ -1,4 +1,4 @@
-"""`make fuzz`: what Hypothesis prints of a failing example becomes an `@example` to paste."""
+"""`make fuzz`: a failing example that Hypothesis prints becomes an `@example` to paste."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_finding_is_printed_once_and_ends_with_one(tmp_path: Path) -> None:
         "import hypothesis\nhypothesis.settings.register_profile('fuzz', database=None)\n"
     )
     command = [sys.executable, str(ROOT / "scripts" / "quality" / "fuzz.py"), "--rounds", "2", "--seed", "1"]
-    env = {**os.environ, "CI": "true"}  # pytest says everything twice then
+    env = {**os.environ, "CI": "true"}  # pytest then prints each finding twice
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
     )

@@ -1,4 +1,4 @@
-"""What a user gets who installs the wheel: beside packages named like our folders, as a tool, and in what size."""
+"""Installations of the wheel: beside packages named like our folders, as a tool, as an image, and their size."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tests.installs import ROOT, install, new_environment, uv, uv_env
 pytestmark = pytest.mark.slow
 
 TAKEN = ("agent", "evals", "tools")
-"""Top-level names that published packages install, too."""
+"""Top-level names of ours that published packages also install."""
 BASE_MB = 45
-"""What the base install took in November 2026: files of its site-packages without compiled ones."""
+"""Megabytes of the base installation in November 2026: the files of its site-packages, without compiled ones."""
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
 
 
 def their_wheel(folder: Path, name: str) -> Path:
-    """A wheel of a package that is named like one of our folders, with modules of the same names in it."""
+    """Build the wheel of another package that has the name and the module names of one of our folders."""
     files = {path.relative_to(ROOT).as_posix(): b"WHOSE = 'theirs'\n" for path in (ROOT / name).rglob("*.py")}
     info = f"{name}-9.9.dist-info"
     files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n".encode()
@@ -70,7 +70,7 @@ def _digest(data: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with m3agent and what it needs."""
+    """The Python of an environment with only m3agent and its dependencies."""
     python = new_environment(tmp_path_factory.mktemp("installed") / "environment")
     install(python, str(wheel))
     return python
@@ -78,7 +78,7 @@ def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def crowded(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same beside packages named `agent`, `evals` and `tools`."""
+    """The Python of an environment that also has packages named `agent`, `evals` and `tools`."""
     folder = tmp_path_factory.mktemp("crowded")
     python = new_environment(folder / "environment")
     install(python, *(str(their_wheel(folder, name)) for name in TAKEN))
@@ -90,7 +90,7 @@ def crowded(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_fixes_a_bug(
     kind: str, request: pytest.FixtureRequest, make_repo: MakeRepo, one_backend: str, own_state: Path
 ) -> None:
-    """From a folder with packages of those names, on the path of Python besides."""
+    """The working folder also has packages of those names, and PYTHONPATH contains it."""
     program = request.getfixturevalue(kind).with_name("m3agent")
     bomb = "raise RuntimeError('this is the repository, not m3agent')\n"
     repo = make_repo({**BUGGY, **{f"{name}/__init__.py": bomb for name in TAKEN}})
@@ -186,7 +186,7 @@ try:
 except Exception as error:
     print(error)
 """
-"""Uses what an extra brings, in the way that a command does."""
+"""A program that uses the packages of an extra as a command does."""
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
@@ -207,7 +207,7 @@ def test_every_extra_is_tried_and_in_the_table() -> None:
 
 
 def test_uv_and_pipx_install_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
-    """And take it away again, with nothing left but what the document says."""
+    """They also uninstall it; then only the sessions remain, as the document says."""
     home = tmp_path / "home"
     home.mkdir()
     bin_folder = home / ".local" / "bin"
@@ -234,7 +234,7 @@ def test_uv_and_pipx_install_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def image(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The image of packaging/Dockerfile, on a base that was made here: no registry is asked."""
+    """The image of packaging/Dockerfile, on a base image built here, so that no registry is needed."""
     folder = tmp_path_factory.mktemp("image")
     api = connect()
     try:

@@ -1,4 +1,4 @@
-"""What older versions wrote is still read: see tests/older_state/README.md."""
+"""This version reads the files that older versions wrote: see tests/older_state/README.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 ARCHIVE = Path(__file__).parent / "older_state" / "0c6ae60.tar.xz"
 FOLDER = b"/AT"
-"""What the archive's texts have for the folder that it is unpacked in."""
+"""Placeholder in the archive's texts for the folder that it is unpacked in."""
 VERIFIED, LIMIT, FORK, KILLED = (
     "20261123-032954-8bb9c6",
     "20261123-033010-9688b2",
@@ -55,7 +55,7 @@ class Older:
         return done
 
     def summary(self, session: str) -> dict[str, Any]:
-        """What `sessions show --json` says."""
+        """Return the output of `sessions show --json`."""
         shown = json.loads(self.run("sessions", "show", session, "--json").stdout)
         assert isinstance(shown, dict)
         return shown
@@ -89,7 +89,7 @@ def test_a_session_is_reported_and_exported(older: Older, session: str) -> None:
     older.run("sessions", "export", session, "--format", "atif", "-o", str(atif))
     steps = json.loads(atif.read_text())["steps"]
     turns = older.summary(session)["turns"]
-    answers = turns - 1 if session == KILLED else turns  # the last turn of the killed one has no answer
+    answers = turns - 1 if session == KILLED else turns  # the last turn of the killed session has no answer
     assert len([step for step in steps if step["source"] == "agent"]) == answers
 
 
@@ -110,7 +110,7 @@ def test_a_session_is_forked(older: Older) -> None:
 
 def test_settings_are_read(older: Older) -> None:
     before = json.loads((older.folder / "config-show.json").read_text())
-    before["sandbox"] = before["reruns"] = None  # variables of the tests set these
+    before["sandbox"] = before["reruns"] = None  # the tests set these by environment variables
     now = json.loads(older.run("config", "show", "--json").stdout)
     now["sandbox"] = now["reruns"] = None
     assert {name: now[name] for name in before} == before
@@ -118,7 +118,7 @@ def test_settings_are_read(older: Older) -> None:
 
 def test_a_pack_is_the_same_with_an_older_cache_and_with_none(older: Older) -> None:
     [cache] = (older.home / ".local/state/m3agent/context").iterdir()
-    # its name is a digest of the path of the git folder, which is another one here
+    # the cache's name is a digest of the path of the git folder, and that path differs here
     cache = cache.rename(folder_of(str(older.home / ".local/state/m3agent"), str(older.folder / "repo/.git")))
     before = {path.name for path in cache.iterdir()}
     text = older.run("context").stdout

@@ -1,4 +1,4 @@
-"""What is built and how it is laid out: wheel, source distribution, links, imports, versions."""
+"""Packaging: wheel, source distribution, links, imports, versions."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ import m3agent
 from tests.installs import ROOT, build
 
 PACKAGES = ["agent", "evals", "sandbox", "serving", "tools"]
-# What `m3agent --help` must not pay for; typer, click and the standard library are what it may.
+# Packages that `m3agent --help` must not import. It may import typer, click and the standard library.
 HEAVY = [
     "docker",
     "git",
@@ -35,7 +35,7 @@ HEAVY = [
 
 
 def sources() -> set[str]:
-    """Return the Python files of the packages, as they are named inside the distribution `m3agent`."""
+    """Return the Python files of the packages, with their names in the distribution `m3agent`."""
     return {
         f"m3agent/{path.relative_to(ROOT).as_posix()}"
         for package in PACKAGES
@@ -76,7 +76,7 @@ def test_the_wheel_installs_the_command(wheel: Path) -> None:
 
 
 def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:
-    """No links are needed: the archive alone, on the path, gives every package."""
+    """Without the links of `src/`: the wheel alone on the path provides every package."""
     program = "import importlib, sys; sys.path.insert(0, sys.argv[1])\n"
     program += f"for name in {PACKAGES}: print(importlib.import_module('m3agent.' + name).__file__)"
     result = subprocess.run(
@@ -117,7 +117,7 @@ def test_the_version_is_said_once() -> None:
 
 @pytest.mark.integration
 def test_the_command_line_starts_light() -> None:
-    """The time budget of `m3agent --help`, kept without a clock: what it must not import."""
+    """Protect the start time of `m3agent --help` without measuring it: it must not import heavy packages."""
     program = f"import m3agent.agent.cli, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
@@ -135,12 +135,12 @@ def imported(path: Path) -> set[str]:
 
 
 def normal(name: str) -> str:
-    """A distribution's name as packaging compares it."""
+    """Return a distribution's name in normal form, as packaging tools compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_every_import_is_declared() -> None:
-    """What the product imports stands in pyproject.toml: nothing is there only because something else needs it."""
+    """pyproject.toml declares every package that the product imports, also if another dependency would install it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     declared = {normal(re.split(r"[^\w.-]", requirement)[0]) for listed in lists for requirement in listed}

@@ -1,4 +1,4 @@
-"""The entry for the registry of ACP agents, by the rules of its schema and of its checks."""
+"""The entry for the registry of ACP agents follows the registry's schema and passes its checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_version_is_ours_everywhere(entry: dict[str, Any]) -> None:
     assert entry["version"] == m3agent.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", entry["version"])
     (distribution,) = entry["distribution"].items()
-    # a package's distribution has `package`, `args` and `env` and nothing else: uvx takes the command from the package
+    # a distribution has only `package`, `args` and `env`: uvx runs the command that has the package's name
     assert distribution == ("uvx", {"package": f"m3agent[acp]=={m3agent.__version__}", "args": ["acp"]})
 
 
@@ -58,7 +58,7 @@ def test_the_icon_is_small_square_and_of_no_colour_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_what_the_registry_runs_is_answered(entry: dict[str, Any], wheel: Path, tmp_path: Path) -> None:
-    """Its check as it is: uvx with a cache of its own, an empty home, no Docker; only the wheel is not from an index."""
+    """As in the registry's check: uvx with a new cache, an empty home, no Docker. Only the wheel is a local file."""
     (tmp_path / "home").mkdir()
     environment = {
         "HOME": str(tmp_path / "home"),
@@ -100,7 +100,7 @@ def test_what_the_registry_runs_is_answered(entry: dict[str, Any], wheel: Path, 
     answer = json.loads(done.stdout)
     assert answer["id"] == 1
     assert answer["result"]["agentInfo"]["version"] == entry["version"]
-    # no type means `agent`, one of the two that the registry takes
+    # no type means `agent`; the registry accepts two types
     assert {method.get("type", "agent") for method in answer["result"]["authMethods"]} <= {
         "agent",
         "terminal",

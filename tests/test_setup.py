@@ -1,4 +1,4 @@
-"""Set-up: what it plans, what it refuses, and that a second run finds everything done. Nothing is installed here."""
+"""Set-up: what it plans, what it refuses, and that a second run has nothing to do. These tests install nothing."""
 
 import ast
 import contextlib
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
-# What the scripts may count on on a bare machine, besides python3.
+# Programs that the scripts may use on a bare machine, besides python3.
 TOOLS = [
     "bash",
     "cat",
@@ -41,7 +41,7 @@ NO_ENGINE = "unix:///nonexistent/docker.sock"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a checkout in which nothing was ever set up."""
+    """Return a checkout in which set-up has never run."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -49,7 +49,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """Return a folder to be PATH: the tools of a bare machine; no uv, no bubblewrap, no Docker."""
+    """Return a folder for PATH with the tools of a bare machine: no uv, no bubblewrap, no Docker."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in TOOLS:
@@ -63,7 +63,7 @@ def tools(tmp_path: Path) -> Path:
 def setup(
     checkout: Path, path: Path | str, *arguments: str, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the set-up script with an environment of just these variables."""
+    """Run the set-up script with only these environment variables."""
     return subprocess.run(
         [checkout / "scripts" / "setup.sh", *arguments],
         env={"PATH": str(path), "HOME": str(checkout), **environment},
@@ -76,7 +76,7 @@ def setup(
 
 
 def bubblewrap_works() -> bool:
-    """Say whether bubblewrap can be used as m3agent uses it: it may be absent, or user namespaces forbidden."""
+    """Return whether bubblewrap works as m3agent uses it: it may be absent, or user namespaces may be forbidden."""
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     try:
         command = [
@@ -96,7 +96,7 @@ def bubblewrap_works() -> bool:
 
 
 def can_hide_engine() -> bool:
-    """Say whether a command can be run where /run is empty, so that no Docker socket is in sight."""
+    """Return whether a command can run with an empty /run, which hides the Docker socket."""
     try:
         hidden = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/run"]
         return subprocess.run(hidden, check=False, capture_output=True).returncode == 0
@@ -107,7 +107,7 @@ def can_hide_engine() -> bool:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shell_scripts_parse_and_stop_at_errors(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
-    if script.name != "common.sh":  # sourced, never run
+    if script.name != "common.sh":  # it is sourced, not run
         assert os.access(script, os.X_OK)
         assert "set -euo pipefail" in script.read_text()
 
@@ -178,11 +178,11 @@ def test_an_unknown_argument_is_refused(checkout: Path, tools: Path) -> None:
 
 @pytest.mark.skipif(not can_hide_engine(), reason="needs a mount namespace of its own")
 def test_on_a_bare_machine_the_plan_comes_before_the_question(checkout: Path, tools: Path) -> None:
-    """A terminal, root, apt-get, no engine: the plan is printed, then asked; no answer installs nothing."""
+    """As root, with apt-get and no engine, set-up prints the plan and then asks. Without an answer it installs nothing."""
     apt = tools / "apt-get"
     apt.write_text("#!/bin/sh\necho apt-get was run >&2\n")
     apt.chmod(0o755)
-    # No socket and no dockerd in sight; and should this go wrong, nothing can be fetched.
+    # Hide the socket and dockerd. PIP_NO_INDEX keeps pip from downloading anything if this test fails.
     hide = "for folder in /run /usr/sbin /usr/local/sbin; do mount -t tmpfs tmpfs $folder || exit; done"
     run = 'exec env -i PIP_NO_INDEX=1 HOME="$1" PATH="$2" "$1/scripts/setup.sh"'
     leader, follower = pty.openpty()
@@ -196,7 +196,7 @@ def test_on_a_bare_machine_the_plan_comes_before_the_question(checkout: Path, to
         os.close(follower)
         screen = b""
         with os.fdopen(leader, "r+b", buffering=0) as terminal, contextlib.suppress(OSError):
-            # Linux reports an error where the other side of a terminal is gone.
+            # Linux reports an error once the other side of a terminal is closed.
             while chunk := terminal.read(4096):
                 screen += chunk
                 if screen.endswith(b"[Y/n] "):
@@ -210,7 +210,7 @@ def test_on_a_bare_machine_the_plan_comes_before_the_question(checkout: Path, to
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Serve `/_ping` on a unix socket, with the status codes of the list, one an answer."""
+    """Serve `/_ping` on a unix socket. Each answer takes its status code from the end of the list."""
     answers: list[int] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -234,7 +234,7 @@ def engine(tmp_path: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def ping(host: str) -> int:
-    """Run the script that asks an engine whether it is there."""
+    """Run the script that checks whether an engine answers."""
     environment = {**os.environ, "DOCKER_HOST": host}
     return subprocess.run(
         [sys.executable, ROOT / "scripts" / "docker_ping.py"], check=False, env=environment
@@ -251,8 +251,8 @@ def test_a_socket_that_refuses_this_user_is_told_apart(engine: tuple[str, list[i
     host, _ = engine
     Path(host.removeprefix("unix://")).chmod(0)
     script = (ROOT / "scripts" / "docker_ping.py").read_text()
-    if os.geteuid() == 0:  # for root nothing is forbidden
-        loaded = "import http.client, os, socket, urllib.parse"  # while its files can still be read
+    if os.geteuid() == 0:  # root may open every socket
+        loaded = "import http.client, os, socket, urllib.parse"  # import while the files are still readable
         script = f"{loaded}\nos.setgid(65534)\nos.setuid(65534)\n{script}"
     environment = {**os.environ, "DOCKER_HOST": host}
     assert subprocess.run([sys.executable, "-c", script], check=False, env=environment).returncode == 2
@@ -296,7 +296,7 @@ def test_a_home_that_can_be_used_is_kept(checkout: Path, tmp_path: Path) -> None
 
 
 def has_uv() -> bool:
-    """Say whether set-up would find a uv without installing one."""
+    """Return whether set-up would find uv without installing it."""
     return bool(shutil.which("uv")) or (ROOT / ".setup" / "uv" / "bin" / "uv").exists()
 
 

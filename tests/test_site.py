@@ -1,4 +1,4 @@
-"""The site of the documentation: it is built without a warning, is whole, and needs nothing from anywhere else."""
+"""The documentation site builds without a warning, is complete, and loads nothing from another host."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
-"""Tags that make a browser fetch something while it shows a page. Canonical links and the like are not built."""
+"""Tags that make a browser fetch something while it shows a page. The site has no `link` of another kind."""
 
 
 @dataclass
 class Html(HTMLParser):
-    """What a page has and where it leads."""
+    """A page's ids, links, fetched addresses and CSS classes."""
 
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -73,9 +73,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def target(site: Site, page: Path, link: str) -> Path:
-    """The file of the site that a link without a host leads to."""
+    """Return the file of the site that a link without a host points to."""
     path = unquote(urlsplit(link).path)
-    if path.startswith("/"):  # only the page for addresses that are not there is found at any depth
+    if path.startswith("/"):  # only the page for missing addresses is shown at any depth
         assert page.name == "404.html", f"{page.name} has a link from the root of the host: {link}"
         found = (site.folder / path.lstrip("/")).resolve()
     else:
@@ -99,7 +99,7 @@ def test_nothing_is_fetched_from_another_host(site: Site) -> None:
     assert foreign == set()
     for path in site.folder.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", path.read_text()), path
-    # the theme's script fetches another one from a foreign host for pages with such a diagram
+    # for pages with such a diagram, the theme fetches another script from a foreign host
     assert "mermaid" not in {name for page in site.pages.values() for name in page.classes}
 
 
@@ -125,7 +125,7 @@ def test_the_readme_is_read_in_the_site_as_on_the_code_host(site: Site) -> None:
 
 
 def test_no_bar_is_shown_with_its_escape(site: Site) -> None:
-    """In code in a table the code host wants one and the site shows it: `<code>a&#124;b</code>` is right for both."""
+    """In code in a table, the code host needs an escape that the site would show. `<code>a&#124;b</code>` suits both."""
     for path in site.pages:
         assert r"\|" not in path.read_text(), path.name
 
