@@ -2,8 +2,8 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-slow fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries docs docs-pages lint python clean
 
-# What was set up comes first, so that commands started by the tests find the same programs.
-# Bytecode is written even where the environment says not to: the tests start hundreds of interpreters.
+# .venv comes first on PATH, so that commands that the tests start find the same programs.
+# Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
 in_venv := env -u PYTHONDONTWRITEBYTECODE PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 help: ## list the targets
@@ -12,10 +12,10 @@ help: ## list the targets
 demo: setup ## set up what is missing, then fix the bug in examples/ferry and print the patch
 	@scripts/demo.sh
 
-# Some tests wait: three workers for two processors keep both busy. Each more would import all tests once more.
+# Some tests wait, so three workers keep two processors busy. Each further worker would import all tests again.
 workers := $(shell echo $$(( $$(nproc) > 5 ? 8 : (3 * $$(nproc) + 1) / 2 )))
 pytest := $(in_venv) pytest -n $(workers) --dist worksteal
-# The tests make and remove 100,000 small files: in memory, where that has 4 GB of room and lets programs run.
+# The tests create and remove 100,000 small files. Use /dev/shm if it has 4 GB free and is not mounted noexec.
 in_memory := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
   [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] && echo TMPDIR=/dev/shm)
 quality := PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --group quality

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: where things are, messages, timed steps. Everything for people goes to stderr.
+# Paths, messages and timed steps. The other scripts in this folder source it. All messages go to stderr.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 setup_dir=$root/.setup
 mkdir -p "$setup_dir/log"
 
-# dockerd and friends live in sbin, which is not on everybody's PATH.
+# dockerd and its helpers are in sbin, which is not on every user's PATH.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
-# uv, git and m3agent want a home that they can write to.
+# uv, git and m3agent need a writable home folder.
 if [[ ! -d ${HOME:-} || ! -w $HOME ]]; then
   export HOME=$setup_dir/home
   mkdir -p "$HOME"
@@ -26,13 +26,13 @@ die() {
   exit 1
 }
 
-# A program that ends well in spite of Ctrl-C (apt-get does) must not let the script go on.
+# Some programs (apt-get) exit with 0 after Ctrl-C. The script must stop all the same.
 trap 'say "interrupted."; exit 130' INT
 
-# Report how long the current step has taken, until killed or until the script is gone.
+# Report how long the current step has taken, until this process is killed or the script has ended.
 ticker() {
   local text=$1 seconds=0
-  # The sleep gets descriptors of its own: nobody who reads our output has to wait for it.
+  # The sleep must not inherit our output: a program that reads our output would wait for the sleep to end.
   while sleep 2 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
     seconds=$((seconds + 2))
     if [[ -t 2 ]]; then
@@ -43,7 +43,7 @@ ticker() {
   done
 }
 
-# step TEXT COMMAND...: run COMMAND with its output in a log; on failure show the log's end and return its status.
+# step TEXT COMMAND...: run COMMAND with its output in a log, and return its status. On failure, show the log's end.
 step() {
   local text=$1 status=0 log watcher
   shift
@@ -51,7 +51,7 @@ step() {
   say "==> $text"
   ticker "$text" 9>&- &
   watcher=$!
-  # Descriptor 9 is the lock of setup.sh: a daemon started by a package must not inherit it.
+  # Descriptor 9 is the lock of setup.sh: a daemon that a package starts must not inherit it.
   "$@" >"$log" 2>&1 </dev/null 9>&- || status=$?
   kill "$watcher" 2>/dev/null
   wait "$watcher" 2>/dev/null || true

@@ -2,8 +2,8 @@
 
     python scripts/condense_listing.py RAW.json...
 
-writes `serving/plan/listings/ENGINE-VERSION.json` for each. RAW is what the engine's own argument parser knows, dumped
-where the engine is installed; no GPU is needed:
+It writes `serving/plan/listings/ENGINE-VERSION.json` for each RAW. RAW is a dump of the engine's own argument parser.
+Make it where the engine is installed; no GPU is needed:
 
     # vLLM                                                           # SGLang
     from vllm.entrypoints.openai.cli_args import make_arg_parser     from sglang.srt.server_args import ServerArgs
@@ -13,9 +13,9 @@ where the engine is installed; no GPU is needed:
 
 as `{"vllm": VERSION, "options": [{"flags": action.option_strings, "nargs": action.nargs, "type": action.type's name,
 "action": the class's name, "choices": ..., "default": ...} for action in parser._actions], "extra": {"tool_parsers":
-[...], "reasoning_parsers": [...], "attention_backends": [...], "quantization_methods": [...]}}`, where `extra` has the
-names that vLLM registers without telling its parser: ToolParserManager, ReasoningParserManager, AttentionBackendEnum
-and QUANTIZATION_METHODS.
+[...], "reasoning_parsers": [...], "attention_backends": [...], "quantization_methods": [...]}}`. `extra` has the names
+that vLLM registers outside of its parser: in ToolParserManager, ReasoningParserManager, AttentionBackendEnum and
+QUANTIZATION_METHODS.
 """
 
 import json
@@ -46,9 +46,9 @@ REGISTRIES = {
 
 
 def typed(option: dict[str, Any]) -> str | None:
-    """Name the type of an option's value; None: any text, or not known."""
+    """Return the type of an option's value, or None if any text is allowed or the type is unknown."""
     if "type" not in option:
-        # SGLang's dump has none, so a number's default has to tell; that of a float may be an int
+        # SGLang's dump has no types, so a number's default shows the type; the default of a float may be an int
         default = option["default"]
         if isinstance(default, (int, float)) and not isinstance(default, bool):
             return "number"
@@ -59,10 +59,10 @@ def typed(option: dict[str, Any]) -> str | None:
 
 
 def condensed(option: dict[str, Any], registries: dict[str, list[str]]) -> dict[str, Any]:
-    """Keep of an option what differs from `takes one text`."""
+    """Return the properties of an option that differ from the default, which is to take one text."""
     flags, row = list(option["flags"]), dict[str, Any]()
     if option.get("action") == "EnableDisableAction" and not flags[0].startswith("--no-"):
-        # vLLM 0.33 lists --disable-x beside --enable-x and still takes --no-enable-x, as it is spelt in recipes
+        # vLLM 0.33 lists --disable-x beside --enable-x, but still accepts --no-enable-x, which recipes use
         flags += [old] if (old := f"--no-{flags[0][2:]}") not in flags else []
     row["flags"] = flags
     if option["nargs"] is not None:
@@ -79,7 +79,7 @@ def condensed(option: dict[str, Any], registries: dict[str, list[str]]) -> dict[
 
 
 def listing(raw: dict[str, Any]) -> str:
-    """Give the condensed listing as JSON, an option a line."""
+    """Return the condensed listing as JSON, one option per line."""
     engine = "vllm" if "vllm" in raw else "sglang"
     registries = raw.get("extra", {})
     rows = [condensed(option, registries) for option in raw["options"] if option.get("flags")]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the main job on the example package: a copy in a temporary git repository, the issue, the embedded engine.
-# The verified patch goes to standard output; exit code 0 only when there is one.
+# Fix the example package, copied into a temporary git repository, with the embedded engine.
+# The verified patch goes to standard output. Without a verified patch, the exit code is not 0.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -9,7 +9,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/m3agent-demo.XXXXXX")
 repo=$work/ferry
 cp -R "$root/examples/ferry" "$repo"
 
-# The user's own git settings (signing, hooks, templates) have no business in a throw-away repository.
+# The user's git settings (signing, hooks, templates) must not affect the temporary repository.
 git() {
   GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 command git -C "$repo" \
     -c user.name=demo -c user.email=demo@localhost -c init.defaultBranch=main "$@"

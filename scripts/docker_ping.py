@@ -1,7 +1,7 @@
-"""Ask the Docker engine that DOCKER_HOST names (else the usual socket) whether it is there.
+"""Check whether the Docker engine that DOCKER_HOST names (else the one at the usual socket) answers.
 
-Exit code 0: it answers, or cannot be asked from here (ssh, TLS); 1: nothing answers; 2: this user may not ask.
-Needs only the standard library: it runs before anything is installed.
+Exit code 0: it answers, or this script cannot ask it (ssh, TLS); 1: nothing answers; 2: this user may not connect.
+The script uses only the standard library, because it runs before anything is installed.
 """
 
 import http.client

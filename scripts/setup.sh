@@ -4,17 +4,19 @@
 #   scripts/setup.sh [--plan] [python|all]
 #
 # --plan     print what would be installed and stop
-# python     the Python packages only; all (the default): a sandbox engine as well
-# SETUP=no   install nothing system-wide; SETUP=yes: do not ask before installing a Docker engine
+# python     install only the Python packages
+# all        install a sandbox engine as well (the default)
+# SETUP=no   install nothing system-wide
+# SETUP=yes  do not ask before installing a Docker engine
 #
-# Safe to run again: what is there is reused.
+# A further run reuses what is already installed.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$root"
 
 uv_version=0.13.8
-uv_oldest=0.8.0 # older ones do not read this uv.lock
+uv_oldest=0.8.0 # older versions cannot read this uv.lock
 
 plan_only=no
 want=all
@@ -26,7 +28,7 @@ for argument in "$@"; do
   esac
 done
 
-# ---- What is here ----------------------------------------------------------------------------------------------
+# ---- What is installed -----------------------------------------------------------------------------------------
 
 find_python() {
   local name
@@ -56,7 +58,7 @@ has_command() { command -v "$1" >/dev/null; }
 is_root() { ((EUID == 0)); }
 docker_answers() { "$python" scripts/docker_ping.py; }
 
-# Try, rather than look: user namespaces are often forbidden. The way m3agent runs it, root is dropped first.
+# Run it, because user namespaces are often forbidden where it is installed. Drop root first, as m3agent does.
 bwrap_works() {
   local unprivileged=()
   ! is_root || unprivileged=(setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs)
@@ -72,9 +74,11 @@ done
 
 # ---- What is missing -------------------------------------------------------------------------------------------
 
-packages=()   # by apt-get
-plan=()       # lines for people
-engine=docker # docker: answers; start: is installed; install; declined: by the user; bwrap; none: not wanted
+packages=() # to install by apt-get
+plan=()     # lines to print
+# docker: it answers; start: installed, to be started; install: to be installed; declined: the user said no; bwrap: use
+# bubblewrap; none: not asked for
+engine=docker
 
 uv=$(find_uv) || uv=''
 if [[ -z $uv ]]; then
@@ -92,7 +96,7 @@ no_engine() {
   die "no sandbox: $1, and bubblewrap is not usable either; $2."
 }
 
-# Settle for bubblewrap, saying why, or give up with what to do about it.
+# use_bwrap REASON ADVICE: use bubblewrap and print the reason; without it, fail with the reason and the advice.
 use_bwrap() {
   bwrap_works || no_engine "$1" "$2"
   engine=bwrap
@@ -147,7 +151,7 @@ if ((${#plan[@]} > 0)); then
 fi
 [[ $plan_only == no ]] || exit 0
 
-# ---- Do it -----------------------------------------------------------------------------------------------------
+# ---- Install ---------------------------------------------------------------------------------------------------
 
 if [[ $engine == install && ${SETUP:-} != yes && -t 0 && -t 2 ]]; then
   read -rp "Install a Docker engine on this machine? (n: bubblewrap alone will do) [Y/n] " reply ||
@@ -174,20 +178,20 @@ install_uv() {
   if has_module ensurepip; then
     "$python" -m venv --clear "$setup_dir/uv" && "$setup_dir/uv/bin/python" -m pip install "uv==$uv_version"
   else
-    # A target folder is outside every Python installation, so PEP 668 does not forbid it.
+    # PEP 668 does not forbid a target folder: it is outside every Python installation.
     "$python" -m pip install --upgrade --target "$setup_dir/uv" "uv==$uv_version"
   fi
 }
 
 sync_python() {
-  # The interpreter is the machine's own; only a first run chooses it.
+  # Use the machine's own interpreter. Only the first run chooses it.
   local choose=()
   [[ -x .venv/bin/python ]] || choose=(--python "$python")
   UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never UV_SYSTEM_CERTS=true UV_COMPILE_BYTECODE=1 \
     "$uv" sync --locked "${choose[@]}"
 }
 
-# wait_for_docker PID: until the engine answers, its process has ended or a minute has passed.
+# wait_for_docker PID: wait until the engine answers, process PID has ended or a minute has passed.
 wait_for_docker() {
   local tries
   for ((tries = 0; tries < 120; tries++)); do
@@ -211,14 +215,14 @@ start_docker() {
   if [[ -d /run/systemd/system ]]; then
     systemctl start docker && wait_for_docker $$
   elif running=$(cat /var/run/docker.pid 2>/dev/null) && kill -0 "$running" 2>/dev/null; then
-    wait_for_docker "$running" # somebody else has just started it
+    wait_for_docker "$running" # another process has just started it
   elif ! run_dockerd; then
-    # Some machines do not let it filter packets. The sandbox has no network, so it can do without.
+    # Some machines do not let dockerd filter packets. The sandbox has no network, so it does not need that.
     run_dockerd --bridge=none --iptables=false && bridge=none
   fi
 }
 
-# Somebody else's run, for which we waited, may have done all of this.
+# If we waited for another run of set-up, that run may already have done all of this.
 if ((${#packages[@]} > 0)); then
   step "installing ${packages[*]}" apt_install "${packages[@]}" ||
     die "apt-get could not install ${packages[*]}; with a Docker engine, or bubblewrap, and uv installed by other means, SETUP=no goes on without."

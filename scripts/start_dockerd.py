@@ -1,6 +1,6 @@
-"""Start dockerd as a daemon of its own: no terminal, no inherited descriptors, its output in a file.
+"""Start dockerd as a daemon without a terminal or inherited descriptors, with its output in a file.
 
-Usage: start_dockerd.py LOG [DOCKERD-OPTION...]; prints its process id. For machines without systemd.
+Usage: start_dockerd.py LOG [DOCKERD-OPTION...]. Prints the daemon's process id. For machines without systemd.
 """
 
 import subprocess

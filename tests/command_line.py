@@ -1,6 +1,4 @@
-"""Run m3agent's command line in a separate process, which a fork server with all imports done starts quickly.
-
-The fork server is `tests.fork_server`.
+"""Run m3agent's command line in a fork of `tests.fork_server`, which has done all imports.
 
 Example:
     done = run("fix", ISSUE, "--repo", str(repo))  # as subprocess.run: exit status, output, errors

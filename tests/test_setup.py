@@ -178,7 +178,7 @@ def test_an_unknown_argument_is_refused(checkout: Path, tools: Path) -> None:
 
 @pytest.mark.skipif(not can_hide_engine(), reason="needs a mount namespace of its own")
 def test_on_a_bare_machine_the_plan_comes_before_the_question(checkout: Path, tools: Path) -> None:
-    """As root, with apt-get and no engine, set-up prints the plan and then asks. Without an answer it installs nothing."""
+    """As root, with apt-get and no engine: set-up prints the plan, then asks. Without an answer it installs nothing."""
     apt = tools / "apt-get"
     apt.write_text("#!/bin/sh\necho apt-get was run >&2\n")
     apt.chmod(0o755)

@@ -125,7 +125,7 @@ def test_the_readme_is_read_in_the_site_as_on_the_code_host(site: Site) -> None:
 
 
 def test_no_bar_is_shown_with_its_escape(site: Site) -> None:
-    """In code in a table, the code host needs an escape that the site would show. `<code>a&#124;b</code>` suits both."""
+    """In a table, code needs the escape on the code host, but the site shows it: `<code>a&#124;b</code>` suits both."""
     for path in site.pages:
         assert r"\|" not in path.read_text(), path.name
 

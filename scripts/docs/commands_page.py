@@ -1,6 +1,6 @@
-"""Write docs/commands.md, the reference of every command, from the command line itself: `make docs-pages`.
+"""Generate docs/commands.md, the reference of every command, from the command line's definition: `make docs-pages`.
 
-What is written does not depend on the terminal, so a test compares it with what is there.
+The output does not depend on the terminal, so a test can compare it with the committed page.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ This page is made from the command line itself by `make docs-pages`.
 
 
 def page() -> str:
-    """Return the text of the page."""
+    """Return the page as Markdown."""
     return "\n".join([HEAD, *_section(typer.main.get_command(app), "m3agent")])
 
 
 def _section(command: Any, name: str) -> Iterator[str]:
-    """A command's part of the page, and after it those of its own; the type of commands is private to typer."""
+    """Yield the section of a command, then those of its subcommands. The type of commands is private to typer."""
     context = command.make_context(name, [], resilient_parsing=True)
     usage = re.sub(r"[{}]", "", " ".join([name, *command.collect_usage_pieces(context)])).replace(
         "......", "..."
@@ -62,12 +62,12 @@ def _section(command: Any, name: str) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """Code as a cell of a table: the code host and the site do not agree on how to escape a bar in backticks."""
+    """Return code for a table cell. The code host and the site escape a bar in backticks differently."""
     return f"<code>{html.escape(text).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def escaped(text: str) -> str:
-    """Return the text as Markdown shows it, code in backticks apart."""
+    """Return the text with Markdown's special characters escaped, except in code in backticks."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([|*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2]]
     return "`".join(parts)

@@ -1,7 +1,7 @@
-"""Write docs/licences.md: what an installation brings along, under which licences: `make docs-pages`.
+"""Generate docs/licences.md, the packages that an installation needs and their licences: `make docs-pages`.
 
-Which packages those are is read from uv.lock, their licences from the metadata that they are installed with. Versions are
-left out: they are in uv.lock, and a licence hardly ever changes with one.
+uv.lock names the packages. The licences come from the metadata of the installed packages. The page has no versions:
+they are in uv.lock, and a new version rarely changes the licence.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ PURPOSES = {
     "urllib3": "errors of the Docker engine's stream of events",
     "uvicorn": "the server of the embedded engine",
 }
-"""What the packages that we name ourselves are for; the others are there for those that need them."""
+"""What our direct dependencies are for. Every other package is listed with the packages that depend on it."""
 UNKNOWN = "not stated"
-# As metadata had it before licence expressions: a classifier or a word of somebody's own for what SPDX names.
+# Older metadata has a classifier or free text instead of an SPDX expression.
 SPDX = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -83,7 +83,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """Return for each extra ("" is the base) its packages, those of the base apart, and what each is for."""
+    """Return the packages of each extra ("" is the base) with their purposes; extras leave out packages of the base."""
     packages: dict[str, dict[str, Any]] = {
         package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     }
@@ -96,7 +96,7 @@ def sections() -> dict[str, dict[str, str]]:
 
 
 def _closure(packages: dict[str, dict[str, Any]], direct: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """The packages that these bring along, each with what it is for."""
+    """Return these dependencies and all their own dependencies, each with its purpose."""
     wanted_by: dict[str, set[str]] = {}
     queue = [(dependency, "") for dependency in direct]
     done: set[tuple[str, str]] = set()
@@ -123,7 +123,7 @@ def _closure(packages: dict[str, dict[str, Any]], direct: Iterable[dict[str, Any
 
 
 def _on_linux(marker: str | None) -> bool:
-    """Whether a marker holds on Linux for some Python that we support."""
+    """Return whether a marker holds on Linux for at least one supported Python version."""
     if marker is None:
         return True
     linux = {
@@ -139,7 +139,7 @@ def _on_linux(marker: str | None) -> bool:
 
 
 def licence(package: Distribution) -> str:
-    """Return a package's licence as an SPDX expression, as far as it tells."""
+    """Return a package's licence as an SPDX expression, or `UNKNOWN`."""
     metadata = package.metadata
     said = [*(metadata.get_all("License-Expression") or []), *(metadata.get_all("License") or [])]
     said += [
@@ -155,7 +155,7 @@ def licence(package: Distribution) -> str:
 
 
 def _of_text(package: Distribution) -> str:
-    """A licence known by the words of the file that a package carries."""
+    """Recognise the licence by phrases in the package's licence file."""
     for file in package.files or []:
         if not re.match(r"(?i)(licen[cs]e|copying)", file.name) or not file.locate().is_file():  # type: ignore[attr-defined]
             continue
@@ -174,9 +174,9 @@ def _of_text(package: Distribution) -> str:
 
 
 def rows(names: dict[str, str], known: dict[str, str] | None = None) -> list[str]:
-    """Return the rows of a section's table; what is not installed has the licence that is `known`.
+    """Return the rows of a section's table. A package that is not installed gets its licence from `known`.
 
-    Raises PackageNotFoundError for a package that is neither.
+    Raises PackageNotFoundError if a package is neither installed nor in `known`.
     """
     found: list[str] = []
     for name, purpose in names.items():
@@ -191,12 +191,12 @@ def rows(names: dict[str, str], known: dict[str, str] | None = None) -> list[str
 
 
 def written(text: str) -> dict[str, str]:
-    """Return the licence of each package that a page names."""
+    """Return the licence of each package on a page."""
     return dict(re.findall(r"^\| ([\w.-]+) \| (.+?) \| .+ \|$", text, re.MULTILINE))
 
 
 def page(known: dict[str, str] | None = None) -> str:
-    """Return the text of the page; raises as `rows` does."""
+    """Return the page as Markdown. Raises the same error as `rows`."""
     parts = [HEAD]
     for extra, names in sections().items():
         title = f"`m3agent[{extra}]`" if extra else "The base installation"

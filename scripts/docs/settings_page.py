@@ -1,7 +1,7 @@
-"""Write what is made from the declaration of the settings: `make docs-pages`.
+"""Generate the parts of files that come from the declaration of the settings: `make docs-pages`.
 
-That is the table in docs/settings.md, and the arguments of the Python API in agent/api.py, where static type checkers need
-them written out. Each stands between two lines that say so.
+These are the table in docs/settings.md and the arguments of the Python API in agent/api.py, which static type
+checkers need in full. Two marker lines enclose each part.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def arguments(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
 
 
 def renewed(text: str, made: str) -> str:
-    """Return `text` with `made` in place of what is between its two marks."""
+    """Return `text` with `made` in place of the text between the two marker lines."""
     new, count = _BETWEEN.subn(lambda match: match[1] + made, text)
     assert count == 1, "the marks are missing"
     return new
@@ -71,7 +71,7 @@ def _type_name(value_type: Any) -> str:
 
 
 MADE = {PAGE: table, API: arguments}
-"""The files with a part that is made, and what makes it."""
+"""The files with a generated part, and the function that generates it."""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Run the property tests with fresh random examples for a while, and print each finding as a ready `@example`.
+"""Run the property tests repeatedly with new random examples, and print each finding as a ready `@example`.
 
     python scripts/quality/fuzz.py --minutes 10 | --rounds 5 [--seed N] [PYTEST ARGUMENT ...]
 
-Each round has a seed of its own, which is printed: `--seed` starts with the round of that seed. Exit status: 0 without a
-finding, 1 with one, 2 where the tests did not run.
+Each round has its own seed, which is printed. `--seed` sets the seed of the first round. Exit status: 0 without a
+finding, 1 with a finding, 2 if the tests did not run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PYTEST = ("-m", "pytest", "-q", "-m", "hypothesis", "--hypothesis-profile=fuzz",
 
 @dataclass(frozen=True)
 class Finding:
-    """A failing example of the property test `test`; `arguments` are Python source, by parameter."""
+    """A failing example of the property test `test`. `arguments` maps each parameter to Python source."""
 
     test: str
     arguments: dict[str, str]
@@ -40,7 +40,7 @@ class Finding:
 
 
 def findings(output: str) -> Iterator[Finding]:
-    """The failing examples that Hypothesis printed in pytest's output."""
+    """Yield the failing examples that Hypothesis printed in pytest's output."""
     for match in FALSIFYING.finditer(output):
         lines = []
         for line in output[match.end() - 1 :].splitlines():
@@ -48,11 +48,11 @@ def findings(output: str) -> Iterator[Finding]:
             try:
                 call = ast.parse("f" + "\n".join(lines).strip(), mode="eval").body
             except SyntaxError:
-                if len(lines) > 2000:  # not a complete call: what is shown was cut
+                if len(lines) > 2000:  # no complete call: the output was cut
                     break
                 continue
             assert isinstance(call, ast.Call)
-            # a fixture's value has no source, or names a folder of that run
+            # leave out the fixture tmp_path: its folder exists only in that run
             arguments = {
                 k.arg: ast.unparse(k.value) for k in call.keywords if k.arg and "tmp_path" not in k.arg
             }
@@ -61,21 +61,23 @@ def findings(output: str) -> Iterator[Finding]:
 
 
 def run_round(seed: int, seconds: float | None, arguments: list[str]) -> tuple[int, str]:
-    """Run the property tests once, interrupted after `seconds` if not None; returns pytest's exit status (2 where it was
-    interrupted) and output."""
+    """Run the property tests once; interrupt them after `seconds` if not None.
+
+    Returns pytest's exit status (2 if interrupted) and output.
+    """
     command = [sys.executable, *PYTEST, f"--hypothesis-seed={seed}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # pytest then prints what it has found so far
+            process.send_signal(signal.SIGINT)  # pytest then prints its findings so far
             output, _ = process.communicate()
-            return 2, output  # with several workers pytest's own status may be another then
+            return 2, output  # with several workers, pytest's own status may differ
         return process.returncode, output
 
 
 def main() -> int:
-    """Fuzz until the time is over; returns the exit status."""
+    """Fuzz until the time is over, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -95,7 +97,7 @@ def main() -> int:
             return 2
         rounds += 1
         found = [str(finding) for finding in findings(output)]
-        # in its summary pytest may say it again, where the variable CI is set
+        # if the variable CI is set, pytest may repeat a finding in its summary
         new = [text for text in dict.fromkeys(found) if text not in seen]
         failed = FAILED.findall(output)
         print(f"round {rounds}, seed {seed}: {', '.join(failed) or 'no finding'}", flush=True)

@@ -1,13 +1,13 @@
-"""Plant small faults in product modules, one at a time, and see whether the tests notice.
+"""Plant small faults in product modules, one at a time, and check whether the tests fail.
 
     python scripts/quality/mutants.py agent/loop.py --tests tests/agent/test_loop.py --count 60 --seed 1
     python scripts/quality/mutants.py --spread 20 --seed 7 --coverage .coverage/data
 
-The faults are those of cosmic-ray's operators: another arithmetic or comparison operator, `and` for `or`, a condition
-negated, a number off by one, `break` for `continue`. With `--tests` each fault is tried on these tests; with `--coverage`
-on the tests that run the changed line, as a run with `make coverage` recorded them. `--spread N` takes one fault in each of N
-product modules. The same seed takes the same faults. Run it in a clean clone: the fault is written into the module, and the
-module is put back afterwards.
+The faults are those of cosmic-ray's operators: another arithmetic or comparison operator, `and` for `or`, a negated
+condition, a number off by one, `break` for `continue`. With `--tests`, these tests run on each fault. With
+`--coverage`, the tests run that executed the changed line when `make coverage` recorded them. `--spread N` takes one
+fault in each of N product modules. The same seed takes the same faults. Run it in a clean clone: it writes each fault
+into the module and restores the module afterwards.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ OPERATORS = re.compile(
     r"|AddNot|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceTrueWithFalse|ReplaceFalseWithTrue|NumberReplacer"
     r"|ReplaceBreakWithContinue|ReplaceContinueWithBreak|ReplaceUnaryOperator_Delete_Not)"
 )
-"""Faults in operators, conditions and numbers."""
+"""The operators of cosmic-ray that change operators, conditions and numbers."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: the `occurrence`-th place of `operator` in `module`, which begins on `line`."""
+    """One fault: `operator` applied at its `occurrence`-th place in `module`, which begins on `line`."""
 
     module: str
     operator: str
@@ -52,7 +52,7 @@ class Mutant:
 
 
 def mutants(module: Path) -> Iterator[Mutant]:
-    """All faults that can be planted in a module."""
+    """Yield all faults that can be planted in a module."""
     source = module.read_text()
     tree = get_ast(source)
     lines = source.splitlines()
@@ -71,7 +71,7 @@ def mutants(module: Path) -> Iterator[Mutant]:
 
 
 def _bodies(source: str) -> set[int]:
-    """Lines inside of functions: a fault elsewhere is mostly an import that fails, which any test notices."""
+    """Return the lines inside functions. Elsewhere most faults make the import fail, which any test notices."""
     functions = (
         n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
     )
@@ -79,7 +79,7 @@ def _bodies(source: str) -> set[int]:
 
 
 def mutated(mutant: Mutant, source: str) -> str | None:
-    """The module's source with the fault; None where it would not even compile."""
+    """Return the module's source with the fault, or None if that does not compile."""
     text = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
     if text is None or text == source:
         return None
@@ -91,9 +91,10 @@ def mutated(mutant: Mutant, source: str) -> str | None:
 
 
 def tests_of(mutant: Mutant, coverage_file: Path) -> list[list[str]]:
-    """What to run until a test fails: the tests that ran the line of the fault in their own process.
+    """Return groups of tests to run until one fails: normally the tests that ran the faulty line in their own process.
 
-    Without one, the line ran at import or in processes that tests started: the tests that bear the module's name, then all.
+    If no test did, the line ran at import or in processes that tests started. Then the first group are the tests with
+    the module's name, and the second are all tests.
     """
     from coverage import CoverageData
 
@@ -103,7 +104,7 @@ def tests_of(mutant: Mutant, coverage_file: Path) -> list[list[str]]:
     contexts = data.contexts_by_lineno(file).get(mutant.line, []) if file else []
     ids: set[str] = set()
     for context in contexts:
-        # Coverage names a test by its module, classes and function, and a line run at import by "".
+        # Coverage names a test by its module, classes and function. The context of a line that ran at import is "".
         module, _, name = context.partition(".")
         ids |= {f"{path}::{name.replace('.', '::')}" for path in Path("tests").rglob(f"{module}.py") if name}
     if ids:
@@ -114,7 +115,7 @@ def tests_of(mutant: Mutant, coverage_file: Path) -> list[list[str]]:
 
 @contextmanager
 def planted(module: Path, changed: str) -> Iterator[None]:
-    """The fault stands in the module, which is put back afterwards."""
+    """Write the fault into the module, and restore the module afterwards."""
     source = module.read_text()
     try:
         module.write_text(changed)
@@ -124,7 +125,7 @@ def planted(module: Path, changed: str) -> Iterator[None]:
 
 
 def loads(module: str, changed: str) -> bool:
-    """Whether the module can still be imported: a fault that fails there is noticed by any test."""
+    """Return whether the module can still be imported. Any test notices a fault that makes the import fail."""
     name = ".".join(("m3agent", *Path(module).with_suffix("").parts))
     with planted(Path(module), changed):
         command = [sys.executable, "-B", "-c", f"import {name}"]
@@ -132,9 +133,9 @@ def loads(module: str, changed: str) -> bool:
 
 
 def killed_by(tests: list[str], timeout: float) -> str:
-    """The first failing test, "" where all pass."""
+    """Return the first failing test, or "" if all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *tests]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # bytecode of one fault must not serve another
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # the next fault must not run this one's bytecode
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=env)
     except subprocess.TimeoutExpired:
@@ -146,7 +147,7 @@ def killed_by(tests: list[str], timeout: float) -> str:
 
 
 def chosen(options: argparse.Namespace) -> list[Mutant]:
-    """The faults to try, by the seed."""
+    """Choose the faults to try, at random by the seed."""
     draw = random.Random(options.seed)  # noqa: S311  # the same seed must give the same faults
     if not options.spread:
         found = [m for module in options.modules for m in mutants(Path(module))]
@@ -168,7 +169,7 @@ def chosen(options: argparse.Namespace) -> list[Mutant]:
 
 
 def main() -> int:
-    """Try the faults; returns 1 if one survives."""
+    """Try the faults. Return 1 if one survives."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
