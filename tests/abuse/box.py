@@ -1,4 +1,4 @@
-"""A sandbox under attack: runs programs in it and checks that it came through."""
+"""A sandbox under attack: run programs in it, then check that it still works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEEDS_CONTROL_GROUP: dict[str, str] = {
         for folder in ("/ws", "/tmp", "/dev/shm", "/opt/m3agent")
     },
 }
-"""Attempts that bubblewrap alone cannot stop, each with what is missing; they run on Docker only."""
+"""Attempts that bubblewrap alone cannot stop, with the reason. They run on Docker only."""
 
 LIST_PROCESSES = """\
 import os
@@ -39,7 +39,7 @@ for name in os.listdir('/proc'):
 
 @dataclass
 class Box:
-    """One backend's sandbox, started when first used and again if an attempt has ended it."""
+    """The sandbox of one backend. It starts on first use, and again after an attempt has ended it."""
 
     backend: Backend
     workspace: Callable[[], Workspace]
@@ -47,14 +47,14 @@ class Box:
     _sandbox: Sandbox | None = None
 
     async def open(self) -> Sandbox:
-        """The running sandbox."""
+        """Start the sandbox if necessary, and return it."""
         if self._sandbox is None:
             self._sandbox = self.fresh()
             await self._sandbox.__aenter__()
         return self._sandbox
 
     def fresh(self, limits: Limits | None = None, workspace: Workspace | None = None) -> Sandbox:
-        """Another sandbox, not started yet: for an attempt that ends it or needs a tree of its own."""
+        """Return another sandbox, not started yet, for an attempt that ends it or needs a separate tree."""
         spec = SandboxSpec(self.backend, limits=limits or self.limits)
         return new_sandbox(self.backend, spec, workspace or self.workspace(), lambda _: None)
 
@@ -66,14 +66,14 @@ class Box:
     async def python(
         self, program: str, *, timeout: float = 60, sandbox: Sandbox | None = None
     ) -> ExecResult:
-        """Run a program with all of `inside.py` at hand, as cold as a command is."""
+        """Run a program with `inside.py` in front of it, in a new interpreter."""
         argv = ["python3", "-c", f"{INSIDE}\n{program}"]
         return await (sandbox or self.sandbox).exec(argv, timeout=timeout)
 
     async def outcomes(self, asks: Mapping[str, str], helpers: str = "") -> dict[str, str]:
-        """What came of each of these expressions: `done`, or the error or signal that stopped it.
+        """Return the outcome of each expression: `done`, or the error or signal that stopped it.
 
-        One program asks them all, each in a process of its own; the sandbox must be whole after it.
+        One program evaluates all of them, each in a separate process. Afterwards the sandbox must still work.
         """
         table = ", ".join(f"{name!r}: lambda: {expression}" for name, expression in asks.items())
         ask = f"{helpers}\nimport json\nprint(json.dumps({{name: outcome_apart(ask) for name, ask in {{{table}}}.items()}}))"
@@ -84,21 +84,21 @@ class Box:
             assert done.exit == 0, done.stderr.decode(errors="replace")
             return cast(dict[str, str], json.loads(done.stdout))
         finally:
-            await self.close()  # what one of them did to it is not for other tests to suffer from
+            await self.close()  # damage by an expression must not affect other tests
 
     async def came_through(self) -> None:
         """Assert that the sandbox answers, works, and holds no process but the supervisor."""
         assert await survivors(self.sandbox) == []
 
     async def close(self) -> None:
-        """End it, whatever state it is in."""
+        """End the sandbox, whatever its state."""
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
             await sandbox.close()
 
 
 async def survivors(sandbox: Sandbox) -> list[str]:
-    """Every process but the supervisor and the one that looks: id, name, command line. The sandbox must answer."""
+    """Return id, name and command line of every process except the supervisor and the one that lists them."""
     await sandbox.ping()
     done = await sandbox.exec(["python3", "-I", "-S", "-c", LIST_PROCESSES], timeout=30)
     assert done.exit == 0, done
@@ -107,7 +107,7 @@ async def survivors(sandbox: Sandbox) -> list[str]:
 
 
 async def until(found: Callable[[], Awaitable[bool]]) -> None:
-    """Wait, 20 seconds at most, until something is so."""
+    """Wait until `found` returns true, for at most 20 seconds."""
     async with asyncio.timeout(20):
         for wait in itertools.repeat(0.02):
             if await found():
@@ -116,7 +116,7 @@ async def until(found: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def gone(sandbox: Sandbox) -> None:
-    """Wait until nothing is left of a command whose end was asked for."""
+    """Wait until no process is left of a command that was told to end."""
 
     async def alone() -> bool:
         return not await survivors(sandbox)

@@ -1,4 +1,4 @@
-"""One sandbox of each kind for each file of attempts; after every attempt it must still be whole."""
+"""One sandbox of each kind for each file of attempts. After every attempt it must still work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import backend_here, write_files
 
 @pytest.fixture(scope="module", params=["docker", "bwrap"])
 def kind(request: pytest.FixtureRequest) -> Backend:
-    """Every kind of sandbox there is on this machine; at least one has to be."""
+    """Each kind of sandbox that works on this machine. At least one has to work."""
     return backend_here(request.param)
 
 
@@ -25,7 +25,7 @@ def kind(request: pytest.FixtureRequest) -> Backend:
 async def module_box(
     request: pytest.FixtureRequest, kind: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Box]:
-    """The file's sandbox. A file of attempts may set LIMITS, and FILES that it starts with (none)."""
+    """The sandbox of a file of attempts. The file may set LIMITS, and FILES that the sandbox starts with."""
     folder = tmp_path_factory.mktemp("abuse")
     files: dict[str, str | bytes] = getattr(request.module, "FILES", {})
     (folder / "tree").mkdir()
@@ -42,7 +42,7 @@ FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell the fixture below whether the attempt went as it should."""
+    """Record for the fixture `box` whether the attempt failed."""
     report = yield
     if report.failed:
         item.stash[FAILED] = True
@@ -51,7 +51,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def box(request: pytest.FixtureRequest, kind: Backend, module_box: Box) -> AsyncIterator[Box]:
-    """The sandbox to attack. Afterwards it must answer, work, and hold nothing that the attempt started."""
+    """The sandbox to attack. Afterwards it must still work and contain no process that the attempt started."""
     attempt = request.node.name.replace(f"[{kind}-", "[").replace(f"[{kind}]", "")
     if kind == "bwrap" and attempt in NEEDS_CONTROL_GROUP:
         pytest.skip(f"needs a control group: {NEEDS_CONTROL_GROUP[attempt]}")
@@ -65,4 +65,4 @@ async def box(request: pytest.FixtureRequest, kind: Backend, module_box: Box) ->
         raise
     finally:
         if FAILED in request.node.stash:
-            await module_box.close()  # what this one broke must not fail the next one
+            await module_box.close()  # damage by this attempt must not make the next one fail

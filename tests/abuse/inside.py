@@ -1,9 +1,9 @@
-"""What attempts have at hand inside the sandbox: put in front of each program that `Box.python` runs there.
+"""Helpers for attempts inside the sandbox. `Box.python` puts this file in front of each program that it runs there.
 
-Standard library only. System calls go through the C library's `syscall`, so that no tool has to be in the image.
+Standard library only. System calls go through the C library's `syscall`, so the image needs no tools.
 """
 
-# ruff: noqa: PTH123 - paths are what is attacked, and some are bytes or descriptors
+# ruff: noqa: PTH123 - the attempts attack paths, and some paths are bytes or descriptors
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from collections.abc import Callable
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 
-# name -> number on x86_64, on aarch64 (-1: it has none); those from 424 on are the same everywhere
+# name -> number on x86_64, number on aarch64 (-1: none); numbers from 424 on are the same on both
 NUMBERS = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -72,7 +72,7 @@ NUMBERS = {
 
 
 def checked(result: int) -> int:
-    """The result of a call of the C library; raises OSError for -1."""
+    """Return the result of a call of the C library. Raises OSError for -1."""
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -91,12 +91,12 @@ def syscall(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | N
 
 
 def c(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
-    """A function of the C library."""
+    """Call a function of the C library."""
     return checked(getattr(libc, name)(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
 
 
 def outcome(action: Callable[[], object]) -> str:
-    """`done`, or the name of the error that stopped the action."""
+    """Run the action. Return `done`, or the name of the error that stopped it."""
     try:
         action()
     except socket.gaierror as error:
@@ -109,7 +109,7 @@ def outcome(action: Callable[[], object]) -> str:
 
 
 def outcome_apart(action: Callable[[], object]) -> str:
-    """As `outcome`, in a process of its own; `signal N` if that ends it."""
+    """Same as `outcome`, but in a separate process. Return `signal N` if a signal ends it."""
     read, write = os.pipe()
     pid = child(lambda: os.write(write, outcome(action).encode()))
     os.close(write)
@@ -130,7 +130,7 @@ def get(path: str) -> bytes:
 
 
 def child(action: Callable[[], object]) -> int:
-    """Run it in a forked child, which never returns from it; the child's id."""
+    """Run the action in a forked child, which then exits. Return the child's process id."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -146,7 +146,7 @@ def ignore_polite_signals() -> None:
 
 
 def forget_descriptors() -> None:
-    """As a daemon does: nothing open but /dev/null."""
+    """Close all descriptors and open /dev/null for the standard streams, as a daemon does."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -154,7 +154,7 @@ def forget_descriptors() -> None:
 
 
 def become(*argv: str) -> None:
-    """Go on as another program with nothing in the environment."""
+    """Replace this process with another program, with an empty environment."""
     os.execve(f"/usr/bin/{argv[0]}", list(argv), {})
 
 
@@ -174,7 +174,7 @@ def ioctl(path: str, request: int, argument: bytes) -> None:
 
 
 def run_machine_code(code: bytes) -> int:
-    """Call these instructions; what they leave in rax, as a system call's result. x86-64 only."""
+    """Run these instructions and return rax, read as a system call's result. x86-64 only."""
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, "not on this machine")
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -187,7 +187,7 @@ def run_machine_code(code: bytes) -> int:
 
 
 def int80(number: int, *arguments: int) -> int:
-    """A system call by the 32-bit entry, which has numbers of its own: a filter that looks only at 64-bit ones misses it."""
+    """Make a system call through the 32-bit entry. Its numbers differ, so a filter of only 64-bit numbers misses it."""
     registers = (b"\xbb", b"\xb9", b"\xba", b"\xbe", b"\xbf")  # ebx, ecx, edx, esi, edi
     code = b"\x53\xb8" + struct.pack("<I", number)  # push rbx; mov eax, number
     for opcode, value in zip(registers, arguments, strict=False):
@@ -196,7 +196,7 @@ def int80(number: int, *arguments: int) -> int:
 
 
 def low(data: bytes) -> int:
-    """An address below 4 GiB that holds these bytes, as 32-bit calls need it."""
+    """Return an address below 4 GiB that holds these bytes: 32-bit calls need one."""
     libc.mmap.restype = ctypes.c_void_p
     private_anonymous_32bit = 0x02 | 0x20 | 0x40
     address = libc.mmap(
@@ -207,8 +207,8 @@ def low(data: bytes) -> int:
 
 
 def x32(number: int, *arguments: int) -> int:
-    """A system call by the x32 numbers (bit 30 set)."""
+    """Make a system call with an x32 number (bit 30 set)."""
     return checked(libc.syscall(ctypes.c_long(number | 0x40000000), *(ctypes.c_long(a) for a in arguments)))
 
 
-_ = (sys, threading, time)  # for the programs that follow
+_ = (sys, threading, time)  # used by the programs that follow this file

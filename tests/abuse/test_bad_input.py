@@ -1,4 +1,4 @@
-"""Requests that no well-behaved caller makes, and a sandbox that is taken away: an error that says so, never a hang or a crash."""
+"""Invalid requests, and a sandbox that disappears: the result is a clear error, never a hang or a crash."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_no_time_at_all(box: Box) -> None:
 async def test_a_hundred_calls_at_once(box: Box) -> None:
     done = await asyncio.gather(*(box.sandbox.exec(["echo", str(n)], timeout=90) for n in range(100)))
     right = [d for n, d in enumerate(done) if (d.exit, d.stdout) == (0, b"%d\n" % n)]
-    # a sandbox has its share of processes: who gets none is told so, and is never given another's output
+    # processes are limited: a call that gets none fails with a message, and never gets another call's output
     assert all(d.exit in {126, 127} and d.stderr and not d.stdout for d in done if d not in right)
     assert len(right) >= 20
 
@@ -188,7 +188,8 @@ async def test_a_full_disk_of_the_host(box: Box, tmp_path: Path) -> None:
     await gone(box.sandbox)
 
 
-# What a supervisor could send that is none any more: the host reads frames, and must neither crash, hang nor fill up.
+# What a program could send that has replaced the supervisor. The host reads frames, and must not crash, hang or run out
+# of memory.
 FRAMES = {
     "noise": "os.urandom(100_000)",
     "not-json": "struct.pack('>II', 5, 0) + b'{{{{{'",
@@ -236,11 +237,11 @@ async def test_a_supervisor_that_is_none(frames: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         while await process.stdout.read(1 << 20):
-            pass  # what nobody reads keeps asyncio from seeing its end
+            pass  # asyncio does not notice the end of the process while output is unread
         await process.wait()
     assert most_memory() - before < 100 << 20
 
 
 def most_memory() -> int:
-    """The most memory this process has ever had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

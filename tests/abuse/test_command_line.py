@@ -1,4 +1,4 @@
-"""The same by `m3agent sandbox exec`, as a person would try it."""
+"""Some of the same attempts through `m3agent sandbox exec`, as a user would try them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ os.write(1, b'{"ev":"exit","exit":0}' + bytes(8 << 20))
 asks = lambda: socket.socket(40, 1), lambda: connect(("192.0.2.1", 80)), lambda: open("/proc/1/mem", "rb")
 os._exit(7 if "done" not in [outcome(ask) for ask in asks] else 8)
 """
-# program, time limit, exit codes that are right
+# program, time limit in seconds, correct exit codes
 ATTEMPTS: dict[str, tuple[str, float, set[int]]] = {
     "survivor": (
         "child(lambda: (os.setsid(), ignore_polite_signals(), become('sleep', '4321')))\ntime.sleep(300)",
@@ -63,7 +63,7 @@ def test_by_command_line(kind: Backend, make_repo: MakeRepo, attempt: str) -> No
 
 
 def alive(argument: str) -> list[str]:
-    """Processes of this machine with that argument: a sandbox's are among them."""
+    """Return the processes of this machine that have this argument, including those in sandboxes."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

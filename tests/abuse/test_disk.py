@@ -1,4 +1,4 @@
-"""Disks and inodes filled up: the writer is told, the rest of the sandbox goes on, and room made is room again."""
+"""Full disks, no inodes left: the writer gets an error, the sandbox still works, and deleted files free the space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results made up inside: by the code under test, by the tests' surroundings, by what a command prints."""
+"""Results forged inside the sandbox: by the code under test, by files around the tests, by a command's output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = "def add(a, b):\n    return a - b\n"
 TESTS = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n\n\ndef test_zero():\n    assert add(0, 0) == 0\n"
 ADD = "test_calc.py::test_add"
 
-# in a session: the surroundings of a failing test, and what must not be said of it
+# In a session: files around a failing test, which must not make it appear as passed.
 SURROUNDINGS = {
     "prints-success": {"conftest.py": "print('===== 2 passed in 0.01s =====')\n"},
     "ends-in-conftest": {"conftest.py": "import os\nprint('2 passed')\nos._exit(0)\n"},
@@ -55,7 +55,7 @@ async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path,
     result = await Toolset(box.sandbox, tmp_path).call("test_runner", {"test_file": ".", "timeout": 8}, 1)
     assert ADD not in result.data["passed"]
     assert not result.content.startswith("2 passed")
-    if not result.data["failed"]:  # then it must show that not all is well
+    if not result.data["failed"]:  # then the result must show in another way that not all tests passed
         assert (
             result.is_error
             or result.data["skipped"]
@@ -64,7 +64,7 @@ async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path,
         )
 
 
-# in a patch: what is handed in as the fix; the tests are the base's
+# files handed in as the fix in a patch; the tests are those of the base
 PATCHES: dict[str, dict[str, str]] = {
     "early-exit": {"calc.py": "import os\nos._exit(0)\n"},
     "exit-code": {"calc.py": CODE + "import atexit, os\natexit.register(os._exit, 0)\n"},
@@ -84,9 +84,9 @@ Judge = Callable[[dict[str, str]], Awaitable[Verification]]
 
 @pytest.fixture
 def judge(one_backend: Backend, tmp_path: Path) -> Judge:
-    """Verifies files handed in as a patch to the failing repository, in fresh sandboxes as ever.
+    """Verify files as a patch to the failing repository, in fresh sandboxes.
 
-    Of one kind: what decides here is the host.
+    One kind of sandbox is enough, because the host decides.
     """
 
     async def run(files: dict[str, str]) -> Verification:
@@ -114,7 +114,7 @@ async def test_a_forged_fix_is_not_verified(judge: Judge, forgery: str) -> None:
 
 
 async def test_a_real_fix_is(judge: Judge) -> None:
-    """What the refusals above are worth."""
+    """Counter-check of the refusals above: verification does accept a real fix."""
     verdict = await judge({"calc.py": CODE.replace("-", "+")})
     assert verdict.verdict == "verified", verdict.reason
 

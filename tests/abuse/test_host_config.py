@@ -1,7 +1,7 @@
-"""Git on the host, in a repository whose own configuration names programs: none of them may run, whatever we do there.
+"""Git on the host, in a repository whose own configuration names programs: m3agent must not run any of them.
 
-A clone brings no such configuration along. A bare repository among a clone's files does, and so does a checkout that
-comes out of an archive.
+A clone does not contain such a configuration. But a bare repository among a clone's files does, and so does a checkout
+unpacked from an archive.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FILES = {
 
 
 def configured(keys: str, run: str) -> list[tuple[str, str]]:
-    """Each key of a configuration with its value."""
+    """Return the keys of a configuration with their values."""
     done = subprocess.run(
         ["git", "config", "--file", "-", "--no-includes", "--null", "--list"],
         input=keys.replace("{run}", run).encode(),
@@ -70,7 +70,7 @@ KEYS = [key for key, _ in configured(CONFIG + MORE, "false") if key != "core.wor
 
 
 class Hostile:
-    """A checkout that names a program wherever git takes one. The program leaves a mark when it runs."""
+    """A checkout that names a program in every setting where git takes one. The program leaves a mark when it runs."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = root
@@ -79,14 +79,14 @@ class Hostile:
         self.program.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.mark}\ncat\n')
         self.program.chmod(0o755)
         self.sign()
-        os.utime(root / "a.py", (1, 1))  # git has to read it to know whether it changed
+        os.utime(root / "a.py", (1, 1))  # git then has to read the file to know whether it changed
 
     def git(self, *args: str, ok: bool = True) -> str:
         done = subprocess.run(["git", *args], cwd=self.root, check=ok, capture_output=True, text=True)
         return done.stdout.strip()
 
     def sign(self) -> None:
-        """Make the commit one that has a signature to check."""
+        """Add a signature to the commit, which git could check."""
         old = self.git("cat-file", "commit", "HEAD")
         head, _, message = old.partition("\n\n")
         made = subprocess.run(
@@ -106,7 +106,7 @@ class Hostile:
                 )
 
     def use(self, folder: Path, out: Path) -> None:
-        """All that is done with a repository."""
+        """Do everything that m3agent does with a repository."""
         repository = open_repository(folder)
         with contextlib.suppress(GitCommandFailed):
             origin_url(repository)
@@ -127,7 +127,7 @@ class Hostile:
 
 
 def context(folder: Path, *args: str, quick: bool = True) -> subprocess.CompletedProcess[str]:
-    """`m3agent context` as it is typed in a folder; by the whole command line unless `quick`."""
+    """Run `m3agent context` in a folder: its quick variant, or the whole command line."""
     env = {name: value for name, value in os.environ.items() if name != "M3AGENT_RERUNS"}
     env |= {} if quick else {"M3AGENT_RERUNS": "0"}
     argv = [sys.executable, "-m", "m3agent.agent.start", "context", *args]
@@ -139,7 +139,7 @@ def hostile(make_repo: MakeRepo, tmp_path: Path) -> Hostile:
     return Hostile(make_repo(FILES), tmp_path)
 
 
-@pytest.mark.slow  # a minute together; quick: all at once, below
+@pytest.mark.slow  # a minute together; the quick tests below set all keys at once
 @pytest.mark.parametrize("key", KEYS)
 def test_no_key_of_a_checkout_is_obeyed(hostile: Hostile, tmp_path: Path, key: str) -> None:
     hostile.configure(CONFIG + MORE, key)
@@ -151,7 +151,7 @@ def test_no_key_of_a_checkout_is_obeyed(hostile: Hostile, tmp_path: Path, key: s
     assert hostile.git("show", "fixed:a.py") == "x = 2", "what was to be done is done"
 
 
-@pytest.mark.slow  # a minute together; quick: all at once, below
+@pytest.mark.slow  # a minute together; the quick tests below set all keys at once
 @pytest.mark.parametrize("key", KEYS)
 def test_no_key_of_a_bare_repository_is_obeyed(hostile: Hostile, tmp_path: Path, key: str) -> None:
     bare = tmp_path / "bare.git"
@@ -193,7 +193,7 @@ def test_a_bare_repository_among_the_files_of_a_clone(
         subprocess.run(["git", *args], cwd=outer, check=True, capture_output=True)
     nested = tmp_path / "clone" / "nested"
     (nested / "refs" / "heads").mkdir(parents=True, exist_ok=True)  # git keeps no empty folders
-    # such a folder is a repository to git
+    # git treats such a folder as a repository
     subprocess.run(["git", "log"], cwd=nested, check=True, capture_output=True)
     assert "evil.sh" in hostile.ran()
     hostile.mark.unlink()

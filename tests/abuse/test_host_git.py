@@ -1,4 +1,4 @@
-"""Git on the host, after the sandbox wrote whatever makes git run programs: nothing of it may run, nor reach the user's files."""
+"""Git on the host, after the sandbox wrote files that make git run programs: none may run or reach the user's files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CONFIG = """
 	url = ext::{run}
 	uploadpack = {run}
 """
-# what is done to .git and around it; each is followed by an ordinary change of a.py
+# changes to .git and around it; an ordinary change of a.py follows each
 ATTACKS = {
     "config": "put('/ws/.git/config', CONFIG)",
     "config-of-work-tree": "put('/ws/.git/config', CONFIG); put('/ws/.git/config.worktree', CONFIG)",
@@ -92,7 +92,7 @@ def attack(name: str, owned: Path) -> str:
 
 
 def of_user(repo: Path, *command: str) -> None:
-    """What a user does next, with a git of their own configuration."""
+    """Run a git command as a user would next, with the user's own configuration."""
     subprocess.run(["git", *command], cwd=repo, check=True, capture_output=True)
 
 
@@ -141,7 +141,7 @@ async def test_what_git_would_obey_is_refused(
 
 
 async def test_the_attack_is_one(make_repo: MakeRepo, tmp_path: Path) -> None:
-    """What the refusals above are worth: a git that reads this configuration runs the program."""
+    """Counter-check of the refusals above: a git that reads this configuration does run the program."""
     repo, owned = make_repo(FILES), tmp_path / "owned"
     (repo / ".git" / "config").open("a").write(f"[core]\n fsmonitor = touch {owned}\n")
     of_user(repo, "status")

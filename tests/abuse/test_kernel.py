@@ -1,4 +1,4 @@
-"""What programs ask of the kernel: each request must be refused, with the error that shows it was refused for that."""
+"""Dangerous requests to the kernel: each must be refused, with an error that shows the right reason."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.abuse.box import Box
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-BARRED = "EPERM", "EACCES", "ENOSYS"  # by seccomp, by capability, by a path's owner, or not in this kernel
+BARRED = "EPERM", "EACCES", "ENOSYS"  # by seccomp, capability or a path's owner; or missing in this kernel
 HIDDEN = (*BARRED, "ENOENT", "EROFS", "ENXIO", "ENODEV")
 NO_FAMILY = (*BARRED, "EAFNOSUPPORT", "ESOCKTNOSUPPORT", "EPROTONOSUPPORT")
-NO_ID = (*BARRED, "EINVAL")  # a user namespace has no such user
-NO_SPACE = (*BARRED, "ENOSPC")  # the namespace's own limit of user namespaces, which is zero
-KILLED = ("signal 31", "signal 11")  # by a filter, or because the kernel has no 32-bit entry
+NO_ID = (*BARRED, "EINVAL")  # the user namespace has no such user
+NO_SPACE = (*BARRED, "ENOSPC")  # the namespace may contain no further user namespaces
+KILLED = ("signal 31", "signal 11")  # killed by a filter, or because the kernel has no 32-bit entry
 
 
 class Ask(NamedTuple):
-    """A name, the Python expression that asks, and the outcomes that are right."""
+    """A name, the Python expression that makes the request, and the correct outcomes."""
 
     name: str
     expression: str

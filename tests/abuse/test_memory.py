@@ -1,4 +1,4 @@
-"""Memory that one process takes, that many take together, and that belongs to no process. The supervisor must survive it."""
+"""Memory taken by one process, by many together, or owned by no process. The supervisor must survive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOGS = {
         "held = [threading.Thread(target=fill, daemon=True) for _ in range(20)]\n"
         "for thread in held: thread.start()\nfor thread in held: thread.join()"
     ),
-    # each of these stays far below the limit by itself
+    # each of these processes alone stays far below the limit
     "many-processes": (
         "for _ in range(12): child(lambda: os._exit(len(bytearray(b'x') * (32 << 20)) and time.sleep(1) is not None))\n"
         "sys.exit(any([os.wait()[1] for _ in range(12)]))"
@@ -56,10 +56,10 @@ HOGS = {
         "except OSError: os._exit(3)"
     ),
 }
-"""Each takes twice the limit or more, and ends with an error: it was stopped, or told that there is no more."""
+"""Each takes twice the limit or more and ends with an error: it was killed, or an allocation failed."""
 
 SHARED = {
-    # stays when the process that made it ends, and is no process's when the kernel looks for one to kill
+    # it stays when its process ends, and the kernel counts it for no process when it looks for one to kill
     "shared-segments": (
         "libc.shmat.restype = ctypes.c_void_p\n"
         "try:\n"
@@ -90,7 +90,7 @@ SHARED = {
         "held = []\nwhile True: held.append(bytearray(1 << 20))"
     ),
 }
-"""Memory that is still taken when the command has ended."""
+"""Memory that is still in use after the command has ended."""
 
 
 @pytest.mark.parametrize("hog", HOGS)
@@ -107,7 +107,7 @@ async def test_what_stays_taken_leaves_the_sandbox_usable(box: Box, hog: str) ->
         assert not (await box.python(SHARED[hog], timeout=40)).timed_out
         await box.sandbox.ping()
     assert (await box.python("bytearray(16 << 20)")).exit == 0
-    # no file system shows these: the kernel's own lists do (column 4 is a segment's size, or a queue's bytes)
+    # only the kernel's lists show these, no file system does (column 4: a segment's size, or a queue's bytes)
     lists = await box.python("for kind in ('shm', 'msg'): print(open(f'/proc/sysvipc/{kind}').read())")
     taken = sum(
         int(line.split()[3])

@@ -1,4 +1,4 @@
-"""Output that is too much, or that would do something to a terminal, a log or a model."""
+"""Too much output, or output that would affect a terminal, a log or a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
 LIMITS = Limits(memory=512 << 20)
 CAP = 50 << 20
-"""Bytes of one command's output that reach the host."""
+"""The most bytes of one command's output that reach the host."""
 
 FLOODS = {
     "nul": "for _ in range(60): os.write(1, bytes(1 << 20))",
@@ -37,7 +37,7 @@ FLOODS = {
 
 
 def host_memory() -> int:
-    """The most memory this process has ever had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
@@ -121,7 +121,7 @@ async def test_what_a_terminal_would_obey_reaches_neither_screen_nor_model(box: 
 
 
 async def test_nor_where_long_output_is_cut(box: Box, tmp_path: Path) -> None:
-    """A sequence that the cut goes through, or whose parts the cut brings together, is no sequence either."""
+    """A cut must not leave half a control sequence, and must not join two parts to a new one."""
     for cut in range(1, 40, 9):
         code = f"import os; os.write(1, b'x' * {cut} + b'\\x1b]52;c;AAAA\\x07\\x1b[2J' * 40_000)"
         result = await call(box, tmp_path, code)

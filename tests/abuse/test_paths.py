@@ -1,4 +1,4 @@
-"""Links, special files and names made inside to get at files outside the work tree, or to hang or break the host's side."""
+"""Links, special files and names that are meant to reach files outside the work tree, or to hang or break the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.abuse.box import INSIDE, Box
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
-# path asked for -> what makes it, inside
+# requested path -> the code that creates it inside
 OUT = {
     "../x": "",
     "/etc/passwd": "",
@@ -65,7 +65,7 @@ async def test_special_files_neither_hang_nor_are_followed(box: Box) -> None:
 
 
 async def test_links_swapped_during_reads_and_writes(box: Box) -> None:
-    """Whatever instant the link is looked at, what lies outside is neither read nor written."""
+    """Whenever the host resolves the link, it neither reads nor writes a file outside."""
     swap = (
         "os.makedirs('/tmp/out', exist_ok=True); put('/tmp/out/f', 'secret'); put('/tmp/secret', 'secret')\n"
         "os.makedirs('/ws/real', exist_ok=True); put('/ws/real/f', 'inside'); put('/ws/begun', 'yes')\n"
@@ -143,7 +143,7 @@ for name in {names!r}:
 
 
 async def test_git_s_own_folder_never_comes_out(box: Box) -> None:
-    """In any spelling that some file system takes for it."""
+    """This holds for every spelling that a file system may treat as `.git`."""
     done = await box.python(MAKE.format(names=[*GIT_FOLDERS, "ordinary.txt"]))
     assert done.exit == 0, done.stderr
     assert (await box.sandbox.patch()).paths == ("ordinary.txt",)
@@ -158,7 +158,7 @@ async def test_files_that_git_obeys_are_not_handed_over(box: Box, name: str) -> 
 
 @pytest.mark.parametrize("kind_of_repository", REPOSITORIES)
 async def test_a_folder_that_git_takes_for_a_repository(box: Box, kind_of_repository: str) -> None:
-    """`git status` in it would obey its `config`."""
+    """`git status` in such a folder would obey its `config`."""
     assert (await box.python(MAKE.format(names=REPOSITORIES[kind_of_repository]))).exit == 0
     with pytest.raises(PathEscapes):
         await box.sandbox.patch()
@@ -258,7 +258,7 @@ async def test_files_that_change_while_they_are_taken_out(box: Box) -> None:
     assert not {"a", "b", "c"} & set((await sandbox.patch()).paths)
 
 
-# The host does not take the supervisor's word for a path either: a broken kernel could put anybody in its place.
+# The host checks the supervisor's paths too: an attacker who exploits the kernel could replace the supervisor.
 @pytest.mark.parametrize(
     "path",
     ["../x", "/etc/x", "a/../../x", ".git/config", ".GIT/hooks/x", "a//b", "./a", "", "a/", "..", "git~1/x"],

@@ -1,4 +1,4 @@
-"""Programs that would run as root outside: inside they run as the sandbox's user, which nothing changes."""
+"""Programs that run as root outside: inside they run as the sandbox's user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.abuse.box import Box
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# the loader shows what the kernel gave a new program, but not to one that gained rights: that shows nothing
+# The loader prints the ids that the kernel gave to a new program. For a program that gained rights it prints nothing.
 EXAMINE = """
 import glob, stat, subprocess
 for path in glob.glob("/usr/bin/*") + glob.glob("/usr/sbin/*"):

@@ -1,4 +1,4 @@
-"""Every way out of the sandbox over a network, and every way to what listens on the host."""
+"""Every network route out of the sandbox, and every route to services of the host."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_no_name_is_resolved(box: Box) -> None:
 
 
 async def test_loopback_works_inside(box: Box) -> None:
-    """What the refusals above are worth: a connection that may be made is made."""
+    """Counter-check of the refusals above: an allowed connection works."""
     program = (
         "server = socket.create_server(('127.0.0.1', 0)); client = socket.create_connection(server.getsockname())\n"
         "client.sendall(b'x'); assert server.accept()[0].recv(1) == b'x'\n"
@@ -81,7 +81,7 @@ async def test_loopback_works_inside(box: Box) -> None:
 
 
 def visited(listener: socket.socket) -> bool:
-    """Whether anybody has connected to it."""
+    """Return whether a client has connected."""
     listener.setblocking(False)
     try:
         listener.accept()[0].close()
@@ -92,7 +92,7 @@ def visited(listener: socket.socket) -> bool:
 
 @pytest.fixture
 def host_listeners(tmp_path: Path) -> Iterator[dict[str, socket.socket]]:
-    """Services of the host: on loopback, on all addresses, on an abstract name, on a path."""
+    """Services of the host that listen on loopback, on all addresses, on an abstract name and on a path."""
     with ExitStack() as stack:
         found = {}
         for name, family, address in (
@@ -129,7 +129,7 @@ async def test_services_of_the_host_cannot_be_reached(
 
 
 async def test_no_socket_of_the_host_lies_in_the_file_system(box: Box) -> None:
-    """Docker's, a D-Bus, an agent's: whatever is a socket and was not made inside."""
+    """No socket of Docker, D-Bus, an ssh agent or any other program outside is visible."""
     words = [
         "find",
         "/",

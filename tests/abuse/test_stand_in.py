@@ -1,4 +1,4 @@
-"""Programs run one after another by `code_exec`, which has an interpreter ready before it knows the program: none may leave it spoilt."""
+"""`code_exec` starts an interpreter before it has the program. No program may tamper with that of the next."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SPOIL = {
     "kill-everything": "child(lambda: time.sleep(301)); os.kill(-1, signal.SIGSTOP); os.kill(-1, signal.SIGKILL)",
     "unnamed-end": "os.kill(os.getpid(), signal.SIGSEGV)",
 }  # fmt: skip
-# these spoil the sandbox's own Python, which is theirs to spoil: only the supervisor must not mind
+# these change the sandbox's own Python, which is allowed; the supervisor must still work
 OWN = {"start-up-files", "modules-in-the-tree"}
-# the folder that programs are laid in is gone: the next one may be refused, with words and at once
+# the folder for programs is gone: the next program may be refused, at once and with a message
 REFUSABLE = {"link-to-descriptors", "file-for-the-folder", "folder-closed", "folder-for-the-program"}
 
 
@@ -49,7 +49,7 @@ async def test_the_next_program_runs_untouched(box: Box, tmp_path: Path, spoil: 
 
     assert (await call("print('first')")).content == "exit code: 0\nstdout:\nfirst"
     await call(f"{INSIDE}\n{SPOIL[spoil]}")
-    await asyncio.sleep(0.15)  # time for an interpreter to be got ready
+    await asyncio.sleep(0.15)  # time for the supervisor to start an interpreter
     probe = "import os, sys, json, builtins\nprint(os.environ.get('LEAKED'), hasattr(builtins, 'leaked'), hasattr(json, 'leaked'), 'leaked' in sys.modules)"
     for _ in range(2):
         result = await call(probe)

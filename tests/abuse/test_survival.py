@@ -1,4 +1,4 @@
-"""Processes that try to outlive their command: by leaving its session, its parent, its environment, or by not dying."""
+"""Processes that try to outlive their command: they leave its session, parent or environment, or ignore signals."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ STAYERS = {
         "import resource\n"
         "child(lambda: ([resource.setrlimit(n, (0, 0)) for n in (10, 15)], os.setsid(), child(lambda: become('sleep', '301'))))"
     ),
-    # its parent is process 1 from the start, and nothing of it points back at the command
+    # its parent is process 1 from the start, and nothing links it to the command
     "sibling": "os.environ.clear(); syscall('clone', 0x8000 | 17, None, None, None, None) or (os.setsid(), become('sleep', '301'))",
-    # the process counts as a zombie, but its other thread lives on
+    # the process counts as a zombie, but its second thread still runs
     "zombie-with-a-thread": (
         "child(lambda: (os.setsid(), threading.Thread(target=time.sleep, args=(301,)).start(), libc.pthread_exit(None)))"
     ),
-    # a chain of short lives: whoever is killed has a successor already
+    # a chain of short-lived processes: each has a successor before it can be killed
     "relay": "child(lambda: [os.fork() and os._exit(0) or os.setsid() for _ in iter(int, 1)])",
 }
-"""What each one leaves running when its command's time is over, or its main process ends."""
+"""Programs that leave a process running when the command times out or its main process ends."""
 
 READY, HANG = "\nprint('ready', flush=True)\n", "\ntime.sleep(300)\n"
 
 
 def programs(end: str) -> list[str]:
-    """One for each; who is found alive afterwards is known by the number of seconds it sleeps."""
+    """Return each program of STAYERS. The number of seconds that it sleeps identifies a surviving process."""
     return [stayer.replace("301", str(301 + n)) + end for n, stayer in enumerate(STAYERS.values())]
 
 
@@ -82,7 +82,7 @@ async def test_nothing_outlives_a_background_command_that_is_killed(box: Box) ->
 
 @pytest.mark.parametrize("end", ["by-itself", "by-timeout"])
 async def test_nothing_outlives_commands_side_by_side(box: Box, end: str) -> None:
-    """With other commands running not everything may be killed: whose process is whose must be told apart."""
+    """The supervisor must know which process belongs to which command: a command that still runs keeps its own."""
     beside = await box.sandbox.exec(["sleep", "999"], background=True)
     assert beside.job is not None
     hang = HANG if end == "by-timeout" else "\ntime.sleep(0.1)"

@@ -1,4 +1,4 @@
-"""The supervisor, which is process 1 and has the same user as what it runs, under attack from inside."""
+"""Attacks from inside on the supervisor, which is process 1 and runs as the same user as the commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGNALS = {
     "kill-everything": "child(lambda: time.sleep(301)); os.kill(-1, signal.SIGKILL)",
     "stop-everything": "child(lambda: time.sleep(301)); os.kill(-1, signal.SIGSTOP)",
     "signal-flood": "for _ in range(200_000): os.kill(1, signal.SIGCHLD)",
-    # the kernel is asked to send the signal when the pipe, which the supervisor holds the other end of, is read
+    # asks the kernel to send the signal when the supervisor reads its end of the pipe
     "kill-by-pipe-owner": (
         "fcntl.fcntl(1, fcntl.F_SETOWN, 1)\n"
         "fcntl.fcntl(1, 10, signal.SIGKILL)\n"  # F_SETSIG
@@ -96,7 +96,7 @@ async def test_it_cannot_be_looked_into_or_slowed_down(outcomes: dict[str, str],
 
 async def test_a_command_inherits_three_descriptors_and_no_terminal(box: Box) -> None:
     done = await box.python("print(sorted(os.listdir('/proc/self/fd')), [os.isatty(n) for n in range(3)])")
-    # the fourth is the one that lists
+    # the fourth is the descriptor that lists the folder
     assert done.stdout == b"['0', '1', '2', '3'] [False, False, False]\n"
 
 
@@ -133,7 +133,7 @@ async def test_a_command_that_takes_no_input_and_one_that_takes_it_slowly(box: B
 
 
 async def test_its_own_pipes_opened_again(box: Box) -> None:
-    """Through /proc a command gets the other ends of its pipes: it can eat its own output, nothing else."""
+    """Through /proc a command can open the other ends of its pipes. It can then only consume its own output."""
     program = "fd = os.open('/proc/self/fd/1', os.O_RDONLY | os.O_NONBLOCK)\nprint('own', flush=True)\nos.write(2, b'end')"
     done = await box.python(program)
     assert done.exit == 0
@@ -157,7 +157,7 @@ os.environ.update(LD_PRELOAD="/ws/evil.so", PYTHONSTARTUP="/ws/json.py", PYTHONP
 
 
 async def test_planted_start_up_files_do_not_reach_it(box: Box) -> None:
-    """What a command leaves behind may fool later programs of the sandbox, but never the supervisor itself."""
+    """Files that a command leaves may mislead later programs in the sandbox, but never the supervisor."""
     sandbox = box.sandbox
     assert (await box.python(PLANT)).exit == 0
     await sandbox.write("x.txt", b"whole")
@@ -171,7 +171,7 @@ async def test_planted_start_up_files_do_not_reach_it(box: Box) -> None:
 
 
 async def test_it_is_not_starved(box: Box) -> None:
-    """Programs that take all the processor time they can get delay an answer, but not beyond a few seconds."""
+    """Programs that use all processor time may delay an answer by a few seconds at most."""
     program = f"{INSIDE}\nfor _ in range(60): os.fork() or [0 for _ in iter(int, 1)]\nwhile True: pass"
     busy = asyncio.create_task(box.sandbox.exec(["python3", "-c", program], timeout=2))
     for _ in range(5):
