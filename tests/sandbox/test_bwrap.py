@@ -1,4 +1,4 @@
-"""What is particular to bubblewrap: whose processes count, and that it fails closed, saying why."""
+"""Specific to bubblewrap: which user its processes have, and that it fails closed with the reason."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_root_s_rights_are_gone_before_anything_runs(sandbox_of_few: Calla
 
 
 def stand_in(folder: Path, script: str) -> None:
-    """Another bubblewrap on the PATH, with all that is needed beside it."""
+    """Write a fake bubblewrap into a folder for PATH, beside the programs that it needs."""
     folder.mkdir(exist_ok=True)
     for name in ("setpriv", "true"):
         there = shutil.which(name)
@@ -84,7 +84,7 @@ def stand_in(folder: Path, script: str) -> None:
 async def test_it_fails_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workspace_of: WorkspaceOf, script: str, said: str
 ) -> None:
-    # a folder that any user may enter: pytest's own are closed to the user it drops to
+    # any user may enter this folder; the unprivileged user may not enter pytest's folders
     folder = Path(f"/tmp/m3agent-test-{os.getpid()}")
     stand_in(folder, script)
     try:
@@ -111,7 +111,7 @@ def test_root_without_a_way_to_drop_its_rights(monkeypatch: pytest.MonkeyPatch, 
 async def test_its_child_dies_with_it_at_any_time(
     monkeypatch: pytest.MonkeyPatch, workspace_of: WorkspaceOf
 ) -> None:
-    """Until bubblewrap's child has asked to die with its parent, it is a process like any other and holds the pipes."""
+    """Until bubblewrap's child has set its parent-death signal, it outlives its parent and holds the pipes."""
     folder = Path(f"/tmp/m3agent-test-{os.getpid()}")
     stand_in(folder, "sleep 300 & wait")
     try:
@@ -133,7 +133,7 @@ async def test_its_child_dies_with_it_at_any_time(
 
 
 def running(group: int) -> list[str]:
-    """The names of the processes of a group that have not ended."""
+    """Return the names of the running processes of a process group."""
     names = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ def running(group: int) -> list[str]:
 
 
 async def test_users_and_this_machine_have_names(sandbox_of_few: Callable[[], Sandbox]) -> None:
-    """As in an image: many programs ask for them."""
+    """As in an image: many programs need these names."""
     asks = "import getpass, pwd, socket; print(pwd.getpwuid(1000)[0], getpass.getuser(), socket.gethostbyname('localhost'))"
     async with sandbox_of_few() as sandbox:
         done = await sandbox.exec(["python3", "-c", asks])
@@ -158,8 +158,8 @@ async def test_it_can_be_destroyed_with_output_unread(sandbox_of_few: Callable[[
     async with sandbox_of_few() as sandbox:
         flood = asyncio.create_task(sandbox.exec(["sh", "-c", "head -c 100000000 /dev/zero"]))
         await asyncio.sleep(0)
-        sandbox.channel._task.cancel()  # from here on nobody reads
-        await asyncio.sleep(0.3)  # the pipe is full and asyncio has stopped reading it
+        sandbox.channel._task.cancel()  # from here on, nothing reads the output
+        await asyncio.sleep(0.3)  # until the pipe is full and asyncio has stopped reading it
         async with asyncio.timeout(20):
             await sandbox.machine.destroy()
         flood.cancel()

@@ -1,6 +1,6 @@
-"""What the agent's core relies on in a sandbox: on Docker, on bubblewrap, and on the one in memory that its tests use.
+"""The sandbox's contract with the agent's core: on Docker, on bubblewrap, and in memory, as the core's tests use it.
 
-Commands are shell scripts. For the sandbox in memory each has a function that does the same.
+Commands are shell scripts. For the sandbox in memory, a function does the same as each script.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRIPTS: dict[str, Callable[[Command], Done]] = {}
 
 
 def does(script: str) -> Callable[[Callable[[Command], Done]], Callable[[Command], Done]]:
-    """Marks what a shell script does where there is no shell."""
+    """Register a function that replaces a shell script in the sandbox in memory."""
 
     def mark(function: Callable[[Command], Done]) -> Callable[[Command], Done]:
         SCRIPTS[script] = function
@@ -39,7 +39,7 @@ def does(script: str) -> Callable[[Callable[[Command], Done]], Callable[[Command
 
 
 async def shell(command: Command) -> Done | None:
-    """The only program of the machine in memory."""
+    """The only program of the sandbox in memory."""
     if command.argv[0] != "sh":
         return None
     if command.argv[2] == HANG:
@@ -53,7 +53,7 @@ def any_sandbox(
     tmp_path: Path,
     workspace_of: Callable[[Mapping[str, str | bytes]], Workspace],
 ) -> AnySandbox:
-    """A sandbox of every kind over files."""
+    """Make a sandbox of each kind with the given files."""
     if request.param == "memory":
         return lambda files: sandbox_over(tmp_path, files, shell)
     backend = backend_here(request.param)
@@ -243,7 +243,7 @@ async def test_checkpoint_patch_and_rollback(any_sandbox: AnySandbox) -> None:
         await sandbox.exec(["sh", "-c", WORK])
         changed = await sandbox.checkpoint()
         assert changed == sandbox.tree != base
-        # a .gitignore that the sandbox wrote hides nothing; the base's rules and the usual left-overs do
+        # a .gitignore written in the sandbox hides nothing; the base's rules and the usual build files are left out
         wanted = [
             *(("M", "a.py"), ("D", "gone.py"), ("A", "link"), ("A", "new.py"), ("M", "run.sh")),
             *(("A", "sub.txt"), ("A", "sub/.gitignore"), ("A", "sub/s.py")),
@@ -361,7 +361,7 @@ async def test_large_new_files_are_left_out_and_said(any_sandbox: AnySandbox) ->
 
 @pytest.fixture(params=["memory", "git"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> TreeStore:
-    """A store of trees of every kind."""
+    """A tree store of each kind."""
     return MemoryTrees(tmp_path) if request.param == "memory" else TreeStore(tmp_path / "trees.git")
 
 

@@ -1,4 +1,4 @@
-"""What is read from a repository's files: data only, and never an error."""
+"""Reading declarations from a repository's files: it reads only data and never raises an error."""
 
 from __future__ import annotations
 
@@ -420,7 +420,7 @@ def test_comments_go_and_strings_stay(value: object, comment: str) -> None:
     assert json.loads(without_comments(f"{comment}{text}{comment}\n")) == value
 
 
-# -- where packages come from -----------------------------------------------------------------------------------
+# -- package indexes --------------------------------------------------------------------------------------------
 
 
 def test_indexes_come_from_the_environment_before_files(tmp_path: Path) -> None:

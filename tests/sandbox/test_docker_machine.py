@@ -1,4 +1,4 @@
-"""A container's limits as it sees them itself, and the reasons given when it ends under us."""
+"""A container's limits as seen from inside, and the reasons reported when a container ends unexpectedly."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_full_file_systems_leave_room_for_the_processes(memory: int) -> None:
 
 
 async def test_every_place_that_can_be_written_to_is_capped(docker_sandbox: Callable[..., Sandbox]) -> None:
-    """By size and by number of files, as the kernel has it; all of them together below 60 % of the memory."""
+    """By size and by number of files, according to the kernel. All together take less than 60 % of the memory."""
     memory = 256 << 20
     script = (
         "import os\n"
@@ -108,7 +108,7 @@ def event(what: str, second: float, **attributes: str) -> dict[str, Any]:
     ("events", "kind", "words"),
     [
         ([event("oom", 9.5), event("die", 10, exitCode="137")], OutOfMemory, "1.5 GiB"),
-        # a command that was killed for memory long before is no reason
+        # a command that ran out of memory long before is not the reason
         ([event("oom", 2), event("die", 10, exitCode="137")], SandboxDied, "status 137"),
         ([event("oom", 9.5), event("die", 10, exitCode="1")], SandboxDied, "status 1"),
         ([event("oom", 9.5), event("kill", 10), event("die", 10, exitCode="137")], SandboxDied, "someone"),
@@ -139,7 +139,7 @@ async def test_a_container_that_someone_removes(docker_sandbox: Callable[..., Sa
 
 async def test_a_sandbox_killed_for_memory(docker_sandbox: Callable[..., Sandbox]) -> None:
     class Greedy(Limits):
-        """File systems that may take more than all of the memory."""
+        """Limits that let file systems take more than the whole memory."""
 
         @property
         def disk(self) -> int:
@@ -159,7 +159,7 @@ async def test_a_sandbox_that_was_closed_says_so(docker_sandbox: Callable[..., S
 
 
 class Relay:
-    """Passes everything on to the engine until it is stopped: an engine that can be taken away."""
+    """Forwards everything to the engine until `stop`, which makes the engine unreachable."""
 
     def __init__(self, path: Path) -> None:
         self.listening = socket.socket(socket.AF_UNIX)
@@ -195,7 +195,7 @@ class Relay:
 def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
     if os.environ.get("DOCKER_HOST") or not Path("/var/run/docker.sock").exists():
         pytest.skip("needs an engine at the local socket")
-    # a path of its own: a unix socket's is short
+    # not in tmp_path: the path of a unix socket must be short
     folder = Path("/tmp") / f"m3agent-relay-{os.getpid()}"
     folder.mkdir()
     running = Relay(folder / "s")
@@ -208,7 +208,7 @@ def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
 async def gone(pid: int) -> None:
     async with asyncio.timeout(10):
         with contextlib.suppress(FileNotFoundError):
-            # nobody tells us: it is no child of ours
+            # poll, because it is not a child of this process
             while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 

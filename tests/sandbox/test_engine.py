@@ -1,4 +1,4 @@
-"""Which container engine is used: engines on real unix sockets, in each combination, and `doctor` says the same."""
+"""The choice of the container engine, with each combination of engines on real unix sockets. `doctor` agrees."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.servers.container_engine import ContainerEngine
 pytestmark = pytest.mark.integration
 
 DOCKER, PODMAN, OTHER = "27.5.1", "4.9.3", "20.10.1"
-"""Versions, by which the engines are told apart."""
+"""Versions that identify the engines."""
 
 
 @dataclass
 class Engines:
-    """The places where engines are looked for, and what is there."""
+    """The sockets where m3agent looks for engines, and the engines that listen there."""
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
@@ -46,7 +46,7 @@ class Engines:
         return self.stack.enter_context(ContainerEngine(place, version, podman=podman))
 
     def dead(self, place: Path) -> None:
-        """A socket that an engine has left behind."""
+        """Create a socket without a listener, as a stopped engine leaves it."""
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(place))
 
@@ -56,7 +56,7 @@ class Engines:
 
 @pytest.fixture
 def engines(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
-    folder = tmp_path_factory.mktemp("e")  # a unix socket's path is short
+    folder = tmp_path_factory.mktemp("e")  # the path of a unix socket must be short
     (folder / "podman").mkdir()
     monkeypatch.setattr(engine, "DOCKER_SOCKET", f"unix://{folder}/docker.sock")
     monkeypatch.setattr(doctor, "DOCKER_SOCKET", f"unix://{folder}/docker.sock")
@@ -69,7 +69,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 
 def found() -> str | None:
-    """The version of the engine that sandboxes, images and evals get."""
+    """Return the version of the engine that sandboxes, images and evals use."""
     try:
         api = connect()
     except EngineUnavailable:
@@ -84,7 +84,7 @@ def seen_by_doctor(**settings: str) -> tuple[bool | None, str]:
 
 
 async def agreed(engines: Engines) -> str | None:
-    """The engine that is used, after making sure that a sandbox's choice and the doctor say the same."""
+    """Return the version of the chosen engine. Assert that the choice of the sandbox and `doctor` agree with it."""
     version = found()
     ok, detail = seen_by_doctor()
     assert bool(ok) == (version is not None)

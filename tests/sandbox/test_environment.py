@@ -1,4 +1,4 @@
-"""Environment images on a real engine: what is installed, what a build sees, what is left when it fails."""
+"""Environment images on a real engine: what they install, what a build can see, what remains after a failure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def api() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
-    """No container stays behind any of these tests."""
+    """Assert that no test leaves a container."""
     yield
     mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
     assert api.containers(all=True, filters={"label": mine}) == []
@@ -219,7 +219,7 @@ async def test_a_python_that_cannot_be_had_is_said(
 
 @pytest.fixture(scope="module")
 def python_image() -> Iterator[str]:
-    """A small image with a python3 of its own, made from this machine's."""
+    """A small image with its own python3, copied from this machine."""
     if not host_python_usable():
         pytest.skip("this machine has no /usr/bin/python3 to make an image of")
     python = Path("/usr/bin/python3").resolve()
@@ -249,13 +249,13 @@ def python_image() -> Iterator[str]:
     name = f"m3agent-test-python:{os.getpid()}"
     client.import_image_from_data(buffer.getvalue(), repository=name.split(":")[0], tag=name.split(":")[1])
     yield name
-    with contextlib.suppress(Exception):  # an image of a failed test may still be built on it
+    with contextlib.suppress(Exception):  # after a failed test, another image may still depend on it
         client.remove_image(name, force=True)
     client.close()
 
 
 def _extension_libraries(standard: Path) -> set[Path]:
-    """What the interpreter's own extension modules (zlib, ctypes) are linked with."""
+    """Return the libraries that the interpreter's extension modules (zlib, ctypes) are linked with."""
     modules = [str(path) for path in (standard / "lib-dynload").glob("*.so")]
     linked = subprocess.run(["ldd", *modules], capture_output=True, text=True, check=False).stdout
     return {Path(word) for word in linked.split() if word.startswith("/") and not word.endswith(":")}
@@ -316,12 +316,12 @@ async def test_a_dockerfile_that_will_not_do_gives_way_to_what_is_declared(
 
 @pytest.fixture
 def base_image(api: Any) -> str:
-    """An image that is here for sure once a sandbox has been started."""
+    """An image that exists after the first start of a sandbox."""
     return find_image(api, None, lambda _: None).name
 
 
 def fake_environment(api: Any, base: str, name: str) -> str:
-    """An environment image as a build leaves it."""
+    """Create an environment image as a build creates it."""
     container = api.create_container(base, command=["true"])["Id"]
     try:
         labels = {LABEL: "1", f"{LABEL}.environment": name}
@@ -339,9 +339,7 @@ def fake_environment(api: Any, base: str, name: str) -> str:
 
 def test_prune_keeps_the_budget_and_what_was_used_last(api: Any, base_image: str, tmp_path: Path) -> None:
     others = environment_images(api, tmp_path)
-    for (
-        image
-    ) in others:  # images of this machine's user are not this test's to remove: the newest are never pruned
+    for image in others:  # mark the user's own images as the newest, so that they are never pruned
         touch(tmp_path, image.name)
         stamp = time.time() + 1000
         os.utime(tmp_path / "environments" / f"{image.name.partition(':')[2]}.used", (stamp, stamp))
@@ -385,7 +383,7 @@ def test_prune_removes_orphans_and_nobody_elses(api: Any, base_image: str, tmp_p
         assert done.volumes >= 1
     finally:
         for ident in made.values():
-            with contextlib.suppress(Exception):  # pruned already
+            with contextlib.suppress(Exception):  # `prune` may have removed it
                 api.remove_container(ident, force=True)
         for name in volumes.values():
             with contextlib.suppress(Exception):

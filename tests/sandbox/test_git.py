@@ -1,4 +1,4 @@
-"""The store of trees: any name, any bytes, any mode in and out; never an interpreter of what a repository says."""
+"""The tree store takes and returns any name, content and mode, and never obeys a repository's settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.tools.small_disk import fill, small_disk
 REGULAR, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
 Files = dict[str, tuple[int, bytes]]
 
-# What file names may hold on Linux: everything but a slash and a zero byte. Git refuses its own name in any spelling.
+# A file name on Linux may contain every byte except a slash and a zero byte. Git refuses every spelling of `.git`.
 PART = (
     st.binary(min_size=1, max_size=12)
     | st.text(alphabet="ab \"'\\\n\t\r:*!()é-.~#", min_size=1, max_size=8).map(str.encode)
@@ -39,7 +39,7 @@ FILE = st.tuples(st.sampled_from([REGULAR, PROGRAM]), CONTENT) | st.tuples(
 
 
 def without_clashes(files: Files) -> Files:
-    """No file where another one's folder is."""
+    """Remove files whose path is also a folder of another file."""
     folders = {str(parent) for name in files for parent in Path(name).parents}
     return {name: file for name, file in files.items() if str(Path(name)) not in folders}
 
@@ -70,7 +70,7 @@ def lying(folder: Path) -> Files:
         name = str(path.relative_to(folder))
         info = path.lstat()
         if stat.S_ISLNK(info.st_mode):
-            # as it is: Path.readlink() would take "x/" for "x"
+            # unchanged: Path.readlink() would turn "x/" into "x"
             found[name] = (LINK, os.fsencode(os.readlink(path)))  # noqa: PTH115
         elif stat.S_ISREG(info.st_mode):
             found[name] = (PROGRAM if info.st_mode & 0o100 else REGULAR, path.read_bytes())
@@ -99,7 +99,7 @@ AWKWARD: Files = {
 }
 
 
-# Nothing but the first line of a file's part of a patch tells these names where they are empty or only change their mode.
+# If such a file is empty or only its mode changes, only the first line of its part of the patch contains its name.
 BLANKS: Files = {
     " /a": (REGULAR, b""),
     "b / /c ": (REGULAR, b""),
@@ -153,7 +153,7 @@ def test_trees_and_the_patch_between_them(store: TreeStore, before: Files, after
 
 
 def test_names_stand_bare_in_a_patch_unless_blanks_hide_their_ends(store: TreeStore) -> None:
-    """And a file's content is never taken for such a line."""
+    """A file's content is never mistaken for such a line."""
     line = b"diff --git a/ /x b/ /x\n"
     empty = store.write_tree([])
 
@@ -168,7 +168,7 @@ def test_names_stand_bare_in_a_patch_unless_blanks_hide_their_ends(store: TreeSt
 
 
 def test_a_patch_applies_with_the_user_s_own_git(store: TreeStore, tmp_path: Path) -> None:
-    """Whatever the user has configured for line ends and white space."""
+    """It applies whatever the user has configured for line ends and white space."""
     files = {"a.txt": (REGULAR, b"one\r\ntwo \r\n"), "b.bin": (REGULAR, bytes(range(256)))}
     changed = {"a.txt": (REGULAR, b"one\r\nthree \r\n"), "b.bin": (PROGRAM, bytes(range(255)))}
     lay(tmp_path, files)
@@ -217,7 +217,7 @@ def test_objects_of_the_user_s_repository_need_not_be_copied(tmp_path: Path) -> 
     tree = first.write_tree([TreeEntry("a", REGULAR, first.put_blob(b"text\n"))])
     second = TreeStore(tmp_path / "second.git", first.git_dir / "objects")
     assert held(second, tree) == {"a": (REGULAR, b"text\n")}
-    again = TreeStore(second.git_dir)  # opened once more, as a resumed session does
+    again = TreeStore(second.git_dir)  # opened again, as a resumed session does
     assert held(again, tree) == {"a": (REGULAR, b"text\n")}
 
 
@@ -297,7 +297,7 @@ def test_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sandboxes_that_share_a_store_do_not_meet(tmp_path: Path) -> None:
-    """Many trees at once, with what a killed git leaves behind lying about."""
+    """They write many trees at the same time, beside a lock file that a killed git left."""
     store = TreeStore(tmp_path / "store.git")
     (store.git_dir / "index.lock").touch()
     blobs = [store.put_blob(b"%d" % number) for number in range(24)]

@@ -1,4 +1,4 @@
-"""How git is started: what each policy lets in from the environment, and what no policy does without."""
+"""How git is started: which environment variables each policy passes on, and what all policies set."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_git_does_not_read_our_standard_input(tmp_path: Path) -> None:
 
 
 def test_git_is_started_from_here_only() -> None:
-    """No other module of the product has a command line that begins with git, in a list or in a call that starts it."""
+    """No other module of the product has a command line that begins with git, as a list or as arguments of a call."""
     starts = {"create_subprocess_exec", "posix_spawn", "posix_spawnp", "start_process"}
     found = []
     for package in ("agent", "evals", "sandbox", "serving", "tools"):

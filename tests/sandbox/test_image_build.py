@@ -1,4 +1,4 @@
-"""The builder of images with an engine that is not there: what it is asked for, and what a failure leaves."""
+"""The image builder with a fake engine: which calls it makes, and what remains after a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUILD = Build(
 
 
 class Engine:
-    """The calls of `docker.APIClient` that a build makes. status: of the container; output: what it says."""
+    """A fake `docker.APIClient` with the calls of a build. status, output: of the container."""
 
     def __init__(self, status: int = 0, output: bytes = b"", size: int = 0) -> None:
         self.status = status
@@ -52,7 +52,7 @@ class Engine:
 
     def attach(self, container: str, **_: Any) -> Iterator[bytes]:
         yield self.output
-        if self.status < 0:  # it never ends by itself
+        if self.status < 0:  # a negative status: it never ends by itself
             self.ended.wait()
 
     def start(self, container: str) -> None:
@@ -88,7 +88,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(engine: Engine, tmp_path: Path, build: Build = BUILD, *, stop: bool = False) -> list[str]:
-    """Build, and return what people were told."""
+    """Build, and return the messages for the user."""
     said: list[str] = []
     stopped = threading.Event()
     if stop:

@@ -1,4 +1,4 @@
-"""Commands side by side: each ends with all it started, however that hides, and without the others'."""
+"""Parallel commands: each ends with all processes that it started, even hidden ones, and with no others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lower(*limits):
 
 
 async def sleepers(sandbox: Sandbox) -> list[str]:
-    """The arguments of every `sleep` there is."""
+    """Return the arguments of every running `sleep`."""
     script = (
         "for p in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $p; echo; done 2> /dev/null | sed -n 's/^sleep //p'"
     )
@@ -57,7 +57,7 @@ async def test_what_hides_is_ended_with_its_command(sandbox_of: SandboxOf) -> No
     async with sandbox_of() as sandbox:
         beside = await sandbox.exec(["python3", "-c", server], background=True)
         assert beside.job is not None
-        for _ in range(200):  # a busy machine may run the next command before this one has started its own
+        for _ in range(200):  # on a busy machine, the server may start its process late
             if await sleepers(sandbox) == ["201", "202"]:
                 break
             await asyncio.sleep(0.05)
@@ -87,7 +87,7 @@ async def test_a_fork_bomb_beside_another_command(sandbox_of: SandboxOf) -> None
         await sandbox.exec(["sleep", "300"], background=True)
         done = await sandbox.exec(["python3", "-c", bomb], timeout=1)
         assert done.timed_out
-        # the other may have been ended with it, if it multiplied faster than it could be found
+        # if the bomb forked faster than its processes could be found, the other command may also have been killed
         assert await sleepers(sandbox) in ([], ["300"])
         looked = await sandbox.exec(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"])
         assert int(looked.stdout) <= 6

@@ -50,7 +50,7 @@ except OSError as error:
 
 
 class Upstream:
-    """A server on loopback that counts its connections."""
+    """A server on loopback that counts its connections: all so far (`seen`) and the current ones (`open`)."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -99,7 +99,7 @@ async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The names of the tests: two hosts on loopback, one of which says so in the open."""
+    """Resolve the host names of the tests: both are on loopback, and one also has a public address."""
     return {"up.example.org": ["127.0.0.1"], "inside.example.org": ["127.0.0.1", "93.184.215.14"]}[host]
 
 
@@ -110,7 +110,7 @@ def loopback(address: str) -> bool:
 def open_to(
     sandbox: Sandbox, hosts: str, *, caps: Caps | None = None, guarded: bool = False
 ) -> list[NetworkRequest]:
-    """Give a sandbox that is not started a network to the tests' servers; returns the log, filled as it runs."""
+    """Give a sandbox a network to the tests' servers, before it starts. Return the log, which fills while it runs."""
     log: list[NetworkRequest] = []
     guard = {} if guarded else {"reach": loopback}
     sandbox.network = Network(Proxy(parse_hosts(hosts), log=log.append, caps=caps, resolve=resolve, **guard))
@@ -123,7 +123,7 @@ async def python(sandbox: Sandbox, script: str, *args: object, stdin: bytes = b"
 
 
 def sockets() -> set[str]:
-    """This process's open sockets."""
+    """Return the open sockets of this process."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ async def test_what_lies_inside_is_never_reached(sandbox_of: SandboxOf) -> None:
                 "[::1]",
                 "[::ffff:127.0.0.1]",
             ):
-                # straight to the proxy: no_proxy keeps some of these from it
+                # connect directly to the proxy: no_proxy would bypass it for some of these
                 script = TUNNEL + "tunnel(int(sys.argv[1]), sys.argv[2])"
                 done = await python(sandbox, script, up.port, host)
                 assert re.match(r"HTTP/1.1 40[03] ", done.stderr.decode()), (host, done)
@@ -216,7 +216,7 @@ async def test_bytes_arrive_whole_both_ways_beside_commands(sandbox_of: SandboxO
 
 
 async def test_one_that_is_not_read_holds_up_nothing(sandbox_of: SandboxOf) -> None:
-    """Neither a program that does not read nor a host that does not: memory stays small, commands go on."""
+    """If a program or a host does not read, memory stays small and commands continue."""
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -286,7 +286,7 @@ async def test_idle_connections_hold_places_and_the_rest_wait(sandbox_of: Sandbo
         async with sandbox:
             done = await python(sandbox, script, up.port, MOST)
             assert done.stdout == b"waits\nHTTP/1.1 200\n", done.stderr
-            # the command's end has closed them all: their places are free again
+            # the end of the command has closed all its connections
             await up.until_open(0)
 
 

@@ -1,4 +1,4 @@
-"""Which kind of sandbox a user of this machine gets, and what is said where there is none."""
+"""The choice of the kind of sandbox on this machine, and the messages if none works."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_without_an_engine_bubblewrap_and_a_note(
         assert len(said) == 1
         assert f"no Docker engine answers at unix://{tmp_path}/no.sock" in said[0]
         assert said[0].endswith(": using bubblewrap")
-    # an image needs an engine: bubblewrap would quietly run something else
+    # an image needs an engine: bubblewrap would silently run another environment
     with pytest.raises(EngineUnavailable, match="no Docker engine answers"):
         await choose_backend(SandboxSpec(image="some:image"), said.append)
     assert await choose_backend(SandboxSpec(backend), said.append) == backend, (

@@ -1,4 +1,4 @@
-"""The proxy without a sandbox: which hosts and addresses it lets through, and what it takes for a request."""
+"""The proxy without a sandbox: which hosts and addresses it allows, and what it accepts as a request."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_entries_that_are_never_opened(entry: str, says: str) -> None:
 
 @given(st.text(LETTERS, max_size=40))
 def test_a_host_is_read_one_way_only(text: str) -> None:
-    """Whatever is accepted means the same when it is read again, and is a name or an address in its usual form."""
+    """An accepted host keeps its meaning when it is parsed again, and is a name or an address in canonical form."""
     try:
         host, _ = split_authority(text)
     except ValueError:
@@ -116,7 +116,7 @@ def test_an_entry_opens_or_says_why_not(entry: str) -> None:
 
 
 def v6_forms(address: ipaddress.IPv4Address) -> list[str]:
-    """An IPv4 address as it may stand in IPv6 ones."""
+    """Return the IPv6 addresses that can embed an IPv4 address."""
     n = int(address)
     prefixes = (0xFFFF << 32, 0x64FF9B << 96, 0)
     wrapped = [prefix | n for prefix in prefixes]
@@ -315,7 +315,7 @@ def test_whatever_comes_what_goes_on_is_one_well_formed_request(start: bytes, ra
 
 
 class Wire:
-    """A proxy that listens on loopback instead of in a sandbox, before a server that notes what it was sent."""
+    """A proxy that listens on loopback instead of in a sandbox, in front of a server that records what it receives."""
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ class Wire:
         await self.idle()
 
     async def idle(self) -> None:
-        """Wait until every connection has been served to its end."""
+        """Wait until no connection is being served."""
         while self.busy:
             await asyncio.gather(*self.busy, return_exceptions=True)
 
@@ -380,7 +380,7 @@ class Wire:
         writer.close()
 
     async def ask(self, *pieces: bytes, eof: bool = False) -> bytes:
-        """Send pieces of a request; returns all that comes back."""
+        """Send a request in pieces and return the whole answer."""
         reader, writer = await asyncio.open_connection(*self.front.sockets[0].getsockname())
         for piece in pieces:
             writer.write(piece.replace(b"PORT", b"%d" % self.port))
@@ -499,7 +499,7 @@ async def test_hosts_that_cannot_be_reached() -> None:
 @pytest.mark.integration
 async def test_the_second_address_is_tried() -> None:
     async def two(host: str, port: int) -> list[str]:
-        return ["127.0.0.9", "127.0.0.1"]  # nothing listens at the first
+        return ["127.0.0.9", "127.0.0.1"]  # no server listens at the first
 
     async with Wire(resolve=two) as wire:
         assert (await wire.ask(b"GET http://up.example.org:PORT/ HTTP/1.1\r\n\r\n")).endswith(b"ok")

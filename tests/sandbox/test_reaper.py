@@ -1,4 +1,4 @@
-"""Nothing stays behind when the process that made it is killed."""
+"""Containers are removed when the process that created them is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from m3agent.sandbox.reaper import start_reaper, sweep
 
 pytestmark = pytest.mark.integration
 
-PROMISED = 2.0  # seconds
+PROMISED = 2.0  # seconds until the containers must be gone
 
 CREATE = """
 import sys, time
@@ -77,7 +77,7 @@ def wait_until_ignored(pid: int, number: int) -> None:
 
 @pytest.mark.parametrize("state", ["created", "started"])
 def test_containers_go_with_their_owner(engine: Any, state: str) -> None:
-    """Also one that was never started: it has no supervisor that would notice."""
+    """This also holds for a container that never started and so has no supervisor that would notice."""
     owner = subprocess.Popen([sys.executable, "-c", CREATE, state], stdout=subprocess.PIPE, text=True)
     try:
         assert owner.stdout is not None
@@ -101,7 +101,7 @@ def test_only_what_carries_the_label_is_swept(engine: Any) -> None:
     )
     try:
         socket = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").removeprefix("unix://")
-        # a signal to the whole group, as a terminal sends it, must not take the reaper away before its work
+        # a signal to the process group, as a terminal sends it, must not end the reaper before its work is done
         reaper = start_reaper(socket, f"{label}={value}")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             wait_until_ignored(reaper.pid, number)

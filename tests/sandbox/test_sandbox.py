@@ -1,4 +1,4 @@
-"""How a sandbox isolates and limits, on every backend this machine has; what the core relies on is in test_contract.py."""
+"""Isolation and limits of the sandbox, on every backend of this machine. The core's contract is in test_contract.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SandboxOf = Callable[..., Sandbox]
 
 
 async def processes(sandbox: Sandbox) -> list[str]:
-    """Command lines of everything alive inside but the supervisor and the one who asks."""
+    """Return the command lines of all processes inside, except the supervisor and the one that lists them."""
     script = (
         "import glob,os\n"
         "for p in glob.glob('/proc/[0-9]*/cmdline'):\n"

@@ -1,4 +1,4 @@
-"""The supervisor's filter of kernel calls: its program, run here step by step, and in force in each kind of sandbox."""
+"""The supervisor's filter of system calls: its program, interpreted step by step, and its effect in each sandbox."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 COLUMN = {"x86_64": 0, "aarch64": 1}
 WORD = 1 << 32
 
-# Numbers of calls on (x86_64, aarch64), from the kernel's headers.
+# Numbers of system calls on (x86_64, aarch64), from the kernel's headers.
 SOCKET, SOCKETPAIR, CLONE, UNSHARE = (41, 198), (53, 199), (56, 220), (272, 97)
 IOCTL, PERSONALITY, PRLIMIT, SETPRIORITY = (16, 29), (135, 92), (302, 261), (141, 140)
 SHMGET, SEMGET, SCHED_SETSCHEDULER = (29, 194), (64, 190), (144, 119)
@@ -29,7 +29,7 @@ WITH_CONDITIONS = {SOCKET, SOCKETPAIR, CLONE, UNSHARE, IOCTL, PERSONALITY, PRLIM
 
 
 def verdict(machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
-    """What the kernel would do: the filter's steps, as linux/filter.h defines them."""
+    """Return the filter's verdict as the kernel would: run its instructions as linux/filter.h defines them."""
     steps = list(struct.iter_unpack("=HBBI", filter_program(machine)))
     padded = [*arguments, *[0] * (6 - len(arguments))]
     known = ARCHITECTURES[machine] if architecture is None else architecture
@@ -115,8 +115,8 @@ def test_sockets(machine: str, family: int, kind: int, protocol: int, flags: int
         (UNSHARE, (0x80,), errno.EPERM),  # time
         (IOCTL, (0, 0x5413), 0),  # TIOCGWINSZ
         (IOCTL, (0, 0x5412), errno.EPERM),  # TIOCSTI
-        (IOCTL, (0, 0x5412 + (1 << 32)), errno.EPERM),  # the kernel looks at the low half only
-        (PERSONALITY, (0xFFFFFFFF,), 0),  # a question
+        (IOCTL, (0, 0x5412 + (1 << 32)), errno.EPERM),  # the kernel reads only the low half
+        (PERSONALITY, (0xFFFFFFFF,), 0),  # only queries the personality
         (PERSONALITY, (0x0040000,), errno.EPERM),  # no address randomisation
         (PRLIMIT, (1, 7, 0, 0x7FFF), 0),  # process 1's limits may be read
         (PRLIMIT, (1, 7, 0x7FFF00000000, 0), errno.EPERM),

@@ -1,4 +1,4 @@
-"""A process whose start is cancelled: the caller is not kept, and nothing is left."""
+"""A process whose start is cancelled: the caller does not wait, and no process remains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.sub
 
 
 def alive(word: str) -> list[str]:
-    """Processes that have `word` among their arguments."""
+    """Return the processes that have `word` among their arguments."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -33,7 +33,7 @@ def alive(word: str) -> list[str]:
 async def test_cancelled_at_any_step(steps: int, tmp_path: Path) -> None:
     word = f"{tmp_path.name}-{steps}"
     async with asyncio.timeout(60):
-        # a child holds the pipes, as bubblewrap's does
+        # a child process holds the pipes, as in bubblewrap
         shell = ("sh", "-c", "sh -c 'sleep 300; true' $0 & wait", word)
         starting = asyncio.create_task(start_process(*shell, start_new_session=True, **PIPES))
         for _ in range(steps):
@@ -41,11 +41,11 @@ async def test_cancelled_at_any_step(steps: int, tmp_path: Path) -> None:
         starting.cancel()
         done = await asyncio.gather(starting, return_exceptions=True)
         process = done[0]
-        if isinstance(process, asyncio.subprocess.Process):  # it had started by then
+        if isinstance(process, asyncio.subprocess.Process):  # it had started before the cancellation
             os.killpg(process.pid, signal.SIGKILL)
         else:
             assert isinstance(process, asyncio.CancelledError)
-        while alive(word):  # noqa: ASYNC110  # nobody tells when a process of another's is gone
+        while alive(word):  # noqa: ASYNC110  # polls, because it is not a child of this process
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Files below a root, by the kernel's own rule (openat2) and by the walk that stands in for it: the same answers."""
+"""File access below a root: the kernel's rule (openat2) and the walk that replaces it give the same answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files_below(folder: Path, *, by_kernel: bool) -> Supervisor:
 
 
 def read(supervisor: Supervisor, path: str) -> str:
-    """The file's text, or the refusal's code."""
+    """Return the file's text, or the code of the refusal."""
     try:
         answer = supervisor.op_read({"path": path}, b"")
     except Refused as refusal:
@@ -108,7 +108,7 @@ def test_what_is_not_a_file(root: Supervisor) -> None:
 
 
 def test_a_link_swapped_in_between_reaches_nothing(root: Supervisor) -> None:
-    """One thread swaps a folder for a link to the outside, as fast as it can, while another reads and writes."""
+    """One thread replaces a folder by a link to the outside as fast as it can, while another reads and writes."""
     top = Path(root.root)
     outside = top.parent / "outside"
     for folder in (outside, top / "real"):
@@ -124,7 +124,7 @@ def test_a_link_swapped_in_between_reaches_nothing(root: Supervisor) -> None:
                 try:
                     (top / name).rename(top / "place")
                     (top / "place").rename(top / name)
-                except OSError:  # a write that found nothing there made a folder of that name
+                except OSError:  # a write that found no folder has created one
                     shutil.rmtree(top / "place", ignore_errors=True)
 
     thread = threading.Thread(target=swap)

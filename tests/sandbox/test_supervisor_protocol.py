@@ -1,4 +1,4 @@
-"""The supervisor over its bare stream: whatever a request holds, it is answered, and the next one too."""
+"""The supervisor over its raw stream: it answers every request, whatever it contains, and the next one too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
 
 
 class Wire:
-    """A supervisor in bubblewrap, spoken to frame by frame."""
+    """A supervisor in bubblewrap, with methods to send and read frames."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Wire:
         self.write(FRAME.pack(len(header), len(payload)) + header + payload)
 
     def ask(self, op: str, payload: bytes = b"", **fields: Any) -> Header:
-        """A request's first answer."""
+        """Send a request and return its first answer."""
         self.last += 1
         self.send({"op": op, "id": self.last, **fields}, payload)
         while True:
@@ -67,7 +67,7 @@ class Wire:
                 return header
 
     def run(self, argv: object, **fields: Any) -> tuple[Header, bytes]:
-        """A command's end, or why there was none, and its standard output."""
+        """Run a command. Return the header of its end or of the error, and its standard output."""
         output = b""
         header = self.ask("exec", **{"argv": argv, "env": ENV, **fields})
         while header["ev"] in {"started", "out"} or header["id"] != self.last:
@@ -207,7 +207,7 @@ def test_any_fields(wire: Wire, op: object, fields: Header, payload: bytes) -> N
     while (got := wire.frame())[0]["id"] != wire.last:
         answered |= got[0]["id"] == ident
     assert got[0]["ev"] == "ok"
-    # a command's `input` is answered when it has been taken, and there is no such command
+    # `input` is answered once a command has read it, and here no such command exists
     assert answered
 
 
@@ -273,7 +273,7 @@ def test_an_unforeseen_fault_is_that_request_s_only(tmp_path: Path, how: str) ->
 
 
 def test_commands_beyond_the_limit_wait_their_turn(wire: Wire) -> None:
-    """Each has a second and takes a fifth of one; together they take far longer."""
+    """Each command has 1 s and takes 0.2 s. Together they take far longer."""
     count = 300
     first = wire.last + 1
     for ident in range(first, first + count):

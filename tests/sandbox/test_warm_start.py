@@ -1,4 +1,4 @@
-"""A program given to an interpreter that was started before it cannot tell: every kind is run both ways."""
+"""A program cannot detect that its interpreter was started in advance. Each kind of program runs both ways."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ print(locale.getpreferredencoding(), sys.getfilesystemencoding(), hash("text"), 
 print(threading.active_count(), threading.main_thread().name, sys.stdin.read(), sys.gettrace(), sys.getprofile())
 """
 
-PAUSES = (0.1, 0.2, 0.5, 1, 2, 5)  # seconds
-READ_TWICE = {"utf-8-cookie", "latin-1-cookie", "unknown-cookie"}  # never given to one that waits
+PAUSES = (0.1, 0.2, 0.5, 1, 2, 5)  # seconds for the supervisor to start an interpreter
+READ_TWICE = {"utf-8-cookie", "latin-1-cookie", "unknown-cookie"}  # never run in a waiting interpreter
 PROGRAMS = {
     "surroundings": SURROUNDINGS,
     "empty": "",
@@ -103,7 +103,7 @@ PROGRAMS = {
 
 
 async def run(sandbox: Sandbox, program: str, **fields: Any) -> tuple[int, bytes, bytes, bool]:
-    """Exit code, standard output, standard error, and whether the interpreter had been started before."""
+    """Return exit code, standard output, standard error, and whether the interpreter was started in advance."""
     request = sandbox.channel.open_request(
         "exec",
         program.encode(),
@@ -129,7 +129,7 @@ async def run(sandbox: Sandbox, program: str, **fields: Any) -> tuple[int, bytes
 
 
 async def run_warm(sandbox: Sandbox, program: str) -> tuple[int, bytes, bytes, bool]:
-    """As `run`, in an interpreter that waited for it: longer and longer pauses until one does."""
+    """Same as `run`, but in a waiting interpreter: try longer and longer pauses until one waits."""
     for pause in PAUSES:
         await run(sandbox, "pass", warm=True)
         await asyncio.sleep(pause)
@@ -140,7 +140,7 @@ async def run_warm(sandbox: Sandbox, program: str) -> tuple[int, bytes, bytes, b
 
 
 async def until_one_waits(sandbox: Sandbox) -> None:
-    """The supervisor says nothing of it, so: the pause after which one did."""
+    """Wait until an interpreter waits. The supervisor does not report it, so find a pause that is long enough."""
     for pause in PAUSES:
         await run(sandbox, "pass", warm=True)
         await asyncio.sleep(pause)
@@ -173,7 +173,7 @@ async def test_no_program_can_tell(sandbox_of: SandboxOf) -> None:
 
 
 async def test_what_changed_meanwhile_is_seen(sandbox_of: SandboxOf) -> None:
-    """An interpreter that began before a change is not used, nor is one begun where the change has a say."""
+    """After a change, a waiting interpreter is not used. While a start-up file exists, none is started in advance."""
     async with sandbox_of({"mod.py": "X = 1\n"}) as sandbox:
         await until_one_waits(sandbox)
         await sandbox.write("mod.py", b"X = 2\n")
@@ -191,7 +191,7 @@ async def test_what_changed_meanwhile_is_seen(sandbox_of: SandboxOf) -> None:
         assert len(looked.stdout.split()) <= 3, "the supervisor, the shell, ls"
         await sandbox.exec(["rm", "sitecustomize.py"])
         await until_one_waits(sandbox)
-        await sandbox.exec(["sh", "-c", "mkdir -p $HOME/.local/lib"])  # where a user's own start-up files are
+        await sandbox.exec(["sh", "-c", "mkdir -p $HOME/.local/lib"])  # the folder of a user's start-up files
         await run(sandbox, "pass", warm=True)
         await asyncio.sleep(0.3)
         assert (await run(sandbox, "pass", warm=True))[3] is False

@@ -1,4 +1,4 @@
-"""States of the work tree, and which changes may be handed over."""
+"""States of the work tree, and which changes a patch may contain."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_full_disk_is_said_and_what_was_begun_is_not_used(tmp_path: Path) -> N
         workspace = Workspace.from_folder(TreeStore(disk / "trees.git"), tmp_path / "tree", sorted(files))
         (spare := disk / "spare").write_bytes(b"x" * (16 << 10))
         room = fill(disk)
-        spare.unlink()  # room for folders, and not for the file
+        spare.unlink()  # room for the folders, but not for the file
         with pytest.raises(DiskFull, match=r"cannot write .*: No space left on device; make room"):
             workspace._base_ignore_files()
         room.unlink()

@@ -1,4 +1,4 @@
-"""A sandbox with the tools over it, as the tests of the tools use it."""
+"""A sandbox and its tools, for the tests of the tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from m3agent.tools.registry import Toolset
 
 @dataclass
 class Bench:
-    """A sandbox, the tools over it, and the folder that gets the calls' whole output."""
+    """A sandbox, its tools, and the folder for the complete output of calls."""
 
     sandbox: Sandbox
     folder: Path

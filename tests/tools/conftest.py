@@ -1,4 +1,4 @@
-"""One warm sandbox for each file of tests, emptied after each test: a session works in one as well."""
+"""One running sandbox for each file of tests, emptied after each test. A session also uses one sandbox."""
 
 from __future__ import annotations
 

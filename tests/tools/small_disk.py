@@ -1,4 +1,4 @@
-"""A file system that is soon full."""
+"""A small file system, to test full disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """`folder`, made, as a file system of `size` bytes; skips the test where mounting is not allowed."""
+    """Create `folder` as a file system of `size` bytes. Skip the test if mounting is not allowed."""
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
@@ -28,7 +28,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all the room that is left in `folder`; returns the file that does."""
+    """Fill the file system of `folder`, and return the file that takes the space."""
     path = folder / "fill.bin"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -81,7 +81,7 @@ async def test_long_output_is_cut_in_the_middle_and_kept_whole(bench: Bench) -> 
     head = head.removeprefix("exit code: 0\nstdout:\n")
     assert head.startswith("0000000\n0000001\n")
     assert tail.endswith("0149999")
-    # what is shown and what is said to be missing is all there was (but for the last line end)
+    # the parts shown and the bytes omitted add up to the whole output (without the last line end)
     assert len(head) + int(omitted.replace(",", "")) + len(tail) + 1 == 1_200_000
     assert result.full_path is not None
     kept = Path(result.full_path).read_text()

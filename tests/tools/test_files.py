@@ -1,4 +1,4 @@
-"""`file_read`, `file_write`, `file_edit`: the replacing alone (pure), then the tools in a real sandbox."""
+"""`file_read`, `file_write`, `file_edit`: first the pure functions, then the tools in a real sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# few letters, so that passages meet by chance; blanks and line ends in plenty
+# few letters, so that passages match by chance; many blanks and line ends
 TEXT = st.text(alphabet="ab \t\n", max_size=40)
 LINE = st.text(alphabet="ab (", min_size=1, max_size=6)
 INDENT = st.sampled_from(["", "  ", "    ", "\t", "        "])
@@ -36,7 +36,7 @@ async def test_the_one_exact_match_is_replaced_and_nothing_else(
     if len(places(content, old)) == 1:
         assert result == before + new + after
     else:
-        # also where the places overlap: "a\na\n" is twice in "a\na\na\n"
+        # overlapping matches count as well: "a\na\n" is twice in "a\na\na\n"
         assert isinstance(result, list)
         assert len(result) > 1
 
@@ -46,7 +46,7 @@ async def test_a_miss_or_an_ambiguity_never_gives_a_text(content: str, old: str,
     result = replace(content, old, new)
     words = old.split()
     if not words or any(word not in content for word in words):
-        # no tolerance finds words that are not there
+        # tolerant matching must not find words that are not in the text
         assert result == [] or places(content, old) or places(content, old.replace("\n", "\r\n"))
     if isinstance(result, list):
         assert result == sorted(result)
@@ -70,7 +70,7 @@ async def test_white_space_at_line_ends_is_no_obstacle(
     crlf: bool,
 ) -> None:
     end = "\r\n" if crlf else "\n"
-    # marked, so that the passage is in the text once
+    # the markers make the passage unique in the text
     passage = ["first", *passage, "last"]
     trailing = [*spaces, *[" "] * len(passage)]
     written = [line + trailing[n] for n, line in enumerate(passage)]
@@ -78,7 +78,7 @@ async def test_white_space_at_line_ends_is_no_obstacle(
     result = replace(content, "\n".join(passage), "\n".join(new))
     assert result in (
         end.join([*before, *new, *after]) + end,
-        # the text was there as it is, blanks behind it included
+        # the passage matched exactly, with the blanks after it
         content.replace(end.join(passage), end.join(new)),
     )
 
@@ -97,7 +97,7 @@ async def test_crlf_stays_crlf(content: list[str], old: str, new: str) -> None:
     outer=st.integers(1, 4),
 )
 async def test_a_passage_indented_differently(block: list[str], new: list[str], outer: int) -> None:
-    """What is shifted in the file is shifted in the replacement by as much; other lines stay."""
+    """The replacement is indented by as much as the passage is indented in the file."""
     margin = "    " * outer
     old = ["marked", *[f"  {line}" for line in block]]
     content = "".join(f"{line}\n" for line in ["top", *[margin + line for line in old], "end"])
@@ -116,22 +116,22 @@ async def test_a_passage_indented_differently(block: list[str], new: list[str], 
         ("a\r\nb\r\n", "a\r\nb", "x\r\ny", "x\r\ny\r\n"),
         ("a\r\nb\r\n", "a\nb", "x\r\ny", "x\r\ny\r\n"),
         ("a\nb\n", "a\r\nb\r\n", "x\r\ny\r\n", "x\ny\n"),
-        ("a\r\nb\nc\n", "b\nc", "x\ny", "a\r\nx\ny\n"),  # both kinds: those around are kept
+        ("a\r\nb\nc\n", "b\nc", "x\ny", "a\r\nx\ny\n"),  # mixed line ends: the passage keeps its own
         ("aaa", "aa", "b", [1, 1]),
         ("x = 1\nx = 1\n", "x = 1", "y", [1, 2]),
         ("a\n  b\n", "a\nb", "c", []),
         ("a\n\n\n", "   \n", "c", []),
-        # a form feed is no line end: the line numbers are those of editors and tracebacks
+        # a form feed does not end a line: line numbers are those of editors and tracebacks
         ("a\x0cb\nc\nc\n", "c", "d", [2, 3]),
         ("a  \x0cb\n", "a\nb", "c", []),
-        # tolerant matches that are two are not chosen from
+        # two tolerant matches are ambiguous
         ("f:\n    x \ng:\n    x\t\n", "    x\n", "    y\n", [2, 4]),
-        # the first line further in than the others: the shift is that of the whole passage
+        # the first line has more indentation than the others: the whole passage has one shift
         ("f:\n        x\n    y\n", "    x\ny", "    x2\ny2", "f:\n        x2\n    y2\n"),
         ("    if a:\n        b\n", "if a:\n    b", "b", "    b\n"),
-        # the file is further out than the text given
+        # the file has less indentation than the given text
         ("a\n\tb\n", "    a\n    \tb", "    a\n    \tc\nd", "a\n\tc\nd\n"),
-        # a line further out than the passage was stays so much further out
+        # a line with less indentation than the passage keeps that difference
         ("if x:\n        a\n", "    a", "    a2\nb", "if x:\n        a2\nb\n"),
         ("\t\ta\n\t\tb \n", "\ta\n\tb\n", "\tc\nd\n", "\t\tc\n\td\n"),
     ],
@@ -150,7 +150,7 @@ async def test_nearest_shows_where_it_may_be() -> None:
 
 
 async def test_searching_is_bounded_in_time_and_room() -> None:
-    """A minified file, and one of many equal lines."""
+    """Try a minified file, and a file of many equal lines."""
     started = time.monotonic()
     assert len(nearest("var a=1;" * 500_000, "var a=2;" * 1000)) < MOST_CHARACTERS
     many = "    value = compute(value)\n" * 20_000

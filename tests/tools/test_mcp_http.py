@@ -1,4 +1,4 @@
-"""MCP servers over HTTP: the SDK's own, and some that answer what they like."""
+"""MCP servers over HTTP: the SDK's own server, and servers with wrong answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = "Bearer sesame"
 
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[str]:
-    """The address of an app, on loopback."""
+    """Serve an app on loopback, and yield its address."""
     config = uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=0)
     server = QuietServer(config)
     task = asyncio.create_task(server.serve())
@@ -43,7 +43,7 @@ async def serving(app: App) -> AsyncIterator[str]:
 
 
 def the_sdks(way: str) -> App:
-    """The SDK's server with one tool, for those who have the key."""
+    """Return the SDK's server with one tool; it requires the key."""
     made = MCPServer("demo")
 
     @made.tool()
@@ -90,7 +90,7 @@ def answering(way: str) -> App:
         async def without_end() -> AsyncIterator[bytes]:
             while True:
                 yield b" " * (1 << 18)
-                await asyncio.sleep(0)  # the client lives in this loop, too
+                await asyncio.sleep(0)  # the client runs in the same event loop
 
         answers: dict[str, Callable[[], Response]] = {
             "a page": lambda: Response("<html>Hello</html>", media_type="text/html"),
@@ -130,7 +130,7 @@ async def test_a_server_that_answers_what_it_likes_is_left_out(
 async def test_a_users_keys_are_not_told(tmp_path: Path, end: str) -> None:
     key = "a-key-that-nobody-sees"
     async with serving(answering("an error")) as address:
-        # an older transport's errors have the address in them
+        # errors of the older transport contain the address
         odd = McpServer("odd", url=f"{address}/mcp?key={key}", headers={"X-Key": key + end}, sse=True)
         async with opened(tmp_path, odd) as (_, said):
             assert len(said) == 1

@@ -1,4 +1,4 @@
-"""MCP servers, honest ones and others: each call has one result, and nothing of a server outlives the session."""
+"""MCP servers, honest and hostile: each call has one result, and no process of a server outlives the session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRAM = mcp_server.__file__
 
 @pytest.fixture(autouse=True)
 def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that do not end by themselves are not waited for longer than it takes to see that."""
+    """Shorten the wait for servers that do not end by themselves."""
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
 
 
@@ -45,7 +45,7 @@ async def opened(tmp_path: Path, *servers: McpServer) -> AsyncIterator[tuple[Mcp
 
 
 async def called(tmp_path: Path, way: str, seconds: float = 20) -> tuple[ToolResult, ToolResult]:
-    """The results of two calls."""
+    """Start a server, and return the results of two calls."""
     async with opened(tmp_path, server(way, asked=tmp_path / "mark", seconds=seconds)) as (servers, said):
         assert not said
         log = tmp_path / "call.log"
@@ -58,7 +58,7 @@ def names(servers: McpServers) -> list[str]:
 
 
 def running(words: str) -> list[str]:
-    """Processes with these words in their command line."""
+    """Return the command lines that contain these words."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -244,7 +244,7 @@ async def test_a_server_gets_few_variables_and_starts_in_no_repository(
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
     for name in ("repository", "logs", "chosen"):
         (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "repository")  # whose modules and programs must not be found first
+    monkeypatch.chdir(tmp_path / "repository")  # a server must not find its modules and programs
     command = server("environment").command
     given = [
         McpServer("a", command=command, env={"OWN": "1"}),

@@ -1,4 +1,4 @@
-"""The tools as a request names them, and calls that never reach one."""
+"""The tools as a request lists them, and calls that are refused before they reach a tool."""
 
 from __future__ import annotations
 

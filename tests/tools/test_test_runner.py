@@ -1,4 +1,4 @@
-"""`test_runner`, in a real sandbox: what real pytest and unittest do with each kind of test."""
+"""`test_runner` in a real sandbox: results of real pytest and unittest for each kind of test."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ async def test_unittest_every_kind(bench: Bench) -> None:
             name: {ident.removeprefix("tests.test_all.") for ident in result.data[name]} for name in wanted
         }
 
-    # relative imports work whichever way the tests are named
+    # relative imports work however the tests are named
     file = await bench.call("test_runner", test_file="tests/test_all.py", framework="unittest")
     assert short(file) == wanted
     assert "FAILED tests.test_all.Case.test_fails\n" in file.content
@@ -388,7 +388,7 @@ async def test_unittest_with_nothing_to_run(bench: Bench) -> None:
 
 @pytest.mark.parametrize("framework", ["pytest", "unittest"])
 async def test_several_targets(bench: Bench, framework: Framework) -> None:
-    """Those that are there. With pytest their ids are those they have among all, whatever settings a folder has."""
+    """Missing targets are skipped. With pytest, ids are those of a run of all tests, even with a pytest.ini below."""
     case = "import unittest\nclass Case(unittest.TestCase):\n    def test_one(self): pass\n"
     names = ["test_a.py", "t/test_b.py", "t/u/test_c.py"]
     await bench.put({**dict.fromkeys(names, case), "t/pytest.ini": "[pytest]\n"})
