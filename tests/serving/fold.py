@@ -1,4 +1,4 @@
-"""An answer's chunks through the accumulator, without a server between."""
+"""Run the chunks of an answer through the accumulator, without a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOOLS = [
 def fold(
     chunks: Iterable[Any], *, tools: list[dict[str, Any]] = TOOLS, limit_reached: bool = False
 ) -> tuple[AssistantMessage, FinishReason, Accumulator]:
-    """The message that the chunks make, why it ended, and the accumulator; what was shown is the message."""
+    """Return the message, its finish reason, and the accumulator. Assert that the shown deltas equal the message."""
     accumulator = Accumulator(tools, turn=1)
     shown: list[Delta] = []
     for chunk in chunks:

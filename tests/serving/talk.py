@@ -38,7 +38,7 @@ def client(server: MisbehavingServer, **options: Any) -> Client:
 async def ask(
     made: Client, messages: Sequence[dict[str, Any]] = HELLO, **options: Any
 ) -> tuple[list[Delta], Turn]:
-    """One answer: its deltas, and the Turn, which must be the last item and the only one."""
+    """Send a request. Return the deltas, and the Turn, which must come once and last."""
     options.setdefault("tools", TOOLS)
     items = [item async for item in made.complete(messages, **options)]
     turn = items.pop()
@@ -47,7 +47,7 @@ async def ask(
 
 
 async def answer(server: MisbehavingServer, *answers: Any, **options: Any) -> Turn:
-    """The Turn for one request, with the server scripted to give `answers`."""
+    """Script the server to give `answers`, send one request, and return its Turn."""
     server.answers = [*answers]
     async with client(server, attempts=len(answers)) as made:
         return (await ask(made, **options))[1]

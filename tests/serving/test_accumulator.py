@@ -1,4 +1,4 @@
-"""What servers say twice, leave out or number badly, added up."""
+"""The accumulator with chunks that servers repeat, omit or number wrongly."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_think_tag_in_a_value_ends_no_thoughts(size: int) -> None:
     assert calls_of(message) == [(made.name, made.arguments)]
 
 
-# Messages that are repeated
+# Repeated messages
 
 
 def test_the_whole_message_at_the_end_adds_what_was_missing() -> None:
@@ -205,13 +205,13 @@ READ = '{"path": "a"}'
     [
         [call(0, "file_read", READ, "x")],
         [call(0, "file_read", "", "x"), call(0, None, '{"pa'), call(0, None, 'th": "a"}')],
-        [call(0, "file_read", '{"pa', "x"), call(0, "file_read", 'th": "a"}', "x")],  # the name with every piece
-        [call(0, "file_read", '{"pa', "x"), call(0, "file_read", 'th": "a"}', "y")],  # and a new id
-        [call(0, "file_read", "{}", "x"), call(0, None, READ)],  # a place holder
-        [call(0, "file_read", '{"pa', "x"), call(0, None, READ)],  # all there is so far
+        [call(0, "file_read", '{"pa', "x"), call(0, "file_read", 'th": "a"}', "x")],  # the name in every piece
+        [call(0, "file_read", '{"pa', "x"), call(0, "file_read", 'th": "a"}', "y")],  # and with a new id
+        [call(0, "file_read", "{}", "x"), call(0, None, READ)],  # a placeholder first
+        [call(0, "file_read", '{"pa', "x"), call(0, None, READ)],  # each event repeats all arguments so far
         [call(0, "file_read", READ, "x"), call(0, "file_read", READ, "x")],
         [call(0, "file_read", READ, "x"), call(0, "file_read", "", "x")],
-        [call(0, None, "", "x"), call(0, "file_read", READ)],  # the name last
+        [call(0, None, "", "x"), call(0, "file_read", READ)],  # the name comes last
         [delta(function_call={"name": "file_read", "arguments": '{"path"'}), delta(function_call={"arguments": ': "a"}'})],
         [delta(tool_calls=[{"function": {"name": "file_read", "arguments": {"path": "a"}}}])],
         [delta(tool_calls=[{"id": "x", "function": {"name": "file_read", "arguments": '{"path"'}}]),
@@ -248,7 +248,7 @@ def unnumbered(name: str | None, arguments: str, identity: str | None = None) ->
         [call(0, "file_read", READ, "x"), call(1, "file_read", OTHER, "y")],
         [call(0, "file_read", READ, "x"), call(1, "file_read", OTHER, "x")],  # the same id twice
         [call(0, "file_read", READ, "x"), call(0, "file_read", OTHER, "y")],  # the same number twice
-        [call(0, "file_read", READ), call(0, "file_read", OTHER)],  # and no ids
+        [call(0, "file_read", READ), call(0, "file_read", OTHER)],  # the same number twice, no ids
         [call(0, "file_read", READ), call(1, "file_read", OTHER)],
         [call(5, "file_read", READ), call(3, "file_read", OTHER)],
         [unnumbered("file_read", READ), unnumbered("file_read", OTHER)],
@@ -302,7 +302,7 @@ def test_numbers_that_json_does_not_have_do_not_enter_the_history(constant: str)
 
 
 def test_line_ends_and_tabs_need_no_escape_in_arguments() -> None:
-    """Models write the text of a file as it is; JSON wants `\\n` and `\\t`."""
+    """Models write a file's text without escapes, although JSON requires `\\n` and `\\t`."""
     [made] = said(call(0, "file_write", '{"content": "a\n\tb\x00"}', "x")).calls
     assert made.arguments == {"content": "a\n\tb\x00"}
 
@@ -313,7 +313,7 @@ LEAKED = wire.write("", "", ANSWER.calls).removeprefix("</mm:think>")
 @pytest.mark.parametrize("leak_first", [True, False])
 @pytest.mark.parametrize("field", ["content", "reasoning"])
 def test_calls_that_are_leaked_and_parsed_are_made_once(field: str, leak_first: bool) -> None:
-    # Servers unescape entities and guess at types; the model's own words count.
+    # Servers unescape entities and guess types. The model's own text takes precedence.
     parsed = Vllm().call(
         (
             wire.Call("file_write", {"path": "a-b.py", "content": "if a & b < c:\n    pass"}),
@@ -449,7 +449,7 @@ def test_no_error_of_the_hosted_api(base: object) -> None:
     assert hosted_error({}) is None
 
 
-# Nothing that a server may send breaks it
+# Whatever a server sends, it does not fail
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Random answers in random dialects, pieces and faults: the script comes out, or less of it, never anything else."""
+"""Random answers in random dialects, pieces and faults: the result is the scripted answer or a part of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CODE = [
 
 @dataclass(frozen=True)
 class Case:
-    """What the model said, and how it arrives."""
+    """A model's answer, and how its chunks arrive."""
 
     answer: Answer
     dialect: Dialect
@@ -52,7 +52,7 @@ def make_case(seed: int) -> Case:
                            "no numbers", "no ids and numbers"])  # fmt: skip
 
     def prose() -> str:
-        # It starts with a word: what a snapshot of two dashes means cannot be told, nor a tag at the very start.
+        # It starts with a word, because a snapshot of two dashes and a tag at the very start are ambiguous.
         return chance.choice(["", "Plan: " + "".join(chance.choices(PROSE, k=chance.randrange(1, 9)))])
 
     def code() -> str:
@@ -88,7 +88,7 @@ def chunks_of(case: Case) -> list[Chunk]:
 
 
 def with_fault(case: Case, chunks: list[Chunk], chance: random.Random) -> tuple[list[Chunk], bool]:
-    """The chunks that arrive, and whether the token count says that the answer was cut."""
+    """Return the chunks that arrive, and whether the token count shows that the answer was cut."""
     parsed = case.answer.calls and case.form in ("parsed", "leaked and parsed")
     match case.fault:
         case "cut":
@@ -123,7 +123,7 @@ def runnable(message: AssistantMessage) -> list[str]:
 
 
 def without_torn_tag(text: str) -> str:
-    """The text up to the beginning of a tag in which the stream was cut."""
+    """Return the text without a tag at its end that the cut left incomplete."""
     starts = {tag[:size] for tag in (NAMESPACE, "</mm:think>", "\n</think>") for size in range(1, len(tag))}
     return next(
         (text[: -len(start)] for start in sorted(starts, key=len)[::-1] if text.endswith(start)), text
@@ -136,7 +136,7 @@ def check(seed: int) -> None:
     message, reason, accumulator = fold(chunks, tools=TOOLS, limit_reached=limit_reached)
     if accumulator.finish_reason is None:
         assert case.fault == "cut"
-        return  # which the client asks for again
+        return  # the client then repeats the request
     script = [json.dumps((call.name, call.arguments)) for call in case.answer.calls]
     made = runnable(message)
     assert not Counter(made) - Counter(script), "a call that the model did not make, or made only half of"
@@ -176,7 +176,7 @@ def test_what_comes_out_is_what_the_model_said_or_less_for_many() -> None:
 
 
 def any_json(chance: random.Random, depth: int = 0) -> Any:
-    """Values of any type, under the names that chunks use."""
+    """Return a random value of any type, with the names that chunks use."""
     kind = chance.randrange(9 if depth < 5 else 6)
     if kind < 6:
         return chance.choice(

@@ -1,4 +1,4 @@
-"""Work beside the event loop."""
+"""Work in a thread beside the event loop."""
 
 import asyncio
 import sys
@@ -34,7 +34,7 @@ def test_the_end_of_the_program_does_not_wait_for_it() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(main())  # would wait for a thread of `asyncio.to_thread`
+    asyncio.run(main())  # it would wait for a thread of `asyncio.to_thread`
     assert not forever.is_set()
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "m3agent-background"]
     forever.set()

@@ -1,4 +1,4 @@
-"""The bytes of requests: those of the whole JSON object, each the last one's plus what is new."""
+"""The bytes of requests: the same as the whole JSON object, and each begins with the messages of the last one."""
 
 import json
 import re
@@ -41,13 +41,13 @@ parameters = st.dictionaries(texts.filter(lambda name: name != "messages"), valu
 
 
 def whole(conversation: list[Message], others: Mapping[str, Any]) -> bytes:
-    """The request, encoded in one go."""
+    """Return the request, encoded in one step."""
     request = {"messages": conversation, **others}
     return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def of_messages(request: bytes, others: Mapping[str, Any]) -> bytes:
-    """The part of a request that its messages take, without the bracket behind them."""
+    """Return the beginning of a request up to its last message, without the closing bracket."""
     ending = whole([], others).removeprefix(b'{"messages":[')
     assert request.endswith(ending)
     return request.removesuffix(ending)
@@ -90,7 +90,7 @@ def test_a_conversation_cut_short_or_branched_off(conversation: list[Message], d
 
 
 def start() -> list[Message]:
-    """A conversation with something to change at every depth."""
+    """Return a conversation with something to change at every depth."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     call = {"id": "call_1", "type": "function", "function": {"name": "file_read", "arguments": "{}"}}
     return [

@@ -1,4 +1,4 @@
-"""Messages as the next request carries them."""
+"""Messages as the next request contains them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The client against a real server that follows a script, first well-behaved, then not."""
+"""The client against a real server that follows a script: first correct answers, then wrong ones."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ from tests.serving.talk import FINE, HELLO, answer, ask, calls, client, endpoint
 NS = "]<]minimax[>["
 
 
-# What is sent
+# Requests
 
 
 async def test_a_request(server: MisbehavingServer) -> None:
@@ -122,7 +122,7 @@ async def test_a_conversation_only_grows_and_equal_ones_have_equal_bytes(server:
     assert json.loads(first[2])["messages"][2]["reasoning"] == "I look"
 
 
-# What comes back, in each server's dialect
+# Answers in each server's dialect
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
@@ -327,7 +327,7 @@ HALF = [delta(content="half "), call(0, "file_write", '{"path": "a"}', "i")]
 BROKEN = [
     Stream(HALF, done=False),
     Stream([*HALF, Cut()]),
-    Stream(HALF),  # [DONE], and no finish reason
+    Stream(HALF),  # [DONE] without a finish reason
     Stream([*HALF, {"error": {"message": "engine trouble", "code": 500}}]),
     Stream([*HALF, {"error": "engine trouble"}]),
     Stream([*HALF, {"object": "error", "message": "engine trouble", "code": 500}]),

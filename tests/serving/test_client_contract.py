@@ -1,4 +1,4 @@
-"""What the agent's core relies on in a client: of the real one, and of the scripted one that its tests use."""
+"""The client's contract with the agent's core, for the real client and for the scripted one of the core's tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ AnyClient = Callable[[Answer, object], Client]
 
 @pytest.fixture(params=["scripted", "real"])
 def any_client(request: pytest.FixtureRequest, server: MisbehavingServer) -> AnyClient:
-    """A client of either kind, with the same answer for each: the script's, and the server's."""
+    """Make a client of either kind that gets the same answer, from the script or from the server."""
 
     def make(scripted: Answer, sent: object) -> Client:
         server.answers = [sent]

@@ -1,4 +1,4 @@
-"""What may happen to a connection and to a server while a conversation goes on."""
+"""Faults of the connection and of the server during a conversation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 @contextmanager
 def once(answer: bytes) -> Iterator[str]:
-    """A server that gives every request the same bytes and then hangs up; yields its address."""
+    """Serve the same bytes for every request and then close the connection. Yield the address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -97,7 +97,7 @@ async def test_a_redirection_is_not_followed(server: MisbehavingServer) -> None:
 
 
 async def test_a_server_that_is_started_again_is_waited_for() -> None:
-    """It had answered, so more attempts than are allowed otherwise are made until it is back."""
+    """The server has answered before, so the client makes more attempts than otherwise allowed until it is back."""
     with MisbehavingServer() as first:
         first.answers = [FINE]
         url, port = first.url, int(first.url.rpartition(":")[2].removesuffix("/v1"))

@@ -1,4 +1,4 @@
-"""Whole conversations with each kind of server, over HTTP, in pieces that fall as they may."""
+"""Whole conversations with each kind of server, over HTTP, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCRIPT = [
 
 
 async def converse(server: MisbehavingServer, dialect: Dialect, answers: list[Any], **options: Any) -> None:
-    """The conversation of SCRIPT, while the server gives these answers; what comes and goes must be right."""
+    """Hold the conversation of SCRIPT with these answers. Check the client's requests and turns."""
     server.answers = answers
     server.accepts = dialect.accepts
     at = endpoint(server.url, flavour=dialect.flavour, reasoning_field=dialect.field)

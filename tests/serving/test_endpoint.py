@@ -1,4 +1,4 @@
-"""What the probe finds out, and what it says when there is nothing to find."""
+"""The probe's findings, and its messages when it finds no server."""
 
 import socket
 from typing import Any

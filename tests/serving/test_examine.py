@@ -1,4 +1,4 @@
-"""What an examination finds out about a server, and what it says about it."""
+"""The findings of an examination of a server, and its messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def endpoint(url: str, flavour: Flavour = "vllm", window: int | None = None) -> 
     [
         (True, True, (), (True, True)),
         (False, True, (), (False, True)),
-        (True, False, (), (True, False)),  # by the metrics
+        (True, False, (), (True, False)),  # known from the metrics
         (False, False, (), (False, False)),
         (True, False, ("/metrics",), (None, False)),
         (True, True, ("/v1/completions",), (None, None)),
@@ -42,7 +42,7 @@ async def test_the_prefix_cache(
         findings = await examine(endpoint(server.url), api_key=None)
         assert (findings.prefix_caching, findings.cached_tokens) == found
         again = await examine(endpoint(server.url), api_key=None)
-        assert (again.prefix_caching, again.cached_tokens) == found  # what it sent before helps nobody
+        assert (again.prefix_caching, again.cached_tokens) == found  # the first examination does not affect it
 
 
 async def test_it_touches_no_conversation() -> None:

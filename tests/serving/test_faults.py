@@ -1,6 +1,6 @@
-"""Each way in which servers are known to get M3 wrong, in each server's dialect, over HTTP.
+"""Each known fault of servers with M3, in each server's dialect, over HTTP.
 
-Every one ends in the right calls or in a clear error: no crash, no lost call, no half of a call.
+Each results in the correct calls or in a clear error: no crash, no lost call, no half call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def streamed(chunks: list[Chunk], dialect: Dialect) -> Stream:
 async def ask_each(
     server: MisbehavingServer, dialect: Dialect, *answers: list[Chunk], **options: Any
 ) -> list[Turn]:
-    """What the client makes of each of these answers."""
+    """Return the client's Turn for each of these answers."""
     turns = []
     async with client(server, endpoint=at(server, dialect)) as made:
         for chunks in answers:
@@ -199,7 +199,7 @@ async def test_half_a_call_at_the_limit_whatever_the_label(
         assert turn.finish == "length"
 
 
-# Each is done to every piece of a call, in place; the calls are right all the same, or none of them is run.
+# Each change is applied in place to every piece of a call. Either the calls are still right, or none is run.
 HARMLESS: list[Change] = [
     lambda made: made.pop("id", None),
     lambda made: made.update(id="x") if made.get("id") else None,

@@ -67,7 +67,7 @@ async def test_a_date_to_come_is_waited_for(server: MisbehavingServer) -> None:
     assert caught.value.retry_after == pytest.approx(4000, abs=60)
 
 
-# Servers that are gone for a while
+# Servers that are temporarily unavailable
 
 
 async def test_a_dead_engine_that_comes_back(server: MisbehavingServer) -> None:

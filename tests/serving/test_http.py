@@ -1,4 +1,4 @@
-"""How errors of servers are read: the words of each about a prompt that is too long."""
+"""Reading errors of servers: each server's message about a prompt that is too long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from m3agent.serving.http import refusal
 @pytest.mark.parametrize(
     ("text", "limit", "asked"),
     [
-        (  # vLLM 0.24, as a real one said it
+        (  # from a real vLLM 0.24
             (
                 "This model's maximum context length is 1048576 tokens. However, you requested 8 output tokens and your prompt "
                 "contains at least 1048569 input tokens, for a total of at least 1048577 tokens. Please reduce the length of "

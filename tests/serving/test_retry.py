@@ -1,4 +1,4 @@
-"""When a failed request is sent again; no test waits."""
+"""When a failed request is sent again. No test really waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def busy(retry_after: float | None = None) -> EndpointRefused:
 
 
 class Failing:
-    """A request that fails with these errors, one each attempt, and then succeeds."""
+    """A request that fails with one of these errors per attempt, and then succeeds."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -78,7 +78,7 @@ async def answer(
     deadline: float | None = None,
     may_be_back: bool = False,
 ) -> list[float]:
-    """The waits between the attempts for an answer."""
+    """Return the waits between the attempts, in seconds."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Server-sent events: what is one, whatever the pieces in which it comes."""
+"""Parsing server-sent events, however the stream is split into pieces."""
 
 from __future__ import annotations
 

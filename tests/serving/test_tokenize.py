@@ -1,4 +1,4 @@
-"""The page /tokenize, asked from threads and from an event loop: both read the same answers in the same way."""
+"""The page /tokenize, requested from threads and from an event loop: both read an answer in the same way."""
 
 from __future__ import annotations
 

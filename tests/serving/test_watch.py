@@ -1,4 +1,4 @@
-"""Waits that are ended: after silence, at a deadline, and not by mistake."""
+"""Waits that end after silence or at a deadline, and not by mistake."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ async def test_silence() -> None:
     assert time.monotonic() - started < 30
     assert not watch.over
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
-    await asyncio.sleep(0)  # nothing is left that would end the task
+    await asyncio.sleep(0)  # no cancellation of the task is pending
 
 
 async def test_each_wait_begins_anew() -> None:
     watch = Watch(None)
-    for _ in range(6):  # longer than one wait may be, together
+    for _ in range(6):  # together longer than the limit of one wait
         await watch.wait(after(0.05), 0.2)
     with pytest.raises(TimeoutError):
         await watch.wait(after(60), 0.05)
@@ -48,7 +48,7 @@ async def test_patience_may_shrink_and_grow() -> None:
         await asyncio.wait_for(watch.wait(after(60), 0.05), 5)
     watch = Watch(None)
     await watch.wait(after(0), 0.01)
-    await asyncio.sleep(0.05)  # whoever awaits may take longer between steps
+    await asyncio.sleep(0.05)  # the caller may take longer between steps
     assert await watch.wait(after(0.1), 5) == "done"
 
 
@@ -81,7 +81,7 @@ async def test_an_error_of_the_step_passes() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_step_that_ends_in_the_moment_in_which_time_is_up(fails: bool) -> None:
-    """The cancellation that was sent must not reach what comes next."""
+    """The watch's cancellation must not reach the code that runs next."""
     loop = asyncio.get_running_loop()
     watch = Watch(None)
 
@@ -89,14 +89,14 @@ async def test_a_step_that_ends_in_the_moment_in_which_time_is_up(fails: bool) -
         future: asyncio.Future[str] = loop.create_future()
         end = loop.time() + 0.25
 
-        def settle() -> None:  # both in one turn of the loop, the result first
+        def settle() -> None:  # in one turn of the loop with the timeout, but before it
             if fails:
                 future.set_exception(KeyError("x"))
             else:
                 future.set_result("done")
 
         loop.call_at(end - 0.001, settle)
-        loop.call_soon(time.sleep, 0.3)  # until both are due
+        loop.call_soon(time.sleep, 0.3)  # sleep until both are due
         return await future
 
     with pytest.raises((TimeoutError, KeyError)):

@@ -1,4 +1,4 @@
-"""M3's wire format: what is read from ordinary output, and from output that is not in order."""
+"""M3's wire format, read from correct output and from malformed output."""
 
 from typing import Any
 
@@ -71,9 +71,9 @@ def test_raw_is_the_markup_of_the_call() -> None:
         ("</mm:think>t", "disabled", "", "t"),
         ("</mm:think>t", "adaptive", "", "t"),
         ("r</mm:think>t", "adaptive", "r", "t"),  # the opening tag is missing
-        ("<mm:think>r", "adaptive", "r", ""),  # the closing one
+        ("<mm:think>r", "adaptive", "r", ""),  # the closing tag is missing
         ("r", "enabled", "r", ""),
-        ("<mm:think>r</mm:think></mm:think>t", "adaptive", "r", "t"),  # one too many
+        ("<mm:think>r</mm:think></mm:think>t", "adaptive", "r", "t"),  # one closing tag too many
         ("<mm:think>r</mm:think>the tag </mm:think> ends it", "adaptive", "r", "the tag </mm:think> ends it"),
         ("a<mm:think>r</mm:think>b", "adaptive", "r", "ab"),
         ("<mm:think>a <mm:think> b</mm:think>t", "adaptive", "a <mm:think> b", "t"),
@@ -114,7 +114,7 @@ def test_think_tags(text: str, mode: Any, reasoning: str, visible: str) -> None:
         ("", {"type": "object"}, {}),
         ('{"mode": "fast"', {"type": "object"}, '{"mode": "fast"'),
         ("[" * 100_000, {"type": "array"}, "[" * 100_000),
-        ("5", {"$ref": "#/properties/x"}, "5"),  # a schema that points at itself
+        ("5", {"$ref": "#/properties/x"}, "5"),  # a schema that refers to itself
         ("5", {}, "5"),
         ("a &lt; b &amp;&amp; c", STRING, "a &lt; b &amp;&amp; c"),
     ],

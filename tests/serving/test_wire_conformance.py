@@ -1,4 +1,4 @@
-"""What the field's parsers of M3 are held to, shape by shape, and what M3 was seen to write instead.
+"""The shapes that parsers of M3's output must handle, and deviations that M3 was seen to write.
 
 The shapes are those that conformance suites for tool-calling parsers share: one call, several, none, malformed,
 cut, empty, typed, with prose around, blank, unknown, with its own markup inside. Every case is read whole, in
@@ -42,7 +42,7 @@ def looks(*places: str) -> list[Call]:
 
 
 def read(text: str) -> Parsed:
-    """Read `text`, whole and in pieces."""
+    """Parse `text` whole and in pieces, and return the result, which must be the same."""
     whole = parse(text, TOOLS)
     for size in (1, 7, 29):
         parser = StreamParser(TOOLS)
@@ -65,7 +65,7 @@ SHAPES = {
     "two calls without a line between": (block(OSLO.strip() + ROME.strip()), "", looks("Oslo", "Rome")),
     "two blocks": (block(OSLO) + "\n" + block(ROME), "", looks("Oslo", "Rome")),
     "the same call twice": (block(OSLO, OSLO), "", looks("Oslo", "Oslo")),
-    # 3, 9: none
+    # 3, 9: no call
     "plain text": ("Nothing to do.", "Nothing to do.", []),
     "nothing": ("", "", []),
     "white space": (" \n ", " \n ", []),
@@ -127,7 +127,7 @@ def test_shape(text: str, visible: str, calls: list[Call]) -> None:
 
 
 def arguments(name: str, *parameters: str) -> dict[str, Any]:
-    """The arguments of a call between two others, which both must survive it."""
+    """Return the arguments of a call between two others, and check that both others are still read."""
     before, made, after = read(block(OSLO, invoke(name, *parameters), ROME)).calls
     assert [before, after] == looks("Oslo", "Rome")
     return made.arguments

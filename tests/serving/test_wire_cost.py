@@ -1,4 +1,4 @@
-"""What reading M3's output costs: work that grows as the output does, whatever is in it."""
+"""The cost of parsing M3's output: the work grows linearly with the output, whatever it contains."""
 
 import sys
 from typing import Any
@@ -34,7 +34,7 @@ CASES = {
 
 
 def work(text: str) -> int:
-    """Characters handed to the parser's readers, and functions called, for `text` in pieces of 8."""
+    """Count the characters given to the parser's readers and the function calls, for `text` in pieces of 8."""
     parser = StreamParser(TOOLS)
     counted = 0
 

@@ -85,7 +85,7 @@ NAMES = st.one_of(
 
 @st.composite
 def typed(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], Any]:
-    """A schema, and a value that fits it."""
+    """Draw a schema and a value that matches it."""
     kinds = ["string", "integer", "number", "boolean", "maybe", "text or null", "listed"]
     kind = draw(st.sampled_from(kinds + (["array", "object", "map", "object or null"] if depth else [])))
     match kind:
@@ -124,7 +124,7 @@ def typed(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], Any]:
 
 @st.composite
 def arguments(draw: st.DrawFn, depth: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema of an object, and an object that fits it."""
+    """Draw the schema of an object and an object that matches it."""
     fields = draw(st.dictionaries(NAMES, typed(depth), max_size=4))
     schema = {"type": "object", "properties": {name: schema for name, (schema, _) in fields.items()}}
     return schema, {name: value for name, (_, value) in fields.items()}
@@ -136,14 +136,14 @@ def chunks(text: str, cuts: list[int]) -> list[str]:
 
 
 def feed(pieces: list[str], mode: Any) -> list[WireEvent]:
-    """The events of an output that arrives in these pieces."""
+    """Return the events of an output that arrives in these pieces."""
     parser = StreamParser(TOOLS, mode)
     events = [event for piece in pieces for event in parser.feed(piece)]
     return [*events, *parser.close()]
 
 
 def merged(events: list[WireEvent]) -> list[WireEvent]:
-    """The events, with the text of those that follow on each other put together."""
+    """Return the events, with consecutive text deltas merged."""
     result: list[WireEvent] = []
     for event in events:
         last = result[-1] if result else None
@@ -166,7 +166,7 @@ def test_what_is_written_is_read_back(
     parsed = parse(write(reasoning, text, calls), tools, mode)
     assert parsed == Parsed(reasoning, text, calls, None)
     for before, after in zip(calls, parsed.calls, strict=True):
-        assert repr(after.arguments) == repr(before.arguments)  # 1, 1.0 and True are equal, and not the same
+        assert repr(after.arguments) == repr(before.arguments)  # 1, 1.0 and True are equal but not the same
 
 
 TOOLS = [
@@ -247,7 +247,7 @@ def test_many_random_chunkings_and_truncations(rounds: int) -> None:
             text = rng.choice(FAULTY)
         else:
             text = "".join(rng.choices(FRAGMENTS, k=rng.randrange(16)))
-        if kind == 2:  # a fault in the middle of what is well formed
+        if kind == 2:  # a fault in the middle of well-formed output
             at = rng.randrange(len(WELL_FORMED))
             text = WELL_FORMED[:at] + text[:20] + WELL_FORMED[at + rng.randrange(20) :]
         mode: Any = rng.choice(("adaptive", "enabled", "disabled"))

@@ -1,4 +1,4 @@
-"""docs/serving-bench.md names what there is."""
+"""docs/serving-bench.md names every option, and its example is a valid result."""
 
 from __future__ import annotations
 

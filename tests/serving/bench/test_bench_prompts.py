@@ -1,4 +1,4 @@
-"""Prompts: the same text for the same seed, and the number of tokens that was asked for."""
+"""Prompts: the same text for the same seed, with the requested number of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result's statistics against their definition, its JSON there and back, and what it is compared with."""
+"""A result's statistics against their definitions, its JSON written and read back, and comparisons of results."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_damaged_result_is_refused_in_a_sentence(damage: dict[str, Any]) -> No
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Linear between the closest ranks: numpy's default."""
+    """Return a percentile, interpolated linearly between the closest ranks as numpy does by default."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below, above = ordered[math.floor(place)], ordered[math.ceil(place)]

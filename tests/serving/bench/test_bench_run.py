@@ -1,4 +1,4 @@
-"""The bench against a server that takes its time for each token that its cache has not."""
+"""The bench against a server that waits for each prompt token that is not in its cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "agents": 0,
     "shared_prefix": 2048,
 }
-WARM_UP = 2  # requests, where there are no streams at a time
+WARM_UP = 2  # requests, in a run without parallel streams
 
 
 async def measured(url: str, heard: list[Progress] | None = None, **options: Any) -> BenchResult:
@@ -52,7 +52,7 @@ def median_ttft(found: BenchRow) -> float:
 
 
 async def test_a_cached_turn_waits_less_and_a_longer_prompt_longer() -> None:
-    with PacedServer(prefill=50e-6) as server:  # seconds a token: far more than a busy machine adds
+    with PacedServer(prefill=50e-6) as server:  # seconds per token: far more than a busy machine adds
         result = await measured(server.url, lengths=(2048, 16_384))
     assert result.ended == "finished"
     waits = {(one.kind, one.tokens): median_ttft(one) for one in result.rows}
@@ -116,7 +116,7 @@ async def test_a_failed_request_is_marked_with_its_sentence_and_the_rest_goes_on
     cold, cached = row(result, "cold"), row(result, "cached")
     assert [len(cold.rounds), len(cold.requests)] == [3, 2]
     assert "answered 500: the engine tripped" in cold.marks[0]
-    # After a cold prompt that failed there is nothing for a further turn to find in the cache.
+    # After a failed cold prompt, a further turn would find nothing in the cache.
     assert [len(cached.rounds), len(cached.requests)] == [2, 1]
 
 
@@ -157,7 +157,7 @@ async def test_the_wanted_number_of_streams_is_served_at_a_time() -> None:
         openings = [body["messages"][0]["content"] for body in server.bodies]
     assert [one.key for one in result.rows] == [("streams", 2048, 1), ("streams", 2048, 3)]
     nonces = [opening.split(".")[0] for opening in openings]
-    assert len(set(nonces)) == len(nonces) - 1  # only the warm-up's further turn begins like another
+    assert len(set(nonces)) == len(nonces) - 1  # only the warm-up repeats an opening, in its further turn
 
 
 async def test_output_of_streams_is_all_their_tokens_by_the_time_they_took() -> None:
@@ -216,7 +216,7 @@ async def test_a_server_of_another_kind_gets_no_parameters_that_it_may_not_know(
         assert not any(
             {"ignore_eos", "min_tokens", "chat_template_kwargs"} & body.keys() for body in server.bodies
         )
-    # It stops by itself, which is no fault; and its tokenizer is not asked, so the length is near what was wanted.
+    # It may stop early, which is no fault. Its tokenizer is not asked, so the length is only near the requested one.
     cold = row(result, "cold")
     assert cold.marks == ()
     assert cold.requests[0].completion_tokens == 5

@@ -1,4 +1,4 @@
-"""What the events of one stream say, by when they came."""
+"""The measurements of one stream, from its events and their times."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.agent.small_tokenizer import description
 
 @pytest.fixture(scope="session")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer.json in which M3's markers are one token each."""
+    """A tokenizer.json in which each of M3's markers is one token."""
     tokenizer = Tokenizer.from_str(json.dumps(description()))
     tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in MARKERS])
     path = tmp_path_factory.mktemp("model") / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""The checklist against servers that lack one thing each, and what engines' own pages say of them."""
+"""The checklist against servers that each lack one thing, and what it reads from the engines' own pages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def endpoint(flavour: Flavour = "vllm", version: str | None = "0.24.0", **more: 
 
 
 class Targets(EngineServer):
-    """A Prometheus, as far as its list of targets goes."""
+    """A fake Prometheus that only serves its list of targets."""
 
     def __init__(self, targets: Sequence[dict[str, Any]] | None) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ async def test_a_hosted_api_shows_nothing_of_itself() -> None:
             "7 sequences of 131,072 at a time, not 8",
         ),
         ((1_000_000,), Wish(context=131_072, concurrency=30, typical=32_768), True, "30 sequences of 32,768"),
-        # 7.6 sequences on each rank: halves do not make one
+        # each rank holds 7.6 sequences: fractions on two ranks do not add up to one more
         ((1_000_000, 1_000_000), Wish(context=131_072, concurrency=15), False, "14 sequences"),
         (
             (100_000, 100_000),

@@ -1,4 +1,4 @@
-"""Prometheus' text format: a real page, every value that can be written, and what is no metric."""
+"""Prometheus' text format: a real page, every value that can be written, and lines that are no metric."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_real_page_of_vllm() -> None:
     assert len(samples) == sum(bool(line) and line[0] != "#" for line in PAGE.splitlines())
     assert total(samples, "vllm:num_preemptions_total") == 0.0
     assert values(samples, "python_info") == [1.0]
-    assert total(samples, "vllm:num_preemptions") is None  # a name is not the beginning of another
+    assert total(samples, "vllm:num_preemptions") is None  # the start of a longer name does not match
     (config,) = [sample for sample in samples if sample.name == "vllm:cache_config_info"]
     assert config.labels["num_gpu_blocks"] == "38902"
     assert config.labels["kv_cache_dtype_skip_layers"] == "[]"

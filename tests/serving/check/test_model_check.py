@@ -1,4 +1,4 @@
-"""What the model check says of models that answer sensibly, and of those that do not."""
+"""The model check's verdicts on models that answer sensibly and on models that do not."""
 
 from __future__ import annotations
 

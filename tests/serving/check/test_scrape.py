@@ -1,4 +1,4 @@
-"""What is printed for Prometheus is YAML that says what it should."""
+"""The configuration printed for Prometheus is correct YAML."""
 
 from __future__ import annotations
 

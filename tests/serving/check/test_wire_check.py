@@ -1,4 +1,4 @@
-"""What the wire check says of a server whose parsers are right, and of each way in which they are not."""
+"""The wire check's verdicts on a server with correct parsers, and on each kind of wrong parser."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_tokens_of_markers_are_favoured_and_more_is_not_sent(encode: Encod
         await checked(server)
     assert len(server.chats) == 7
     favoured = [chat.get("logit_bias") for chat in server.chats]
-    assert favoured.count(None) == 1  # the taste, in which a model may write what it likes
+    assert favoured.count(None) == 1  # the request in which the model may answer freely
     assert {str(encode(END)[0]): 100.0}.items() <= (favoured[0] or {}).items()
     taste = server.chats[favoured.index(None)]
     assert taste["max_tokens"] < 100
@@ -117,7 +117,7 @@ async def test_a_grammar_that_does_not_bind_thinking(
             ["leaks when streamed"],
             "thinking adaptive",
             "streamed: the reasoning stands within the text (m3agent makes it good); whole: as written",
-            "",  # the parser is there
+            "",  # the server already has the parser
         ),
     ],
 )
@@ -254,14 +254,14 @@ async def test_cache_and_tokenizer(engine: dict[str, Any], name: str, option: st
     with ForcedServer(**engine) as server:
         found = await checked(server, findings=None)
     assert found[name].ok is False and option in found[name].fix
-    others = {"prefix cache", "cached tokens"} - {name}  # a busy machine's tokenizer is slow, too
+    others = {"prefix cache", "cached tokens"} - {name}  # the tokenizer may be slow: the machine may be busy
     assert all(found[other].ok for other in others)
 
 
 async def test_what_an_examination_did_not_find_out() -> None:
     with ForcedServer() as server:
         found = await checked(server)
-        assert "/v1/completions" not in server.paths  # what was found out before is not asked again
+        assert "/v1/completions" not in server.paths  # the check does not repeat the examination
     for name in ("prefix cache", "cached tokens", "tokenizer"):
         assert (found[name].ok, found[name].detail) == (None, "not found out")
 

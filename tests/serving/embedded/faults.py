@@ -1,4 +1,4 @@
-"""Small repositories with one fault each, in different domains and shapes; every issue states only the symptom."""
+"""Small repositories with one fault each, in different domains and shapes. Each issue describes only the symptom."""
 
 from dataclasses import dataclass
 from textwrap import dedent
@@ -6,7 +6,7 @@ from textwrap import dedent
 
 @dataclass(frozen=True)
 class Fault:
-    """A repository's files, the issue, the file at fault, and the text that is wrong in it with the right one."""
+    """A repository's files, the issue, the faulty file, and the wrong text in it with its correction."""
 
     name: str
     files: dict[str, str]
@@ -16,7 +16,7 @@ class Fault:
     right: str
 
     def written(self) -> dict[str, str]:
-        """Return the files as the engine gets them."""
+        """Return the files with the fault, as the engine gets them."""
         text = self.files[self.path]
         assert text.count(self.right) == 1, self.name
         return {**self.files, self.path: text.replace(self.right, self.wrong)}

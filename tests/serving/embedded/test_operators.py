@@ -1,4 +1,4 @@
-"""The operators: each kind proposes the edit that undoes its mistake, and nothing they propose is malformed."""
+"""Each operator proposes the edit that undoes its kind of mistake, and every proposal is valid Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mutations(text: str, hints: Hints | None = None) -> list[Mutation]:
 
 
 def results(text: str, hints: Hints | None = None) -> dict[str, str]:
-    """Map each changed program (formatting left aside) to the operator that made it."""
+    """Map each changed program (ignoring its formatting) to the operator that made it."""
     found: dict[str, str] = {}
     for mutation in mutations(text, hints):
         found.setdefault(ast.dump(ast.parse(splice(text, mutation.edits))), mutation.operator)

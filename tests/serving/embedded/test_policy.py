@@ -1,4 +1,4 @@
-"""The policy: a pure function of the request that acts through the tools it was given, and gives up in plain words."""
+"""The policy is a pure function of the request. It acts only through the given tools, and explains when it gives up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bench_of(folder: Path, fault: Fault) -> Workbench:
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    """The conversation about STOCK to its end, with a seed and without a limit of time; tests only read it."""
+    """The finished conversation about STOCK, with a seed and without a time limit. Tests only read it."""
     bench = bench_of(tmp_path_factory.mktemp("stock"), STOCK)
     bench.budget = Budget(candidates=400, seconds=math.inf, seed=7)
     bench.converse()
@@ -34,14 +34,14 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
 
 @pytest.fixture(scope="module")
 def calendar(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    """The conversation about CALENDAR to its end; tests only read it."""
+    """The finished conversation about CALENDAR. Tests only read it."""
     bench = bench_of(tmp_path_factory.mktemp("calendar"), CALENDAR)
     bench.converse()
     return bench
 
 
 def begun(folder: Path, whole: Workbench, fault: Fault, turns: int) -> Workbench:
-    """The first `turns` of a conversation again, over files that it has not changed yet."""
+    """Return a conversation cut after `turns`, with the original files."""
     bench = bench_of(folder, fault)
     bench.budget = whole.budget
     bench.messages = copy.deepcopy(whole.messages[: 1 + 2 * turns])
@@ -49,7 +49,7 @@ def begun(folder: Path, whole: Workbench, fault: Fault, turns: int) -> Workbench
 
 
 def calls(bench: Workbench) -> list[dict[str, str]]:
-    """The function called at each turn and its arguments, as JSON."""
+    """Return the called function and its arguments (as JSON) of each turn."""
     return [message["tool_calls"][0]["function"] for message in bench.messages[1::2]]
 
 
@@ -76,7 +76,7 @@ def test_repairs_the_others(tmp_path: Path, fault: Fault) -> None:
 
 
 def check_repair(bench: Workbench, fault: Fault) -> None:
-    """The conversation of `bench` has come to its end, and that is a repair."""
+    """Assert that the conversation of `bench` has ended with a repair."""
     last = bench.ask()
     assert "All tests pass" in last.text
     assert re.search(r"Tried \d+ candidate", last.text)
@@ -85,12 +85,12 @@ def check_repair(bench: Workbench, fault: Fault) -> None:
     assert run is not None and run.passed and not run.red
     for path, text in fault.written().items():
         assert path == fault.path or bench.text(path) == text
-    # Everything is replayed from the history: same request, same answer; and the whole history up to each turn.
+    # The policy replays its state from the history, so each part of the history gets the same answer again.
     for end, message in enumerate(bench.messages):
         if message["role"] == "assistant":
             again = respond({**bench.request(), "messages": bench.messages[:end]}, bench.budget)
             assert again.calls[0].name == message["tool_calls"][0]["function"]["name"]
-    # Done is done, also when the harness asks once more.
+    # The policy stays finished when the harness asks again.
     bench.messages += [
         {"role": "assistant", "content": last.text},
         {"role": "user", "content": "Is that all?"},
@@ -171,7 +171,7 @@ def test_imports_that_fail_are_localised_by_the_traceback(tmp_path: Path) -> Non
         "LIMITS['high']",
     )
     bench = bench_of(tmp_path, fault)
-    bench.budget = Budget(candidates=40)  # each is imported afresh, which takes a while
+    bench.budget = Budget(candidates=40)  # each candidate is imported in a new process, which takes a while
     assert "All tests pass" in bench.converse().text
     assert bench.text("m.py") == fault.files["m.py"]
 
@@ -282,11 +282,11 @@ PROJECTS = """
     slugify humanize quixbugs swebench swe_bench gold
 """
 ORDINARY = {"sqrt", "requests"}
-"""Words of these that the engine's own code needs: a function of `math`, and what a process reads from a pipe."""
+"""Words above that the engine's own code needs: a function of `math`, and the requests of a process on a pipe."""
 
 
 def test_the_engine_knows_no_benchmark() -> None:
-    """No name of a benchmark, its programs or projects is among the engine's strings and identifiers."""
+    """The engine's strings and identifiers contain no name of a benchmark, its programs or its projects."""
     folder = Path(embedded.__file__).parent
     known = {*PROGRAMS.split(), *PROJECTS.split()} - ORDINARY
     used: dict[str, str] = {}
@@ -330,7 +330,7 @@ def test_the_same_seed_and_candidates_give_the_same_patch(tmp_path: Path, stock:
 def test_a_batch_cut_by_time_loses_no_candidate(
     tmp_path: Path, calendar: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However short the batches, each candidate is judged once and in order."""
+    """Each candidate is judged once and in order, however short the batches are."""
     report = calendar.ask().text
     monkeypatch.setattr("m3agent.serving.embedded.repair.BATCH_SECONDS", 1.5)
     cut = bench_of(tmp_path, CALENDAR)
@@ -341,7 +341,7 @@ def test_a_batch_cut_by_time_loses_no_candidate(
 
 @pytest.mark.slow
 def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
-    """One whose packed text is longer than an answer may be."""
+    """The packed text of the file is longer than the longest answer."""
     noise = [format(zlib.crc32(b"%d" % n), "08x") for n in range(8000)]
     filler = "".join(f'TEXT_{n} = "{"".join(noise[n : n + 400])}"\n' for n in range(0, 8000, 400))
     files = {path: (filler + text if path == STOCK.path else text) for path, text in STOCK.written().items()}

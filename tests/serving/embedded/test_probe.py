@@ -1,4 +1,4 @@
-"""The probe as a real process on real trees: hostile tests, hostile candidates, and the work tree left as it was."""
+"""The probe as a real process on real trees: hostile tests, hostile candidates, and an unchanged work tree."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_tests_that_need_others_before_them_are_no_evidence_out_of_order(tmp_pat
 
 
 def test_what_fails_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
-    """A test that is too slow for the probe's clock and passes in the repository is neither failing nor needed."""
+    """A test that passes in the repository but is too slow for the probe counts neither as failing nor as needed."""
     slow = """
     import time
 

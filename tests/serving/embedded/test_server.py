@@ -1,4 +1,4 @@
-"""The server over real HTTP, with the client that everybody uses."""
+"""The server over real HTTP, with the `openai` client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 async def complete(client: openai.AsyncOpenAI, **parameters: Any) -> Any:
-    """Ask as any program would; answers are read without the client's types, which lack what servers add."""
+    """Send a request as any program would. The answer is untyped: the client's types lack fields that servers add."""
     create: Any = client.chat.completions.create
     return await create(**{"model": MODEL, "messages": MESSAGES, **parameters})
 
@@ -150,7 +150,7 @@ async def test_it_ends_promptly_with_an_open_connection_and_leaves_no_thread() -
         started = time.monotonic()
     assert time.monotonic() - started < 30
     writer.close()
-    # asyncio's own pool may keep the idle worker that answered earlier requests, but no more than that
+    # asyncio's own pool may keep one idle worker of earlier requests, but no other thread may remain
     assert threading.active_count() <= before + 1
 
 

@@ -1,4 +1,4 @@
-"""When an expression of a mutation needs parentheses."""
+"""Whether a mutation's expression needs parentheses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FACTOR, TERM = BINDING[ast.Mult], BINDING[ast.Add]
         ("f(a).b[0]", ATOM, "f(a).b[0]"),
         ("(a, b)", ATOM, "(a, b)"),
         ("a, b", OR, "(a, b)"),
-        ("2", ATOM, "(2)"),  # 2.real is no expression
+        ("2", ATOM, "(2)"),  # 2.real is a syntax error
         ("2", POWER, "2"),
         ("await a", ATOM, "(await a)"),
         ("-a", POWER, "(-a)"),

@@ -1,4 +1,4 @@
-"""A work tree in a temporary folder and the tools that act on it, each as a real process; no sandbox around."""
+"""A work tree in a temporary folder, with tools that run as real processes without a sandbox."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOOLS: list[dict[str, Any]] = [
 
 @dataclass
 class Workbench:
-    """The folder, and a conversation with the policy about it."""
+    """A folder, and a conversation with the policy about it."""
 
     root: Path
     issue: str = "Something is wrong."
@@ -65,7 +65,7 @@ class Workbench:
         return respond(self.request(**more), self.budget)
 
     def take_turn(self, reply: Reply, result: str | None = None) -> str:
-        """Carry out the reply's call (or pretend it gave `result`) and append both to the history."""
+        """Run the reply's call, or take `result` as its result, and append both to the history."""
         call = reply.calls[0]
         text = self.call(call.name, call.arguments) if result is None else result
         number = f"call_{len(self.messages)}"
@@ -81,7 +81,7 @@ class Workbench:
         return text
 
     def converse(self, most: int = 40) -> Reply:
-        """Go on until the policy makes no more calls."""
+        """Continue until the policy makes no more calls, and return its last reply."""
         for _ in range(most):
             reply = self.ask()
             if not reply.calls:
@@ -95,7 +95,7 @@ class Workbench:
     def environment(self) -> dict[str, str]:
         kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
         paths = f"{self.root}{os.pathsep}{self.root / 'src'}"
-        # as in a sandbox, which has pytest and nothing of this project's own test plugins
+        # as in a sandbox, which has pytest but not this project's test plugins
         bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return {**kept, **bare, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 
@@ -143,7 +143,7 @@ class Workbench:
         return "\n".join([head, *red])
 
     def probe(self, mode: str, **asked: Any) -> dict[str, Any]:
-        """Run the probe by itself."""
+        """Run the probe alone, and return its answer."""
         program = self.root.parent / "probe.py"
         program.write_text(bundle(mode, json.dumps({"root": ".", **asked})))
         done = self.python(str(program), timeout=120)
@@ -168,7 +168,7 @@ class Workbench:
         seconds: float = 60,
         watching: tuple[str, ...] = (),
     ) -> str:
-        """Let the probe judge whole-file candidates, each before `watching` first; return the letters."""
+        """Let the probe judge whole-file candidates, each first with the tests of `watching`. Return the verdicts' letters."""
         size = len(self.text(path))
         found = self.probe(
             "judge",

@@ -1,4 +1,4 @@
-"""Checkpoints as folders and as names."""
+"""Checkpoints given as folders and as names."""
 
 from __future__ import annotations
 

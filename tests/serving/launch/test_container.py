@@ -1,4 +1,4 @@
-"""Jobs in real containers, with an engine that stands in for vLLM; of GPUs only the options, as there are none here."""
+"""Jobs in real containers, with a fake vLLM. Without GPUs, only their options are tested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.servers.engine_image import engine_image
 from tests.servers.seen import PATIENCE
 from tests.servers.seen import seen as answered
 
-NAME = f"m3agent-test-{uuid.uuid4().hex[:8]}"  # other runs of the tests may be at it too
+NAME = f"m3agent-test-{uuid.uuid4().hex[:8]}"  # unique: tests may run twice at the same time
 IMAGE = f"{NAME}:1"
 
 
@@ -67,7 +67,7 @@ def running(start: Start, environ: Mapping[str, str]) -> Iterator[subprocess.Pop
 
 
 def seen(port: int, *paths: Path) -> dict[str, Any]:
-    """What the server was given, and what it sees of some folders."""
+    """Return the server's arguments and environment, and what it sees of some folders."""
     query = ",".join(map(str, paths))
     return answered(lambda: f"http://127.0.0.1:{port}/seen?{query}")
 
@@ -273,7 +273,7 @@ def test_amd_gpus_get_what_the_recipe_page_gives_them() -> None:
 
 
 def program(folder: Path, text: str) -> dict[str, str]:
-    """An environment whose docker does this."""
+    """Return an environment in which `docker` is this shell script."""
     path = folder / "bin" / "docker"
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{text}\n")

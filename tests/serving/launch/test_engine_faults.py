@@ -1,4 +1,4 @@
-"""What an engine's log comes down to: the fault, its numbers, and what to do."""
+"""The explanation of an engine's log: the fault, its numbers, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAPER = Path(__file__).parents[3] / "docs" / "engines" / "failures.md"
 ASKED = Asked(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
 
 CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
-    # run: real vLLM 0.24 and huggingface_hub 2.4
+    # logs of our runs of vLLM 0.24 and huggingface_hub 2.4
     "vllm-core-killed-run": (Kind.DIED, ("while it was serving", "dmesg", "/run/engine.log")),
     "vllm-memory-held-run": (
         Kind.HELD,
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "hub-offline-run": (Kind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
     "hub-dns-run": (Kind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
     "uvicorn-port-run": (Kind.PORT, ("Port 8000",)),
-    # pasted in issues
+    # logs pasted into issues
     "vllm-port-issue9763": (Kind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
     "vllm-rendezvous-port-issue11617": (Kind.PORT, ("among themselves", "start it again")),
     "sglang-gated-pull14644": (Kind.GATED, ("hf auth login",)),
@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "vllm-shm-issue14537": (Kind.SHARED_MEMORY, ("--ipc=host",)),
     "vllm-host-memory-issue9753": (Kind.HOST_MEMORY, ("not the GPUs'",)),
     "sglang-nvlink-issue1961": (Kind.GPU_FAULT, ("its link is faulty",)),
-    # rendered from the source's texts
+    # logs made from the texts in the source code
     "sglang-port-source": (Kind.PORT, ("Port 8000",)),
     "hub-disk-source": (Kind.DISK, ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
     "linux-disk-source": (Kind.DISK, ("A disk is full",)),
@@ -121,7 +121,7 @@ PROGRESS_ONLY = {
 
 
 def table() -> str:
-    """All rows, as Markdown; what differs from one time to another is an ellipsis."""
+    """Return all rows as Markdown, with an ellipsis for each part that varies."""
     lines = ["| kind | what is said | what to do | known from |", "|---|---|---|---|"]
     for row in dict.fromkeys((row.kind, row.what, row.fix, row.source) for row in ROWS):
         cells = [re.sub(r"(?:\{\w+\})+", "…", cell) for cell in row]
@@ -130,7 +130,7 @@ def table() -> str:
 
 
 def engine_of(name: str) -> str:
-    """The engine by a log's name; what libraries write is the same in all."""
+    """Return the engine of a log by its name. Libraries write the same in every engine."""
     if name.startswith("click"):
         return "trtllm"
     first = name.partition("-")[0]
@@ -138,7 +138,7 @@ def engine_of(name: str) -> str:
 
 
 def log(name: str) -> str:
-    """A log, without the line that says what its command returned."""
+    """Return a log without the line with its command's exit code."""
     return re.sub(r"\nexit \d+\n$", "\n", (LOGS / f"{name}.log").read_text(encoding="utf-8"))
 
 
@@ -168,7 +168,7 @@ def test_a_log_becomes_one_sentence_with_its_numbers(name: str) -> None:
 
 
 def test_every_row_is_hit_by_a_log() -> None:
-    """A row that no log reaches may be spelled wrong, or be hidden by one above it."""
+    """A row that matches no log may have a wrong pattern, or a row above it may hide it."""
     said = [(LogReader(engine_of(name)), log(name)) for name in CASES]
     for reader, text in said:
         reader.feed(text.encode())
@@ -227,7 +227,7 @@ def test_the_paper_lists_every_row() -> None:
 
 
 def test_the_cause_goes_before_what_follows_from_it() -> None:
-    """The first GPU's process runs out of memory; the others only see that it is gone."""
+    """The first GPU's process runs out of memory. The others only report that it has ended."""
     text = (
         "[rank1]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n"
         * 3
@@ -239,7 +239,7 @@ def test_the_cause_goes_before_what_follows_from_it() -> None:
 
 
 def test_harmless_messages_explain_nothing() -> None:
-    """Each start of vLLM warns of too many open files and of a module that is not there."""
+    """Each start of vLLM warns of too many open files and of a missing module."""
     text = log("vllm-good-run").partition("(APIServer pid=2336) INFO:     Started")[0]
     assert "Too many open files" in text
     assert "No module named" in text
@@ -302,7 +302,7 @@ def test_sglang_that_kills_itself_for_a_childs_fault_is_told_by_that_fault() -> 
 def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
     gone = explained(tmp_path / "gone.log", 1)
     assert (gone.kind, "No such file" in gone.sentence) == (Kind.LOG, True)
-    assert explained(tmp_path, 1).kind is Kind.LOG  # a folder
+    assert explained(tmp_path, 1).kind is Kind.LOG  # a folder cannot be read as a log
     garbage = tmp_path / "garbage.log"
     garbage.write_bytes(bytes(range(128, 256)) * 4000)
     fault = explained(garbage, 1)
@@ -314,7 +314,7 @@ def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path) -> None:
     request = b"(APIServer pid=1) INFO:     " + b"one of many " * 330 + b"\n"
     path.write_bytes(
         log("vllm-good-run").partition("/usr/lib/python3.12/multi")[0].encode()
-        + request * 5_000  # more than the beginning and the end that are read
+        + request * 5_000  # longer than the two parts that are read
         + log("vllm-serving-oom-source").partition("\n")[2].encode()
     )
     assert explained(path, 1).kind is Kind.SERVING

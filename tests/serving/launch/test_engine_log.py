@@ -1,4 +1,4 @@
-"""Progress and facts from what engines write, in whatever pieces it comes."""
+"""Progress and facts read from engines' logs, however their text is split into pieces."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_it_keeps_is_bounded() -> None:
     assert len(reader.tail) <= TAIL_LINES + 1
     assert len(reader.errors) <= ERROR_LINES
     assert max(len(line.message) for line in (*reader.tail, *reader.errors)) <= MOST_CHARACTERS
-    assert reader.errors[0].message == "ValueError: a"  # the first ones stay
+    assert reader.errors[0].message == "ValueError: a"  # the first errors are kept
     assert reader.errors[-1].message == "ValueError: bjjj"
 
 

@@ -1,4 +1,4 @@
-"""The keeper: whatever happens, nothing of what it started is left."""
+"""Whatever happens, no process that the keeper started remains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 PATIENCE = 30.0
 
-# An engine as the real ones are: its first process starts another in a session of its own, which starts a third.
+# Like real engines: the first process starts a second in a new session, and that starts a third.
 ENGINE = """
 import os, signal, subprocess, sys, time
 folder, stubborn = sys.argv[1], sys.argv[2] == "stubborn"
@@ -56,7 +56,7 @@ def runs(pid: int) -> bool:
 
 
 class Kept:
-    """A keeper that was started, and the processes of the engine below it."""
+    """A running keeper, and the processes of its engine."""
 
     def __init__(self, folder: Path, argv: list[str], cleanup: list[str] | None, grace: float) -> None:
         self.folder = folder

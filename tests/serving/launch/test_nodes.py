@@ -1,4 +1,4 @@
-"""An engine over several nodes: every command is one that the engine's own parser takes."""
+"""An engine over several nodes: the engine's own parser accepts every command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPREAD = [
 
 
 def job_of(name: str, nodes: int = 2) -> EngineJob:
-    """A recipe as it is served to other machines."""
+    """Return the job of a recipe that serves other machines."""
     known = recipe(name)
     argv, env = applied(known, overlay(known, loopback=False))
     return EngineJob(

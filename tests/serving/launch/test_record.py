@@ -52,7 +52,7 @@ def test_the_newest_comes_first(tmp_path: Path, other_process: subprocess.Popen[
     assert live_servers(state) == [new, old]
     for folder in (state / "servers", new[0]):
         assert folder.stat().st_mode & 0o777 == 0o700
-    # written again, it is one record still
+    # writing a record again does not add one
     again = new[1].model_copy(update={"phase": Phase.READY})
     write_record(new[0], again)
     assert live_servers(state) == [(new[0], again), old]

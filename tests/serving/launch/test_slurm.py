@@ -1,4 +1,4 @@
-"""Jobs under a real Slurm of two nodes, with an engine that stands in for vLLM."""
+"""Jobs under a real Slurm of two nodes, with a fake vLLM."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def slurm() -> Iterator[OwnSlurm]:
 
 @pytest.fixture
 def environ(slurm: OwnSlurm, tmp_path: Path) -> dict[str, str]:
-    """That of somebody who has the stand-in engine installed."""
+    """The environment of a user who has installed the fake engine."""
     program = tmp_path / "bin" / "vllm"
     program.parent.mkdir()
     program.write_bytes(script())
@@ -72,14 +72,14 @@ def running(start: Start, environ: dict[str, str]) -> Iterator[subprocess.Popen[
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # an sbatch without its controller waits for ever
+            os.killpg(process.pid, signal.SIGKILL)  # an sbatch without a controller waits forever
         process.wait()
         assert start.cleanup is not None
         subprocess.run(start.cleanup, env=environ, check=True)
 
 
 def seen(start: Start) -> dict[str, Any]:
-    """What the server was given, once it answers at the address that the job wrote down."""
+    """Wait until the server answers at the address that the job wrote. Return its arguments and environment."""
     url_file = start.url_file
     assert url_file is not None
     return answered(lambda: url_file.read_text().strip().removesuffix("/v1") + "/seen", PATIENCE)
@@ -101,7 +101,7 @@ def test_an_engine_runs_on_a_node_of_slurms_choice_with_its_gpus_and_its_secret(
         process.terminate()
         text = process.communicate()[0].decode()
     assert "Application startup complete." in text
-    slurm.wait_until_empty()  # by the command itself
+    slurm.wait_until_empty()  # the command itself cancels the job
     assert "Shutting down" in (folder / OUTPUT).read_text(), "the engine was told to end"
     written = [path for path in folder.iterdir() if path.name in (SUBMIT, SCRIPT)]
     assert len(written) == 2
@@ -187,7 +187,7 @@ def test_a_folder_that_the_node_does_not_see_is_named(
 
 
 def with_programs(folder: Path, *programs: str) -> dict[str, str]:
-    """An environment that has nothing but these, which do nothing."""
+    """Return an environment with only these programs, which do nothing."""
     folder.mkdir()
     for program in programs:
         (folder / program).symlink_to(shutil.which("true") or "/bin/true")

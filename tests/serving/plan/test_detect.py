@@ -1,4 +1,4 @@
-"""What this machine's drivers say, from programs of their names on PATH that print what the real ones do."""
+"""Detection of GPUs and drivers, with fake programs on PATH that print the output of the real ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ L4 = "NVIDIA L4, 23034"
 
 
 def program(folder: Path, name: str, output: str, code: int = 0, condition: str = "") -> None:
-    """Put a program there that prints something, where its arguments hold `condition`."""
+    """Write a program that prints `output` if its arguments contain `condition`."""
     path = folder / name
     begin = path.read_text() if path.exists() else "#!/bin/sh\n"
     text = f"cat <<'END'\n{output}\nEND\nexit {code}"

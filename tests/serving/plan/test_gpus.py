@@ -1,4 +1,4 @@
-"""The table of GPUs and the way numbers of them are written."""
+"""The table of GPUs, and the notation for a number of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands against the engines' real options: what the documents get wrong, and every misspelling."""
+"""Commands checked against the engines' real options: mistakes of the recipes' documents, and misspellings."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ RAW = ROOT.parent / "shared" / "m3kit" / "cli"
 LISTINGS = [listing(engine, version) for engine in ("vllm", "sglang") for version in versions(engine)]
 NEWEST = {"vllm": listing("vllm"), "sglang": listing("sglang")}
 
-# What documents print and the engine does not take as it stands, and why.
+# Documented commands that the engine does not accept unchanged, and why.
 DOCKER = "the recipe starts a container, in which another one is run"
 KNOWN = {
     "vllm-nvidia-docker": (DOCKER, ["`docker` is not how vLLM {} is started; that is `vllm serve`."]),
@@ -212,7 +212,7 @@ RESULTS = {
 
 @st.composite
 def misspelt(draw: st.DrawFn, word: str, start: int) -> str:
-    """The word with one character dropped or replaced, from `start` on."""
+    """Draw the word with one character from `start` on removed or replaced."""
     place = draw(st.integers(start, len(word) - 1))
     instead = draw(st.one_of(st.just(""), st.characters(codec="ascii", exclude_categories=("Cc", "Zs"))))
     return word[:place] + instead + word[place + 1 :]
@@ -300,11 +300,11 @@ def test_a_condensed_listing_is_that_of_the_engine(known: Listing) -> None:
     "known", [known for known in LISTINGS if known.engine == "vllm"], ids=lambda known: known.name
 )
 def test_the_engines_own_parser_agrees(known: Listing) -> None:
-    """The full listings have commands that were given to the real parser, with what it said."""
+    """The full listings contain commands with the verdicts of the real parser."""
     raw = json.loads((RAW / f"vllm-{known.version}.json").read_text())
     for checked in raw["checked"]:
         if "--attention_config.minimax_m3_msa_decode_backend" in checked["cmd"]:
-            continue  # a setting inside of a group, which no parser lists
+            continue  # a setting inside a group, which no parser lists
         assert (not problems(["vllm", "serve", *checked["cmd"]], known)) == checked["ok"], checked["cmd"]
 
 

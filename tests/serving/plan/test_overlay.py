@@ -1,4 +1,4 @@
-"""The overlay for agent work: what it changes, that it changes it once, and that the engines take the result."""
+"""The overlay for agent work: what it changes, that applying it twice changes nothing, and that engines accept it."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""Plans and refusals: what is known to fit does, nothing is promised that memory does not hold."""
+"""Plans and refusals: set-ups known to fit get a plan, and no plan exceeds the memory."""
 
 from __future__ import annotations
 

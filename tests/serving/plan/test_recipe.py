@@ -1,4 +1,4 @@
-"""The documented recipes: names, order, and commands that a shell takes as they are."""
+"""The documented recipes: names, order, and commands that a shell accepts unchanged."""
 
 import json
 import shutil
@@ -182,7 +182,7 @@ def test_a_recipe_is_plain_data(name: str) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("docker")])
 def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -> None:
-    """Every program is a script that writes down the words and variables it was started with."""
+    """Each program is replaced by a script that records its arguments and variables."""
     known = recipe(name)
     told = tmp_path / "told"
     echo = f"#!{sys.executable}\nimport json, os, sys\n"

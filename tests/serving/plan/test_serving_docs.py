@@ -1,4 +1,4 @@
-"""The tables of docs/serving.md are what the planner says."""
+"""The tables of docs/serving.md equal the planner's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cell(gpu: str, context: int, precision: Precision) -> str:
 
 
 def where() -> str:
-    """Which GPUs hold what, as Markdown."""
+    """Return the table of which GPUs fit which model and context, as Markdown."""
     lines = ["| GPU | weights | 128K | 512K | 1M |", "|---|---|---|---|---|"]
     lines += [
         f"| {gpu} | {precision} | {' | '.join(cell(gpu, context, precision) for context in CONTEXTS)} |"

@@ -1,4 +1,4 @@
-"""M3's arithmetic against the three runs of real vLLM, its published numbers, and common sense."""
+"""The arithmetic of M3's size against three runs of real vLLM, published numbers, and common sense."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def million() -> Room:
     ids=["slice8", "whole", "million"],
 )
 def test_what_was_measured_is_predicted(predicted: Room, tokens: int, weights_gib: float) -> None:
-    """vLLM 0.24.0 on H200: tokens of cache and weights as it logged them. Within 3% is promised; it is 0.2%."""
+    """vLLM 0.24.0 on H200: cache tokens and weights as logged. We promise 3 % accuracy; here it is 0.2 %."""
     assert predicted.tokens == pytest.approx(tokens, rel=0.002)
     assert predicted.weights / GIB == pytest.approx(weights_gib, rel=0.002)
     assert predicted.tokens % BLOCK == 0
@@ -89,7 +89,7 @@ def test_what_was_measured_is_predicted(predicted: Room, tokens: int, weights_gi
     ids=["fp8 on two", "another utilisation", "bf16 on two", "fp8 on one"],
 )
 def test_what_was_measured_after_it_was_predicted(predicted: Room, tokens: int, weights_gib: float) -> None:
-    """As above, of 2026-11-21; no term was fitted to these."""
+    """As above, measured on 2026-11-21. No term of the formula was fitted to these."""
     assert predicted.tokens == pytest.approx(tokens, rel=0.003)
     assert predicted.weights / GIB == pytest.approx(weights_gib, rel=0.003)
 
@@ -127,14 +127,14 @@ def test_bytes_of_a_token_of_the_slice() -> None:
     ],
 )
 def test_checkpoints_have_their_sizes(precision: Precision, gigabytes: float) -> None:
-    """The last three are estimates on both sides."""
+    """For the last three, both the expected and the computed size are estimates."""
     size = weight_bytes(M3, precision, Split(1), vision=True, positions=0)
     assert size / 1e9 == pytest.approx(gigabytes, rel=0.025)
 
 
 @pytest.mark.parametrize("precision", Precision)
 def test_a_split_model_is_the_model_and_some_copies(precision: Precision) -> None:
-    """What all GPUs have together is never less than the whole, and above TP4 more: heads are copied."""
+    """All GPUs together hold at least the whole model, and above TP4 more, because heads are copied."""
     whole = weight_bytes(M3, precision, Split(1), vision=False, positions=0)
     for tp in (2, 4, 8, 16):
         together = tp * weight_bytes(M3, precision, Split(tp), vision=False, positions=0)

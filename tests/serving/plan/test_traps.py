@@ -1,4 +1,4 @@
-"""Each row of the table of traps applies to an example and not to the one right beside it."""
+"""Each row of the table of traps applies to one example and not to a very similar one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AMD_LONG = replace(
 SGLANG = replace(H200, engine=Engine.SGLANG, block_size=None)
 TRTLLM = replace(B200, engine=Engine.TRTLLM, precision=Precision.BF16, block_size=None)
 
-# name of the row: (what it applies to, from which setup, what makes it not apply)
+# name of the row: (base setup, changes for which it applies, changes for which it does not)
 EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "parameters-230b": (H200, {"assumed_parameters": 229.9e9}, {"assumed_parameters": 427e9}),
     "vllm-without-m3": (H200, {"version": "0.23.1"}, {"version": "0.24.0"}),
