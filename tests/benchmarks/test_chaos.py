@@ -1,4 +1,4 @@
-"""Fixes that are hit by faults of every kind come to their end; and what judges them finds what is wrong."""
+"""Fixes with faults of every kind reach their end, and the judge of the benchmark finds what is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a quarter of it on two cores of one's own
+@pytest.mark.timeout(900)  # on two idle cores it takes a quarter of that
 def test_a_run_with_each_kind_of_fault(tmp_path: Path) -> None:
     without = barred()
     command = [
@@ -42,7 +42,7 @@ def test_a_run_with_each_kind_of_fault(tmp_path: Path) -> None:
     assert seen == set(KINDS) - without.keys(), done.stderr
 
 
-# -- what is drawn ---------------------------------------------------------------------------------------------------
+# -- random plans ----------------------------------------------------------------------------------------------------
 
 
 def test_a_seed_gives_the_same_runs_and_each_kind_as_often() -> None:
@@ -84,13 +84,13 @@ def test_the_model_goes_by_the_history_and_makes_an_interrupted_call_again() -> 
     assert b"".join(stream(TURNS - 1, [])).endswith(b"data: [DONE]\n\n")
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """That of a run whose fault never comes, and without a harness."""
-    monkeypatch.chdir(ROOT)  # where the model's server finds itself
+    """The stage of a run without a harness, whose fault never occurs."""
+    monkeypatch.chdir(ROOT)  # the model's server is imported from here
     monkeypatch.setattr(run, "PATIENCE", 0.1)
     plan = Plan(0, "harness", "bwrap", "branch", True, 0, 0.0, 0.0, 0.0, None)
     with Stage(plan, tmp_path / "run") as staged:

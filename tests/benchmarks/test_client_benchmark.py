@@ -26,20 +26,18 @@ def result(name: str, *cpu: float, size: int = 22_000) -> Result:
     return Result(name, size, samples, Sample(300.0, 310.0, 50_000_000))
 
 
-# -- what is made of the numbers -----------------------------------------------------------------------------------
+# -- reports -------------------------------------------------------------------------------------------------------
 
 
 def test_turns_are_compared_within_their_round() -> None:
     ours, theirs = result(OURS, 1.0, 2.0, 10.0), result(MINI, 20.0, 50.0, 100.0)
-    assert theirs.ratio(ours) == 20.0  # of 20, 25 and 10; that of the medians is 25
+    assert theirs.ratio(ours) == 20.0  # the median of 20, 25 and 10; the ratio of the medians is 25
     assert result(OURS).ratio(theirs) is None
 
 
 def test_growth_is_of_the_last_turns_over_the_first() -> None:
     assert result(OURS, *[2.0] * 50, *[9.0] * 10, *[3.0] * 50).measured("growth") == 1.5
-    assert (
-        result(OURS, *[2.0] * 99).measured("growth") is None
-    )  # the turns at both ends would be the same ones
+    assert result(OURS, *[2.0] * 99).measured("growth") is None  # the first and the last turns would overlap
 
 
 @pytest.mark.parametrize(("cpu", "verdict"), [(59.9, "met"), (60.0, "MISSED")])
@@ -70,7 +68,7 @@ def test_sizes(size: int, text: str) -> None:
     assert in_bytes(size) == text
 
 
-# -- what is measured ----------------------------------------------------------------------------------------------
+# -- measurements --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 22_000, 100_001])
@@ -163,7 +161,7 @@ def test_a_whole_turn_carries_its_call_out(url: str, tmp_path: Path) -> None:
 def test_what_cannot_run_is_out_with_its_reason_and_the_others_go_on(url: str, tmp_path: Path) -> None:
     absent, there = measured(
         url, tmp_path, ["mini-query", "socket"], 2
-    )  # it is not installed among the tests
+    )  # mini-swe-agent is not installed here
     assert absent.samples == "ModuleNotFoundError: No module named 'minisweagent'"
     assert len(there.cpu()) == 2
 

@@ -31,13 +31,13 @@ def result(name: str, *walls: float) -> Result:
     return Result(name, seconds(*walls), "7", 28)
 
 
-# -- what is made of the numbers -----------------------------------------------------------------------------------
+# -- reports -------------------------------------------------------------------------------------------------------
 
 
 def test_runs_are_compared_within_their_round() -> None:
     ours, theirs = result(WARM, 1.0, 2.0, 10.0), result(REPOMIX, 20.0, 50.0, 100.0)
     assert theirs.median("wall") == 50.0
-    assert theirs.ratio(ours, "wall") == 20.0  # of 20, 25 and 10; that of the medians is 25
+    assert theirs.ratio(ours, "wall") == 20.0  # the median of 20, 25 and 10; the ratio of the medians is 25
 
 
 def test_what_did_not_run_has_no_ratio() -> None:
@@ -254,7 +254,7 @@ def test_a_replay_packs_each_commit_in_both_orders(repo: Path, tmp_path: Path) -
     found = replay(repo, 3, scratch)
     plain, frozen = found.kept["plain"], found.kept["frozen"]
     assert (found.name, found.commits) == ("repo", 4)
-    # what changes comes last in plain order; the frozen text goes on where it ended
+    # in plain order, changed files come last; a frozen pack is extended at its end
     assert len(plain.next) == len(frozen.next) == 3
     assert min(plain.next) > 0.9
     assert frozen.apart == []

@@ -1,4 +1,4 @@
-"""The benchmarks for a machine with a GPU, against a server that obeys their grammar as the engine does."""
+"""The benchmarks for a machine with a GPU, against a server that follows their grammar as the engine does."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
 
 
 class GrammarServer(LoopbackServer):
-    """Says what the regular expression in a request matches, all of it as content, in pieces of seven characters.
+    """Answers with the text that the regular expression in a request matches, as content in pieces of seven characters.
 
-    Prompts are cached as a whole. The rest is what an examination and the benchmarks ask of vLLM.
+    Its cache holds only whole prompts. The other pages are those that an examination and the benchmarks need of vLLM.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class GrammarServer(LoopbackServer):
 
 
 def said(pattern: str) -> str:
-    """The one text that an expression made by `expression` matches."""
+    """Return the only text that a regular expression made by `expression` matches."""
     return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), pattern)
 
 

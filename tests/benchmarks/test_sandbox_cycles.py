@@ -1,4 +1,4 @@
-"""Nothing stays behind where processes that use sandboxes are killed at random; and the search for it finds things."""
+"""Processes that use sandboxes are killed at random and leave nothing, and the search for leftovers works."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_containers_that_are_left_are_found() -> None:
     except EngineUnavailable as error:
         pytest.skip(str(error))
     with closing(api):
-        nobody = (1 << 22) + os.getpid()  # above every process's number
+        nobody = (1 << 22) + os.getpid()  # larger than every process id
         owner = f"{nobody}-test"
         container = api.create_container(
             api.images()[0]["Id"], command=["true"], labels={"m3agent.owner": owner}

@@ -1,4 +1,4 @@
-"""What tests of environments need of this machine, and what stands in where a test is about something else."""
+"""Requirements of tests of environments, and a replacement for tests that do not depend on the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_base = pytest.mark.skipif(
 
 
 class Bare(Environments):
-    """No environment but the sandboxes' own, whatever the task says: for code that needs nothing but pytest."""
+    """Use the sandboxes' own image for every task, for code that needs only pytest."""
 
     async def image(self, task: Task) -> str:
         api = connect()

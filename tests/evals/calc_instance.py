@@ -1,4 +1,4 @@
-"""A small instance: a function with a fault, tests that show it, and what makes patches out of files."""
+"""A small instance: a function with a fault and tests that show it. `diff` makes patches from files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TO_KEEP = ("tests/test_calc.py::test_twice",)
 
 
 def diff(folder: Path, before: Mapping[str, str | bytes], after: Mapping[str, str | bytes | None]) -> bytes:
-    """The patch from some files to these changes of them, None for a file that goes."""
+    """Return the patch that turns the files `before` into `after`; None removes a file."""
 
     def git(*args: str) -> bytes:
         return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True).stdout
@@ -47,7 +47,7 @@ def diff(folder: Path, before: Mapping[str, str | bytes], after: Mapping[str, st
 
 
 def small_instance(folder: Path, files: Mapping[str, str] = FILES, **answer: object) -> Instance:
-    """The instance, its code in a folder below `folder`."""
+    """Return the instance, with its code in a folder below `folder`."""
     write_files(folder / "code", files)
     given: dict[str, object] = {
         "patch": diff(folder / "reference", files, {"calc.py": FIXED}).decode(),

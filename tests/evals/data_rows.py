@@ -1,4 +1,4 @@
-"""A row of SWE-bench as tests want it: whole and right, before they spoil it."""
+"""A complete and correct row of SWE-bench, which tests then modify."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ diff --git a/tests/test_calc.py b/tests/test_calc.py
 +def test_half(): assert half(4) == 2
 """
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
-"""Real benchmark data, beside the repository where it is there at all."""
+"""Real benchmark data, in a folder beside the repository if it exists."""
 
 
 def a_row(**changes: Any) -> dict[str, Any]:
-    """A whole row; a field that is changed to ... is left out."""
+    """Return a complete row with these changes. A field set to `...` is left out."""
     row: dict[str, Any] = {
         "repo": "someone/calc",
         "instance_id": "someone__calc-1",
@@ -49,6 +49,6 @@ def a_row(**changes: Any) -> dict[str, Any]:
 
 
 def write_rows(path: Path, *rows: dict[str, Any]) -> str:
-    """The rows as a .jsonl file; returns its path as text."""
+    """Write the rows as a .jsonl file, and return its path as text."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)

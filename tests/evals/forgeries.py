@@ -1,4 +1,4 @@
-"""Patches that fix nothing and want to be taken for a fix of the small instance: files that they add or change."""
+"""Patches that pretend to fix the small instance but do not: the files that they add or change."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TESTS_THAT_PASS = (
 
 
 def source(text: str) -> dict[str, str | bytes]:
-    """The code with something before it, the fault left in."""
+    """Return the faulty code with `text` in front of it."""
     return {"calc.py": text + CODE}
 
 
 FORGERIES: dict[str, dict[str, str | bytes]] = {
-    # what decides how tests run
+    # files that decide how tests run
     "conftest at the root": {"conftest.py": ALL_PASS},
     "conftest beside the tests": {"tests/conftest.py": ALL_PASS},
     "conftest that leaves tests out": {"tests/conftest.py": "collect_ignore = ['test_calc.py']\n"},
@@ -108,4 +108,4 @@ FORGERIES: dict[str, dict[str, str | bytes]] = {
         "os.write = lambda fd, data: old(fd, data.replace(b'failed', b'passed'))\n"
     ),
 }
-"""By name; of each the small instance must not be called resolved."""
+"""Forgeries by name. With none of them may the small instance count as resolved."""

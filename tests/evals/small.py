@@ -1,6 +1,6 @@
-"""A benchmark small enough for tests, with all that a run needs: programs of a few lines, their checkouts, a grader.
+"""A benchmark small enough for tests, with everything that a run needs: small programs, their checkouts, a grader.
 
-`python -m tests.evals.small PROGRAMS RUN OPTIONS` is a run over it; OPTIONS are JSON, see `main`.
+`python -m tests.evals.small PROGRAMS RUN OPTIONS` runs it. OPTIONS are JSON, see `main`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROGRAMS = {
     ),
 }
 UNBUILDABLE, NO_ENGINE = "unbuildable", "no-engine"
-"""Versions of Python whose environment fails for its own reasons, or for the machine's."""
+"""Fake Python versions. The environment of the first fails by itself, that of the second because no engine answers."""
 
 
 class Clean(BaseModel):
@@ -83,7 +83,7 @@ def checkout(task: Task, target: Path) -> Clean:
 
 
 class BareEnvironments:
-    """No image: what sandboxes have anyway."""
+    """Environments without an image: sandboxes use their own."""
 
     async def image(self, task: Task) -> str:
         if task.environment.python == UNBUILDABLE:
@@ -94,7 +94,7 @@ class BareEnvironments:
 
 
 class SmallGrader:
-    """Resolved: all tests of the patched program pass in a sandbox."""
+    """A program is resolved if all its tests pass in a sandbox with the patch."""
 
     async def grade(
         self, instance: Instance, patch: bytes, image: str, folder: Path
@@ -121,7 +121,7 @@ def parts_with(agent: Agent, _: Callable[[str], None] = print, **seconds: float)
 
 
 def main(programs: str, output: str, options: str) -> None:
-    """agent: the command of another agent, else our own with `settings`; seconds, attempts and workers as in Experiment."""
+    """agent: another agent's command; else our own runs with `settings`. seconds, attempts, workers: see Experiment."""
     wanted: dict[str, Any] = json.loads(options)
     seconds = wanted.get("seconds", 120.0)
     agent: Agent

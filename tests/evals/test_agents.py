@@ -1,4 +1,4 @@
-"""Other agents as real programs: what they are given, what is taken from them, and that nothing of them is left."""
+"""Other agents as real programs: what they get, what m3agent takes from them, and that no process remains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def deliver(
     seconds: float = 60,
     variables: Mapping[str, str] | None = None,
 ) -> Delivery:
-    """What an agent of these shell lines delivers; its arguments are the issue and `more`."""
+    """Run a shell script as the agent, with the issue and `more` as its arguments. Return what it delivers."""
     folder.mkdir()
     checkout(task, folder / "repo")
     agent = OtherAgent(("sh", "-c", script, "agent", "{issue}", *more), variables or {}, seconds)

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: two nodes of it are on this machine, each with its own processes and state folder."""
+"""Runs on a Ray cluster of two nodes on this machine, each with its own processes and state folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ here = pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 15)
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """The small programs as a benchmark that the command reads: a folder each, and the fixed ones beside."""
+    """The small programs as a benchmark folder for the command: one folder each, and the fixed programs in `gold`."""
     folder = tmp_path / "benchmark"
     for name, (code, test, issue) in PROGRAMS.items():
         fixed = code.replace("a - b", "a + b").replace("v < best", "v > best")
@@ -70,14 +70,14 @@ def own_agent(programs: Path, output: Path, *more: str) -> list[str]:
 
 @dataclass
 class Cluster:
-    """states: of its nodes."""
+    """A running cluster. states: the state folders of its nodes."""
 
     address: str
     nodes: list[subprocess.Popen[bytes]]
     states: list[Path]
 
     def lose(self, number: int) -> None:
-        """A node's processes end without a word."""
+        """Kill all processes of a node."""
         state = b"M3AGENT_STATE=%s\0" % os.fsencode(self.states[number])
         for environ in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
@@ -85,14 +85,14 @@ class Cluster:
                     os.kill(int(environ.parent.name), signal.SIGKILL)
 
     def left(self) -> list[Path]:
-        """What attempts have on the nodes."""
+        """Return the files of attempts that remain on the nodes."""
         return [path for state in self.states if (state / AWAY).is_dir() for path in (state / AWAY).iterdir()]
 
 
 def free_ports(count: int) -> list[int]:
-    """Below those that Ray's workers take (from 10002 on)."""
+    """Return free ports below those of Ray's workers (from 10002 on)."""
     found: list[int] = []
-    for port in range(7000 + os.getpid() % 2900, 10000):  # not those of another worker
+    for port in range(7000 + os.getpid() % 2900, 10000):  # start at another port in each test process
         with socket.socket() as trial:
             try:
                 trial.bind(("127.0.0.1", port))
@@ -106,7 +106,7 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture
 def ray_alone() -> Iterator[None]:
-    """No other test has a cluster meanwhile: each begins with port 23000 for Ray's servers of clients."""
+    """Keep other tests from starting a cluster: the Ray client servers of every cluster use ports from 23000 on."""
     with alone("ray"):
         yield
 
@@ -116,7 +116,7 @@ def cluster(ray_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     if not docker_here():
         pytest.skip("grading needs a Docker engine")
     folder = tmp_path_factory.mktemp("ray")
-    sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the folder's path is too long for some
+    sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # tmp_path is too long for some sockets
     port, client = free_ports(2)
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
     ray += ["--disable-usage-stats", "--node-ip-address=127.0.0.1"]
@@ -153,7 +153,7 @@ def cluster(ray_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             except subprocess.TimeoutExpired:
                 os.killpg(node.pid, signal.SIGKILL)
                 node.wait()
-        shutil.rmtree(sockets, ignore_errors=True)  # processes of Ray may still write there
+        shutil.rmtree(sockets, ignore_errors=True)  # Ray's processes may still write there
 
 
 @slow
@@ -167,7 +167,7 @@ def test_results_are_those_of_one_machine(cluster: Cluster, programs: Path, tmp_
     assert json.loads(out)["verdicts"]["resolved"] == 2
     assert f"cluster of 2 nodes at {cluster.address}" in err
     assert outcomes(away) == outcomes(local)
-    for folder in (local, away):  # all that an attempt leaves is here, its log included
+    for folder in (local, away):  # all files of an attempt are here, including its log
         for result in RunFolder.read(folder).results():
             assert result.session is not None and (folder / result.session / "events.jsonl").is_file()
     files = [{str(p.relative_to(f)) for p in f.glob("attempts/*/1/*")} for f in (local, away)]
@@ -214,7 +214,7 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
     _, err = ended(process, 3)
     assert "its node failed" in err and "no score, since" in err
     out = ""
-    for _ in range(5):  # for a while the cluster may send attempts to the node that is gone
+    for _ in range(5):  # for a while the cluster may still send attempts to the dead node
         process = m3agent(tmp_path / "state", *arguments)
         out, err = process.communicate(timeout=100)
         if process.returncode == 0:

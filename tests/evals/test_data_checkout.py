@@ -1,4 +1,4 @@
-"""Checkouts: one commit, its own id, and nothing of what came before or after it."""
+"""Checkouts contain one commit with its own id, and nothing from before or after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECRET = "the-fix-that-nobody-may-see"
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Path:
-    """A repository with a past, a base (branch `base`), and a future with the fix, in branches, tags and reflogs."""
+    """A repository with older commits, a base (branch `base`), and a later fix, in branches, tags and reflogs."""
     repo = tmp_path / "upstream"
     write_files(repo, {"calc.py": "old\n"})
     git(repo, "init", "-q")
@@ -44,7 +44,7 @@ def upstream(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def archive(upstream: Path, tmp_path: Path) -> Path:
-    """A tar of a bare copy of it, with all of its branches."""
+    """A tar of a bare clone of it, with all its branches."""
     git(tmp_path, "clone", "-q", "--bare", str(upstream), "calc.git")
     return tarred(tmp_path / "calc.git", tmp_path / "calc.git.tar.gz")
 
@@ -61,7 +61,7 @@ def a_task(kind: str, location: Path | str, ref: str = "refs/heads/base", base: 
 
 
 def everything_in(repository: Path) -> bytes:
-    """The content of all objects of a repository, and every file of its git folder."""
+    """Return the content of all objects of a repository and of every file of its git folder."""
     names = git(repository, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
     objects = subprocess.run(
         ["git", "cat-file", "--batch"], cwd=repository, input=names.encode(), capture_output=True, check=True
@@ -320,7 +320,7 @@ def test_nothing_of_an_archive_is_run_or_followed(upstream: Path, archive: Path,
     assert str(program) not in (mirror / "config").read_text()
     assert not (mirror / "hooks").exists()
     assert not (tmp_path / "target/.git/hooks").exists()
-    # objects that are only borrowed from elsewhere on this machine are not there
+    # objects borrowed from another repository on this machine must not be used
     for path in sorted((bare / "objects").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     write_files(bare, {"objects/info/alternates": str(upstream / ".git/objects") + "\n"})

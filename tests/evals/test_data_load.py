@@ -1,4 +1,4 @@
-"""Benchmarks in every form that they come in, whole and spoilt."""
+"""Benchmarks in all supported formats, valid and invalid."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_folder_without_data_says_what_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_a_file_is_read_once(tmp_path: Path) -> None:
-    pipe = tmp_path / "rows.jsonl"  # what is read from a pipe is gone
+    pipe = tmp_path / "rows.jsonl"  # a pipe can be read only once
     os.mkfifo(pipe)
     content = b"".join(json.dumps(row).encode() + b"\n" for row in THREE)
     writer = threading.Thread(target=pipe.write_bytes, args=(content,))

@@ -1,4 +1,4 @@
-"""Folders of small programs: what becomes of one, and what is said of one that is not whole."""
+"""Folders of small programs: how they become instances, and the errors for incomplete ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a row goes where, and what is said of a row that is not right."""
+"""How the fields of a row are used, and the errors for an invalid row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments: what layers are made of, and real ones built from registries."""
+"""Environments: the contents of layers, and real images built from package registries."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ PyMODINIT_FUNC PyInit_fast(void) { return PyModule_Create(&module); }
 
 
 def installable(folder: Path) -> Instance:
-    """The small instance as a package with a compiled module, which its tests need."""
+    """Return the small instance as a package with a compiled module that its tests need."""
     files = {
         **FILES,
         "setup.py": SETUP,

@@ -1,4 +1,4 @@
-"""One attempt with real programs as agents, and our own: each way it can end has its verdict."""
+"""One attempt by real programs as agents and by our own agent: the verdict of each possible end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[..., Attempt]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """An attempt at `adder` by an agent of these shell lines."""
+    """Make an attempt at `adder` with a shell script as the agent."""
     programs = write_programs(tmp_path / "programs")
     folder = tmp_path / "run" / "attempts" / "adder" / "1"
     folder.mkdir(parents=True)
@@ -214,7 +214,7 @@ def test_an_end_before_the_session_began(tmp_path: Path, code: int, fault: Verdi
 
 
 def given(attempt: Attempt) -> Assignment:
-    """What the agent of an attempt is given."""
+    """Return the assignment that the agent of an attempt gets."""
     return Assignment(attempt.instance.task, 1, attempt.folder, "an-image", attempt.folder)
 
 

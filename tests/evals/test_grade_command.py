@@ -1,4 +1,4 @@
-"""`m3agent eval validate` and `eval grade` as people start them."""
+"""`m3agent eval validate` and `eval grade` from the command line."""
 
 from __future__ import annotations
 

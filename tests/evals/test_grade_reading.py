@@ -1,4 +1,4 @@
-"""What grading reads: commands, names of tests, and what the guard tells."""
+"""What grading parses: commands, names of tests, and the guard's lines."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ OUTCOMES = Outcomes(
     [
         ("t/test_a.py::test_one", True),
         ("t/test_a.py::test_two[a b]", True),
-        ("t/test_a.py::test_two[a", False),  # cut at the blank: both are meant, and one failed
+        ("t/test_a.py::test_two[a", False),  # cut at the blank: it matches two tests, and one failed
         ("t/test_a.py::test_three[x", True),  # cut inside its parameter
         ("t/test_a.py::test_four[/path]", True),
         ("test_five (t.test_a.Case)", True),
         ("test_bare", True),
-        ("test_six", False),  # a test that is skipped shows nothing
+        ("test_six", False),  # a skipped test proves nothing
         ("test_seven", False),
-        ("t/test_a.py::test_on", False),  # whole ids are not cut
+        ("t/test_a.py::test_on", False),  # an id without a parameter must match completely
     ],
 )
 def test_names_in_rows_are_found(name: str, passed: bool) -> None:
@@ -107,7 +107,7 @@ def test_whole_ids_always_mean_themselves(outcomes: dict[str, str]) -> None:
 
 
 def told(number: int, *fields: str, key: bytes = KEY) -> bytes:
-    """A line as the guard writes it."""
+    """Return a line as the guard writes it."""
     line = "\t".join([str(number), *(field.encode("unicode_escape").decode() for field in fields)])
     return f"{line}\t{hashlib.blake2b(line.encode(), key=key, digest_size=16).hexdigest()}\n".encode()
 

@@ -1,4 +1,4 @@
-"""Grading a small instance for real: what resolves it and what does not."""
+"""Real grading of a small instance: which patches resolve it and which do not."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_tests_that_hang_are_a_timeout_and_leave_nothing(tmp_path: Path) -
 
 @pytest.mark.slow  # quick: test_test_runner.py
 async def test_one_test_that_hangs_does_not_hide_the_others(tmp_path: Path) -> None:
-    instance = small_instance(tmp_path / "instance", timeout=15.0)  # a third of it for one test
+    instance = small_instance(tmp_path / "instance", timeout=15.0)  # one test may take a third of it
     patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("return a * 2", "while True: pass")})
     grade = await graded(tmp_path, instance, patch)
     assert grade.verdict is Verdict.UNRESOLVED
@@ -120,7 +120,7 @@ async def test_what_cannot_be_graded_is_invalid_and_says_why(
 
 
 class Dice(Grader):
-    """Grades references with a file beside them every second time, so that a test of that file is flaky for sure."""
+    """A grader that adds a file to every second run of the reference, so that a test of that file is surely flaky."""
 
     thrown = 0
 
@@ -184,9 +184,9 @@ class Sums(unittest.TestCase):
 
 
 def script_instance(folder: Path) -> Instance:
-    """Tests that a script of the repository's own runs, named as its log names them."""
+    """Return an instance whose own script runs the tests, with the names of its log."""
     files = {"calc.py": CODE, "tests/runtests.py": RUNTESTS, "tests/__init__.py": "", "tests/cases.py": CASES}
-    where = "tests.cases.Sums"  # as Python 3.11 has it
+    where = "tests.cases.Sums"  # as Python 3.11 prints it
     return small_instance(
         folder,
         files,

@@ -1,4 +1,4 @@
-"""Whole runs in processes of their own: what stops them, what another one refuses, and how they go on."""
+"""Whole runs in separate processes: what stops them, what a second run refuses, and how they continue."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def results(output: Path) -> dict[str, Result]:
 
 
 def outcomes(output: Path) -> dict[str, tuple[str, str, TestCount | None, bytes]]:
-    """What came of each attempt, times aside: the engine's own words have some, so its tokens do not count."""
+    """Return each attempt's outcome without times, and without tokens, because the engine's texts contain times."""
     folder = RunFolder.read(output)
     return {
         f"{r.instance_id} {r.attempt}": (
@@ -69,7 +69,7 @@ def outcomes(output: Path) -> dict[str, tuple[str, str, TestCount | None, bytes]
 
 
 def wait_for(path: Path) -> str:
-    """What is in a file as soon as there is something."""
+    """Wait until a file has content, and return it."""
     until = time.monotonic() + 60
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < until, f"{path} did not come to be"
@@ -115,7 +115,7 @@ def test_there_is_no_score_as_long_as_one_attempt_has_no_result(programs: Path, 
 
 
 def waiting_agent(tmp_path: Path) -> str:
-    """Fixes; but at `largest` it waits for a file `go`, and says that it does in `pid`."""
+    """Return an agent that fixes. At `largest`, if no file `go` exists, it writes its process id to `pid` and waits."""
     script = (
         f"if [ -f largest.py ] && ! [ -f {tmp_path}/go ]; then echo $$ > {tmp_path}/pid; sleep 600; fi; "
         'sed -i "s/a - b/a + b/; s/v < best/v > best/" *.py'
@@ -224,5 +224,5 @@ def test_the_embedded_engine_repairs_both_and_a_kill_changes_nothing(programs: P
 
 
 def own(programs: Path, output: Path, options: dict[str, Any]) -> Process:
-    """A run with our own agent."""
+    """Start a run with our own agent."""
     return start(programs, output, agent=None, **options)

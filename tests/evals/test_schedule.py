@@ -1,4 +1,4 @@
-"""Which attempt is next, and how long the rest takes: pure, so said for any order of events."""
+"""Which attempt is next, and how long the rest takes. The code is pure, so the tests try any order of events."""
 
 from __future__ import annotations
 

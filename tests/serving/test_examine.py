@@ -42,7 +42,7 @@ async def test_the_prefix_cache(
         findings = await examine(endpoint(server.url), api_key=None)
         assert (findings.prefix_caching, findings.cached_tokens) == found
         again = await examine(endpoint(server.url), api_key=None)
-        assert (again.prefix_caching, again.cached_tokens) == found  # the first examination does not affect it
+        assert (again.prefix_caching, again.cached_tokens) == found  # not affected by the first
 
 
 async def test_it_touches_no_conversation() -> None:

@@ -1,4 +1,4 @@
-"""Histories made with real git, for tests of what is mined from them."""
+"""Histories made with real git, for tests of mining."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIX: dict[str, str | bytes | None] = {"calc.py": FIXED, "tests/test_calc.py": MO
 
 
 class Repo:
-    """A repository with a work tree; each commit is a day later than the one before, from 2024-01-01 on."""
+    """A repository with a work tree. Commits are one day apart, and the first is of 2024-01-01."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Repo:
         self.git("init", "-q")
 
     def git(self, *args: str, stdin: bytes | None = None) -> str:
-        """Git's output, with the date of the next commit."""
+        """Run git with the date of the next commit, and return its output."""
         date = f"2024-01-{self.days + 1:02} 12:00:00 +0000"
         env = {**os.environ, "GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
         done = subprocess.run(
@@ -46,7 +46,7 @@ class Repo:
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     def commit(self, files: dict[str, str | bytes | None], message: str | bytes = "Fix addition") -> str:
-        """Commit these files; returns the commit's id."""
+        """Commit these files, and return the commit's id."""
         self.write(files)
         self.git("add", "-A")
         said = message if isinstance(message, bytes) else message.encode()
@@ -55,23 +55,23 @@ class Repo:
         return self.git("rev-parse", "HEAD")
 
     def history(self, scratch: Path, name: str | None = "me/calc") -> History:
-        """It as it is read for mining."""
+        """Open the repository's history for mining."""
         scratch.mkdir(exist_ok=True)
         return open_history(self.folder, scratch, name)
 
 
 def newest(history: History) -> Commit:
-    """The head's commit."""
+    """Return the commit of HEAD."""
     return next(history.commits())
 
 
 def looked_at(history: History, bounds: Bounds | None = None) -> Candidate | str:
-    """What the head's commit is to mining."""
+    """Return what mining finds in the commit of HEAD: a candidate, or the reason against it."""
     return examine(history, newest(history), bounds or Bounds())
 
 
 def candidate(history: History) -> Candidate:
-    """The head's commit, which has to be a candidate."""
+    """Return the commit of HEAD as a candidate; fail if it is none."""
     found = looked_at(history)
     assert isinstance(found, Candidate), found
     return found

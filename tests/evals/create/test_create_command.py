@@ -1,4 +1,4 @@
-"""`m3agent eval create` as people start it, over real histories and in real sandboxes."""
+"""`m3agent eval create` from the command line, over real histories and in real sandboxes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tried(folder: Path) -> dict[str, dict[str, str]]:
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Repo:
-    """Two fixes, the newer one with a title only, and before them a change whose test passes without it."""
+    """Two fixes, of which the newer has only a title; before them, a change whose test passes without the change."""
     made = Repo(tmp_path / "calc")
     made.commit(FIRST, "Begin")
     made.commit(
@@ -54,7 +54,7 @@ def repo(tmp_path: Path) -> Repo:
 
 
 async def make(repo: Repo, tmp_path: Path, out: Path, limit: int = 50) -> tuple[list[str], list[str]]:
-    """The ids of the instances that are there, and what was said."""
+    """Make instances. Return the ids of all instances in `out`, and the messages."""
     said: list[str] = []
     state = tmp_path / "state"
     with tempfile.TemporaryDirectory() as scratch:
@@ -170,7 +170,7 @@ def test_only_tests_that_pass_in_every_run_with_the_fix_count() -> None:
 
 
 def test_what_is_started_is_gone_with_it(repo: Repo, tmp_path: Path) -> None:
-    """The store with the repository's objects lies in the state folder for the time of one command."""
+    """The state folder holds a store with the repository's objects only while a command runs."""
     create(repo.folder, "--dry-run")
     scratch = Path(os.environ["M3AGENT_STATE"]) / "scratch"
     assert not list(scratch.iterdir())

@@ -1,4 +1,4 @@
-"""The folder of instances: what a grader gets, what an agent may see, and an archive that is a function of its commits."""
+"""The folder of instances: what a grader gets, what an agent may see, an archive that depends only on its commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commits of real histories become candidates, and that nothing in a repository runs or is followed."""
+"""Which commits of real histories become candidates. Mining runs no program and follows no link of a repository."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def repo(tmp_path: Path) -> Repo:
 
 
 def tree_after(repo: Repo, found: Candidate, target: Path) -> str:
-    """The tree that the two patches make of the base, by git itself."""
+    """Apply both patches to the base with git, and return the resulting tree."""
     subprocess.run(["git", "clone", "-q", str(repo.folder), str(target)], check=True, capture_output=True)
 
     def git(*args: str, stdin: str | None = None) -> str:
@@ -235,7 +235,7 @@ def test_nothing_of_a_hostile_repository_runs(repo: Repo, tmp_path: Path) -> Non
     replacement = repo.git("hash-object", "-w", "--stdin", stdin=b"x = 1\n")
     repo.git("update-ref", f"refs/replace/{repo.git('rev-parse', 'HEAD:calc.py')}", replacement)
     repo.git("--no-replace-objects", "log", "-1", "-p", "--ext-diff")
-    witness.unlink()  # plain git runs them
+    witness.unlink()  # plain git has run the programs
     found = candidate(repo.history(tmp_path / "s"))
     assert "+    return a + b" in found.patch
     assert not witness.exists()

@@ -1,4 +1,4 @@
-"""How an environment is found from a repository's files and a day."""
+"""The environment derived from a repository's files and a date."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_versions_from_tags_are_given(build: str, variable: str, repo: Repo, tmp
 @pytest.mark.parametrize(
     ("files", "python"),
     [
-        ({}, "3.11"),  # 3.12 was three months old
+        ({}, "3.11"),  # 3.12 was only three months old
         ({"pyproject.toml": "[project]\nname = 'calc'\nrequires-python = '>=3.7,<3.10'\n"}, "3.9"),
         ({"setup.cfg": "[metadata]\nclassifiers =\n  Programming Language :: Python :: 3.8\n"}, "3.8"),
         ({"setup.py": "setup(python_requires='>=3.12')\n"}, "3.12"),

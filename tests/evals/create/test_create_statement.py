@@ -1,4 +1,4 @@
-"""What the agent is told: what the author said of the fault, what failing tests raise; not the fix."""
+"""The issue for the agent: the author's description of the fault and the errors of failing tests, but not the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on the disk as tests need them: real folders, written by the code that a run writes them with."""
+"""Run folders for tests, written by the same code as in a real run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIX = b"diff --git a/lane.py b/lane.py\n--- a/lane.py\n+++ b/lane.py\n@@ -1 +1 @
 
 
 def result(ident: str, verdict: Verdict | str = Verdict.RESOLVED, attempt: int = 1, **fields: Any) -> Result:
-    """A result as grading leaves it; the instance `owner__name-1` is of the repository `owner/name`."""
+    """Return a result as grading makes it. The instance `owner__name-1` belongs to the repository `owner/name`."""
     verdict = Verdict(verdict)
     passed = verdict is Verdict.RESOLVED
     graded = verdict in (Verdict.RESOLVED, Verdict.UNRESOLVED)
@@ -56,7 +56,7 @@ def run_folder(
     patches: Mapping[str, bytes] | None = None,
     **fields: Any,
 ) -> RunFolder:
-    """A run with these results. instances: of the run, where some have no result. patches: of instances, else `FIX`."""
+    """Write a run with these results. instances: more instances, without a result. patches: by instance, else `FIX`."""
     kept = list(results)
     idents = list(dict.fromkeys([*instances, *(one.instance_id for one in kept)]))
     folder = RunFolder.create(path, config(idents, **fields), {ident: repo_of(ident) for ident in idents})

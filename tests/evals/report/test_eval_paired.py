@@ -1,4 +1,4 @@
-"""Two runs compared, against published examples and counting by hand."""
+"""The comparison of two runs, against published examples and counts by hand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_newcombe_s_interval_holds_the_difference_and_turns_with_the_runs(
     assert -1 <= found.low <= difference <= found.high <= 1
     assert turned.low == pytest.approx(-found.high, abs=1e-12)
     assert turned.high == pytest.approx(-found.low, abs=1e-12)
-    swapped = newcombe(neither, lost, won, both)  # success and failure
+    swapped = newcombe(neither, lost, won, both)  # success and failure swapped
     assert swapped.low == pytest.approx(-found.high, abs=1e-12)
 
 

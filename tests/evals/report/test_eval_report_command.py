@@ -1,4 +1,4 @@
-"""`m3agent eval report` as people start it: what it prints and writes, and how it refuses."""
+"""`m3agent eval report` from the command line: what it prints and writes, and what it refuses."""
 
 from __future__ import annotations
 

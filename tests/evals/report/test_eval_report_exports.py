@@ -1,4 +1,4 @@
-"""JUnit XML and SWE-bench's files: what other programs read."""
+"""Exports for other programs: JUnit XML and SWE-bench's files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = [
     "incomplete_ids", "empty_patch_ids", "submitted_ids", "resolved_ids", "unresolved_ids", "infra_failure_ids",
     "ambiguous_failure_ids", "failure_reasons", "error_ids", "schema_version",
 ]  # fmt: skip
-"""Of swebench 5.0.2's make_run_report without a Docker client, in its order."""
+"""Keys of the report that swebench 5.0.2's make_run_report writes without a Docker client, in its order."""
 
 
 def made(results: list[Result], *missing: str, **fields: object) -> Report:
@@ -80,12 +80,12 @@ def test_any_text_makes_well_formed_xml(words: str) -> None:
 def test_the_official_report_has_the_official_names_and_meaning() -> None:
     results = [
         result("o__a-1", official=official(True)),
-        result("o__a-2", official=official(False)),  # resolved by ours only
-        result("o__a-3", "unresolved", official=official(True)),  # resolved by theirs only
+        result("o__a-2", official=official(False)),  # resolved only by our rules
+        result("o__a-3", "unresolved", official=official(True)),  # resolved only by the official rules
         result("o__a-4", "unresolved"),
         result("o__a-5", "empty"),
-        result("o__a-6", "error"),  # ended without a patch
-        result("o__a-7", "timeout", patch_bytes=9),  # its tests took too long: theirs writes no report then
+        result("o__a-6", "error"),  # it ended without a patch
+        result("o__a-7", "timeout", patch_bytes=9),  # its tests took too long: swebench then writes no report
         result("o__a-8", "invalid", patch_bytes=9),
         result("o__a-9", "infra"),
     ]

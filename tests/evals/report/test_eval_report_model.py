@@ -1,4 +1,4 @@
-"""What a run's results say: which attempts count, what is unknown, and how two runs are put side by side."""
+"""The model of a report: which attempts count, what is unknown, and how two runs are compared."""
 
 from __future__ import annotations
 

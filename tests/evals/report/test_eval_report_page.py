@@ -1,4 +1,4 @@
-"""A run's page: all of a run is to be seen on it, and nothing that a patch or a test's name holds lives in it."""
+"""A run's page shows everything of a run, and nothing in a patch or in a test's name becomes active HTML."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["asked", "write"]  # fixtures
 
 
 def hostile_run(path: Path, planted: str) -> tuple[RunFolder, Report]:
-    """A run in which a text stands wherever others choose one."""
+    """Write a run that has the text `planted` in every field that others control."""
     grade = Grade(
         verdict=Verdict.UNRESOLVED,
         fail_to_pass=TestCount(passed=1, failed=(planted, "b")),

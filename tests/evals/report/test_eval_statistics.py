@@ -1,4 +1,4 @@
-"""Rates with intervals, against printed tables, closed forms and counting by hand."""
+"""Rates with intervals, against printed tables, closed forms and counts by hand."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class Workbench:
         seconds: float = 60,
         watching: tuple[str, ...] = (),
     ) -> str:
-        """Let the probe judge whole-file candidates, each first with the tests of `watching`. Return the verdicts' letters."""
+        """Let the probe judge whole-file candidates, with `watching` as their first tests. Return the verdicts."""
         size = len(self.text(path))
         found = self.probe(
             "judge",
