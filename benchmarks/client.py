@@ -1,17 +1,17 @@
-"""What a turn costs on our side: CPU of our client and of the whole loop beside mini-swe-agent's, in one run.
+"""Measure the CPU time of a turn: our client and our whole loop, against mini-swe-agent's, in one run.
 
     make bench-client [ARGS="--turns 50"]
     python benchmarks/client.py [--turns 200] [--prefix 22000,4000000] [--deltas 150] [--pace MS] [--only KIND,...]
                                 [--peers-dir DIR] [--json FILE]
 
-A server that takes no time answers from a script, in a process of its own. Every contestant is a process too, holds one
-conversation for each prefix, and takes one turn in every round, in an order that changes, so that what else the machine
-does meets all alike: a turn adds reasoning, one call and its result of 2 kB. CPU is that of the contestant's process,
-kernel included; sandboxes and shells are processes of their own. Without `--pace` all tokens of an answer are there at
-once; with it each wakes the client by itself, as a model's do. What is reported is spelt out in
-`benchmarks/client_child.py`.
+A server in its own process answers at once from a script. Each contestant with each prefix is a process too and holds
+one conversation. It takes one turn in every round. The order changes, so that other load on the machine affects all
+contestants equally. A turn adds reasoning, one call and its result of 2 kB. CPU is that of the contestant's process,
+kernel included; sandboxes and shells are separate processes and not counted. Without `--pace`, all tokens of an answer
+arrive at once. With it, each token wakes the client, as with a real model. `benchmarks/client_child.py` says what each
+contestant measures.
 
-mini-swe-agent is installed into a folder outside of the repository, and kept there.
+mini-swe-agent is installed into a folder outside the repository, and kept there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-# run as a file, it finds the folder's other modules
+# makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.client_report import Result, Sample, Target, table, verdicts
@@ -48,9 +48,9 @@ NAMES = {
 PEERS = ("mini-query", "mini-turn")
 PINNED = "mini-swe-agent==2.4.6"
 ALSO = ("mcp",)
-"""What litellm, which mini-swe-agent asks its models through, imports for a request with tools but does not require."""
+"""Packages that litellm, mini-swe-agent's client, imports for a request with tools but does not declare."""
 TURN_TIMEOUT = 120  # seconds
-END_TIMEOUT = 30  # seconds for a contestant to take down what it started
+END_TIMEOUT = 30  # seconds for a contestant to stop what it started
 SMALL, LARGE = 22_000, 4_000_000
 OURS = NAMES["client"]
 TARGETS = (
@@ -65,14 +65,14 @@ TARGETS = (
 
 @dataclass
 class Child:
-    """A contestant's process, with the prefix it holds."""
+    """The process of a contestant with one prefix."""
 
     name: str
     size: int
     process: subprocess.Popen[str]
 
     def turn(self) -> Sample:
-        """One more turn; raises Absent."""
+        """Take one more turn. Raises Absent."""
         assert self.process.stdin and self.process.stdout
         try:
             self.process.stdin.write("turn\n")
@@ -90,7 +90,7 @@ class Child:
 
 @contextlib.contextmanager
 def server(deltas: int, pace: float) -> Iterator[str]:
-    """The instant server's address."""
+    """Run the instant server, and yield its address."""
     command = [sys.executable, str(Path(__file__).with_name("client_server.py"))]
     process = subprocess.Popen(
         [*command, "--deltas", str(deltas), "--pace", str(pace)],
@@ -105,7 +105,7 @@ def server(deltas: int, pace: float) -> Iterator[str]:
 
 @contextlib.contextmanager
 def child(kind: str, python: str, url: str, size: int, folder: Path) -> Iterator[Child]:
-    """A contestant, waiting for its first turn."""
+    """Start a contestant, which waits for its first turn."""
     folder.mkdir()
     script = Path(__file__).with_name("client_child.py")
     with (folder / "stderr").open("wb") as errors:
@@ -122,7 +122,7 @@ def child(kind: str, python: str, url: str, size: int, folder: Path) -> Iterator
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Closes a process's input in the end, which ends it."""
+    """At the end, close the process's input, which ends it."""
     try:
         yield
     finally:
@@ -138,7 +138,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def measure(children: Sequence[Child], turns: int) -> list[Result]:
-    """One turn of each in every round, after a first one that counts apart; one that fails is out, with its reason."""
+    """Take a turn of each child per round, with the first round recorded separately. A child that fails is dropped."""
     first: dict[int, Sample] = {}
     samples: dict[int, list[Sample]] = {place: [] for place in range(len(children))}
     out: dict[int, str] = {}
@@ -163,12 +163,12 @@ def measure(children: Sequence[Child], turns: int) -> list[Result]:
 
 
 def install_mini(folder: Path) -> str:
-    """A python with mini-swe-agent in it. Raises Absent."""
+    """Return a Python that has mini-swe-agent. Raises Absent."""
     return str(python_with(folder / "mini-swe-agent", [PINNED], ALSO))
 
 
 def run(options: argparse.Namespace, scratch: Path) -> list[Result]:
-    """Every contestant asked for, with every prefix."""
+    """Measure every requested contestant with every prefix."""
     pythons = dict.fromkeys(options.only, sys.executable)
     missing: dict[str, str] = {}
     if asked := [kind for kind in options.only if kind in PEERS]:
@@ -192,7 +192,7 @@ def run(options: argparse.Namespace, scratch: Path) -> list[Result]:
 
 
 def conditions(options: argparse.Namespace, load: tuple[float, float]) -> Mapping[str, object]:
-    """On what it was measured."""
+    """Return the conditions of the measurement."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cores": os.cpu_count(),

@@ -1,16 +1,16 @@
-"""One contestant of the client benchmark, in a process and where needed a virtual environment of its own.
+"""One contestant of the client benchmark, in a separate process and, if necessary, its own virtual environment.
 
     python benchmarks/client_child.py KIND URL PREFIX_BYTES FOLDER
 
-Answers each line of its standard input with one turn of its conversation, and says in a line of JSON what that took:
-`cpu` and `wall` in milliseconds, `peak` in bytes (the largest resident memory of this process so far); or `error`.
-What it runs to answer a call (a sandbox, a shell) are processes of their own and not counted. FOLDER is for its files.
+For each line of its standard input, it takes one turn of its conversation and prints a line of JSON with the cost:
+`cpu` and `wall` in milliseconds, `peak` in bytes (the peak resident memory of this process so far); or `error`.
+Processes that it starts for a call (a sandbox, a shell) are not counted. FOLDER is for its files.
 
-- socket: the same bytes as m3agent's client sends and gets, and nothing done with them
-- client: m3agent's client alone, from the messages to the answer among them
-- turn: m3agent's loop: request, event log, and the call carried out in a bubblewrap sandbox
-- mini-query: mini-swe-agent's `query()`, from the messages to the answer among them
-- mini-turn: what its `run()` does for a turn: `step()`, which carries out the call, and `save()`
+- socket: sends and receives the same bytes as m3agent's client, and does nothing with them
+- client: m3agent's client alone, from the messages until the answer is one of them
+- turn: m3agent's loop: request, event log, and the call run in a bubblewrap sandbox
+- mini-query: mini-swe-agent's `query()`, from the messages until the answer is one of them
+- mini-turn: what its `run()` does for a turn: `step()`, which runs the call, and `save()`
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-# run as a file, it finds the folder's other modules
+# makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.client_server import FILE, LINES, MODEL, SHOWN
@@ -36,7 +36,7 @@ LINE = "    value = {0:04d}  # what is in line {0:04d}\n"
 
 
 class Clock:
-    """Sums up the time spent within it, in seconds of this process's CPU (all threads, kernel included) and of wall."""
+    """Sums the time spent inside it: seconds of this process's CPU (all threads, kernel included) and of wall time."""
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
@@ -50,19 +50,19 @@ class Clock:
 
 
 class Contestant(Protocol):
-    """A conversation that has its prefix and no turn yet."""
+    """A conversation that begins with its prefix."""
 
     async def turn(self, clock: Clock) -> None:
-        """One more turn; what counts happens within the clock."""
+        """Take one more turn. Only what runs inside the clock counts."""
         ...
 
     async def close(self) -> None:
-        """Take down what was started."""
+        """Stop everything that was started."""
         ...
 
 
 def prefix(size: int) -> str:
-    """So many bytes of Python."""
+    """Return `size` bytes of Python code."""
     lines = (
         f'def function_{number}(self, name: str) -> str:\n    return f"{{name}}: {number}"\n\n'
         for number in range(size)
@@ -78,7 +78,7 @@ def prefix(size: int) -> str:
 
 
 def module() -> str:
-    """The file that calls read; fifty lines of it are about 2 kB."""
+    """Return the file that calls read; fifty lines of it are about 2 kB."""
     return "".join(LINE.format(number) for number in range(LINES))
 
 
@@ -87,7 +87,7 @@ def first_messages(size: int) -> list[dict[str, Any]]:
 
 
 def result(call_id: str) -> dict[str, Any]:
-    """What the call gives, for those that carry out none."""
+    """Return the result of a call, for contestants that do not run it."""
     return {"role": "tool", "tool_call_id": call_id, "content": "".join(LINE.format(n) for n in range(SHOWN))}
 
 
@@ -109,7 +109,7 @@ def endpoint(url: str) -> Any:
 
 
 class OurClient:
-    """The client, given its messages and taking the answer in; results of calls are put there unmeasured."""
+    """m3agent's client: it sends the messages and adds the answer. Adding the results of calls is not measured."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
         from m3agent.serving.client import Client
@@ -134,7 +134,7 @@ class OurClient:
 
 
 class OurTurn:
-    """The loop with all that it has in a session, but a screen."""
+    """m3agent's loop with everything that a session has, except a screen."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
         from m3agent.agent.calls import Calls
@@ -160,7 +160,7 @@ class OurTurn:
         session = Session.create(folder / "state", [])
         limits = RunLimits(turns=1 << 30, minutes=1 << 20)
         messages = Conversation.begin(session.folder, first_messages(size))
-        # this model reads one file for ever: the detector does all its work, but the rules on that stay silent
+        # this model reads one file forever, so the thresholds switch off the rules on that; the detector still works
         stall = StallDetector(Thresholds(in_a_row=0, in_window=0, rounds=0, nothing_new=0, rereads=0))
         tools = Toolset(self.sandbox, session.folder / "calls")
         model = Model(self.client, session, limits, messages, stall, tools.schemas)
@@ -188,7 +188,7 @@ class OurTurn:
 
 
 class Socket:
-    """What no client gets below: the bytes of the request through a socket, and those of the answer back."""
+    """The lower bound for any client: send the request's bytes through a socket, and receive the answer's bytes."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
         from m3agent.serving.body import RequestBody
@@ -214,7 +214,7 @@ class Socket:
                 assert more, "the server hung up"
                 said += more
         assert b" 200 OK" in said, said
-        # as long as what a client would add, without reading it
+        # as long as a client's message, but made without parsing the answer
         self.messages.append({"role": "assistant", "content": "", "reasoning": "token " * (len(said) // 200)})
         self.messages.append(result("call_00000000"))
 
@@ -226,15 +226,15 @@ class Socket:
 
 
 class Mini:
-    """mini-swe-agent with the model, the environment and the trajectory file that its command line gives it."""
+    """mini-swe-agent with the model, environment and trajectory file that its command line uses."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
         os.environ |= {
             "MSWEA_SILENT_STARTUP": "1",
             "MSWEA_GLOBAL_CONFIG_DIR": str(folder),
             "MSWEA_COST_TRACKING": "ignore_errors",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks a server for prices
-            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",  # what fails is to be told, not tried again for minutes
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it requests prices from a server
+            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",  # report a failure instead of retrying for minutes
             "NO_PROXY": "127.0.0.1",
         }
         from minisweagent.agents.default import DefaultAgent  # type: ignore[import-not-found]
@@ -268,7 +268,7 @@ class Mini:
 
 
 class MiniQuery(Mini):
-    """Its request alone."""
+    """Measures mini-swe-agent's request alone."""
 
     async def turn(self, clock: Clock) -> None:
         with clock:
@@ -278,7 +278,7 @@ class MiniQuery(Mini):
 
 
 class MiniTurn(Mini):
-    """Its turn as its `run` makes it."""
+    """Measures a whole turn as in mini-swe-agent's `run`."""
 
     async def turn(self, clock: Clock) -> None:
         with clock:
@@ -297,7 +297,7 @@ KINDS: dict[str, Callable[[str, int, Path], Contestant]] = {
 
 
 def peak() -> int:
-    """The largest resident memory so far, in bytes. What getrusage tells may be that of the process it was started by."""
+    """Return the peak resident memory so far, in bytes. getrusage may report that of the parent process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -315,7 +315,7 @@ def main() -> None:
             try:
                 contestant = contestant or KINDS[kind](url, size, folder)
                 runner.run(contestant.turn(clock))
-            except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
+            except Exception as error:  # noqa: BLE001 - the table shows every error
                 answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}) + "\n")
                 break
             took = {"cpu": 1000 * clock.cpu, "wall": 1000 * clock.wall, "peak": peak()}

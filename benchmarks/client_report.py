@@ -1,4 +1,4 @@
-"""The client benchmark's numbers as a table and a comparison with what was aimed at."""
+"""The results of the client benchmark as a table, and a comparison with the targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.sandbox_report import number
 
 MB = 1_000_000
 EDGE = 50
-"""Turns at the beginning and at the end that say whether the cost grows."""
+"""Number of turns at the beginning and at the end that are compared to see whether the cost grows."""
 
 Measure = Literal["median", "p90", "growth"]
 
@@ -27,9 +27,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """One contestant with one prefix (in bytes): its first turn and the others, or why there are none.
+    """One contestant with one prefix (in bytes): its first turn and the others, or the reason why it has none.
 
-    The first turn has what happens once: importing, connecting, encoding the prefix.
+    The first turn includes work that happens only once: importing, connecting, encoding the prefix.
     """
 
     name: str
@@ -41,7 +41,10 @@ class Result:
         return [] if isinstance(self.samples, str) else [sample.cpu for sample in self.samples]
 
     def measured(self, measure: Measure) -> float | None:
-        """Milliseconds of CPU a turn; `growth` is the last turns' median over that of the first (of 100 turns or more)."""
+        """Return milliseconds of CPU per turn; for `growth`, the ratio of the last turns' median to the first turns'.
+
+        `growth` needs at least 100 turns.
+        """
         cpu = self.cpu()
         if measure == "median":
             return median(cpu) if cpu else None
@@ -50,14 +53,14 @@ class Result:
         return median(cpu[-EDGE:]) / median(cpu[:EDGE]) if len(cpu) >= 2 * EDGE else None
 
     def ratio(self, other: Result) -> float | None:
-        """How many times as much CPU as the other one: the median over the turns that both had in the same round."""
+        """Return how many times the CPU of `other` this takes: the median over the rounds in which both took a turn."""
         pairs = [(a, b) for a, b in zip(self.cpu(), other.cpu(), strict=False) if b]
         return median(a / b for a, b in pairs) if pairs else None
 
 
 @dataclass(frozen=True)
 class Target:
-    """A contestant's `measure` with a prefix of `size` bytes is to be below `most`."""
+    """A contestant's `measure` with a prefix of `size` bytes should be below `most`."""
 
     text: str
     name: str
@@ -66,7 +69,7 @@ class Target:
     most: float
 
     def verdict(self, results: Sequence[Result]) -> tuple[float | None, str]:
-        """What was measured, if it was, and what that means."""
+        """Return the measured value (None if not measured) and the verdict."""
         found = (result for result in results if (result.name, result.size) == (self.name, self.size))
         value = next((result.measured(self.measure) for result in found), None)
         if value is None:
@@ -75,12 +78,12 @@ class Target:
 
 
 def in_bytes(size: int) -> str:
-    """A size in the unit that suits it."""
+    """Return a size in kB or MB."""
     return f"{size / MB:g} MB" if size >= MB else f"{size / 1000:g} kB"
 
 
 def table(results: Sequence[Result], base: str) -> str:
-    """All of it as Markdown, milliseconds of CPU a turn but for the wall time."""
+    """Return all results as Markdown. Times are milliseconds of CPU per turn, except the wall time."""
     lines = [
         f"| prefix | | median | p90 | first {EDGE} | last {EDGE} | the very first | wall, median | peak, MB | ÷ {base} |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -112,7 +115,7 @@ def _cell(value: float | None) -> str:
 
 
 def verdicts(results: Sequence[Result], targets: Sequence[Target]) -> str:
-    """Each target with what was measured, as Markdown."""
+    """Return each target with its measured value and verdict, as Markdown."""
     lines = ["| wanted | measured | |", "|---|---:|---|"]
     for target in targets:
         value, word = target.verdict(results)

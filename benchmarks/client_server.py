@@ -1,12 +1,12 @@
-"""A model server that takes no time: every chat request is read to its end and answered at once, from a script.
+"""A model server that takes no time: it reads every chat request to its end and answers at once, from a script.
 
     python benchmarks/client_server.py [--deltas 150] [--pace MS]
 
-Prints its port on a line of its own, then serves until its standard input ends. The answer is what vLLM makes of a turn
-of M3: reasoning, a token in each event, then one call, whole; in one piece for those who do not ask for a stream. The
+It prints its port on one line, then serves until its standard input ends. The answer has the form of a turn of M3 on
+vLLM: reasoning with one token per event, then one whole call; or one JSON object if the request asks for no stream. The
 call reads fifty lines of `module.py`, never the same ones twice in a row, with the tool that the request offers:
-`file_read`, or a `bash`. Standard library only, and nothing of the request is decoded, so that it is never what a client
-waits for.
+`file_read` or `bash`. The server uses only the standard library and does not decode the request, so that no client has
+to wait for it.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ WORDS = [
     "wrote",
 ]
 BYTES_PER_TOKEN = (
-    5  # a little more than there are, so that 4 MB and 200 turns stay below the window of 1M tokens
+    5  # a little more than in reality, so that 4 MB and 200 turns stay below the window of 1M tokens
 )
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-# Within a JSON string a quotation mark has a backslash before it: these match keys of the request only.
+# Inside a JSON string, a backslash precedes each quotation mark, so these match only keys of the request.
 STREAM = re.compile(rb'"stream": *true')
 BASH = re.compile(rb'"name": *"bash"')
 
 
 def tokens(count: int) -> Iterator[str]:
-    """Words as a tokenizer cuts them, with their blank in front."""
+    """Yield words as a tokenizer splits them, each with its leading blank."""
     return itertools.islice((f" {word}" for word in itertools.cycle(WORDS)), count)
 
 
 def call(number: int, bash: bool) -> dict[str, Any]:
-    """The tool call of the turn with this number."""
+    """Return the tool call of turn `number`."""
     start = 1 + number * 7 % (LINES - SHOWN)
     end = start + SHOWN - 1
     name, arguments = "file_read", {"path": FILE, "start": start, "end": end}
@@ -73,7 +73,7 @@ def call(number: int, bash: bool) -> dict[str, Any]:
 
 
 class Script:
-    """What is answered; `deltas` is how many tokens of reasoning come before a call."""
+    """The scripted answers. `deltas` is the number of reasoning tokens before a call."""
 
     def __init__(self, deltas: int) -> None:
         self.deltas = deltas
@@ -81,7 +81,7 @@ class Script:
         self._numbers = itertools.count()
 
     def stream(self, request: bytes) -> list[bytes]:
-        """The events of one answer."""
+        """Return the events of one answer."""
         made = call(next(self._numbers), bool(BASH.search(request)))
         return [
             self._event({"role": "assistant", "content": ""}),
@@ -93,7 +93,7 @@ class Script:
         ]
 
     def whole(self, request: bytes) -> bytes:
-        """The same answer as one JSON object."""
+        """Return the same answer as one JSON object."""
         made = call(next(self._numbers), bool(BASH.search(request)))
         message = {
             "role": "assistant",
@@ -128,19 +128,19 @@ def _sse(event: dict[str, Any]) -> bytes:
 
 
 class Server:
-    """Answers each request of each connection; `pace` is the seconds between two events of a stream."""
+    """Answers each request of each connection. `pace` is the time between two events of a stream, in seconds."""
 
     def __init__(self, script: Script, pace: float) -> None:
         self.script = script
         self.pace = pace
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until the client closes it."""
+        """Serve one connection until the client closes it."""
         hung_up = (
             asyncio.IncompleteReadError,
             ConnectionError,
             asyncio.CancelledError,
-        )  # by them, or by our end
+        )  # by the client, or at our own end
         with contextlib.suppress(*hung_up), contextlib.closing(writer):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -159,7 +159,7 @@ class Server:
                     )
 
     async def _stream(self, writer: asyncio.StreamWriter, events: list[bytes]) -> None:
-        """Each event is a write of its own, as a server makes them."""
+        """Write each event separately, as a real server does."""
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
             b"transfer-encoding: chunked\r\n\r\n"

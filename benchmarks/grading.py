@@ -1,16 +1,16 @@
-"""Grading beside the official harness: verdicts and overhead on the same rows, in one run, with the same images.
+"""Compare our grading with the official harness: verdicts and overhead on the same rows and images, in one run.
 
     make bench-grading ARGS="ROWS [--patches gold,harmless] [--workers 2] [--ids A,B] [--peers-dir DIR] [--json FILE]"
 
-ROWS is a file of rows that have what the official rules need (see docs/eval.md). The images are built first, and not counted.
-Contestants take turns:
+ROWS is a file of rows with all fields that the official rules need (see docs/eval.md). Building the images is not
+measured. The contestants take turns:
 
 - `official`: swebench 5.0.2's `run_evaluation`, as its command line starts it
-- `ours, official rules`: the same scripts in the same images, graded by the same package, run by us
+- `ours, official rules`: the same scripts in the same images, graded by the same package, but run by m3agent
 - `ours, strict`: our own rules
 
-Test seconds are those of the processes that run tests: for the first two the evaluation script (theirs is read from its logs).
-Overhead is wall seconds less the test seconds divided by the workers.
+Test seconds are those of the processes that run tests. For the first two contestants that is the evaluation script (for
+the official one, its logs give the time). Overhead is wall seconds minus test seconds divided by the number of workers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def patches_of(instances: Sequence[Instance], kind: str) -> dict[str, bytes]:
 
 
 async def images_of(instances: Sequence[Instance], workers: int) -> dict[str, str]:
-    """Every image, built if it is not here, and under the name that its row has."""
+    """Return every image. Build missing images, and tag each with the name in its row."""
     environments, room = Environments(state_dir(os.environ), say), asyncio.Semaphore(workers)
 
     async def one(instance: Instance) -> tuple[str, str]:
@@ -111,7 +111,7 @@ async def ours(
 def peer(
     python: Path, rows: Path, instances: Sequence[Instance], patches: dict[str, bytes], workers: int
 ) -> Round:
-    """One run of the official harness, in a folder of its own."""
+    """Run the official harness once, in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         predictions = Path(folder) / "predictions.jsonl"
         lines = [

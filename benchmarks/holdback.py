@@ -1,4 +1,4 @@
-"""Take a part of the evidence out of test files, to see whether a patch does more than satisfy what it was shown."""
+"""Hold back a part of the tests, to see whether a patch does more than satisfy the tests that it was shown."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TypeVar
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)
 Files = dict[str, bytes | None]
-"""New contents of test files by path; None takes the file out."""
+"""New contents of test files by path; None removes the file."""
 
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex", "assertRaisesRegexp", "warns"})
 
 
 def functions_of(idents: Iterable[str]) -> list[str]:
-    """The test functions of test ids: `path::Class::name` without parameters, sorted, each once."""
+    """Return the test functions of test ids, sorted and without duplicates: `path::Class::name` without parameters."""
     return sorted({ident.partition("[")[0] for ident in idents})
 
 
 def without_functions(contents: Mapping[str, bytes], given: Sequence[str], held: Sequence[str]) -> Files:
-    """Test files in which the functions `held` do nothing.
+    """Return test files in which the functions `held` do nothing.
 
-    A function that cannot be found takes its whole file with it, unless one of `given` is in there.
+    If a function cannot be found, its whole file is removed, unless it contains one of `given`.
     """
     files: Files = {}
     for path, names in groupby(sorted(held), key=_path):
@@ -38,10 +38,10 @@ def without_functions(contents: Mapping[str, bytes], given: Sequence[str], held:
 
 
 def without_checks(new: bytes, old: bytes, name: str) -> tuple[bytes, str] | None:
-    """The test file `new` less the last half of the checks that function `name` has and had not in `old`.
+    """Return the test file `new` without the last half of the checks that function `name` has there but not in `old`.
 
-    Checks are the entries of a `parametrize` list, else the assertions that stand in the function itself. Returns the
-    file and what was held back in words; None where there are fewer than two.
+    Checks are the entries of a `parametrize` list, else the assertions in the function itself. Returns the file and a
+    description of what was held back, or None if there are fewer than two such checks.
     """
     function, before = find(new, name), find(old, name)
     if function is None:
@@ -64,7 +64,7 @@ def without_checks(new: bytes, old: bytes, name: str) -> tuple[bytes, str] | Non
 
 
 def find(content: bytes, name: str) -> Function | None:
-    """The definition of `path::Class::name` in a test file: the last one of that name; None if there is none."""
+    """Return the last definition of `path::Class::name` in a test file, or None."""
     try:
         body: Sequence[ast.stmt] = ast.parse(content).body
     except (SyntaxError, ValueError):
@@ -80,7 +80,7 @@ def find(content: bytes, name: str) -> Function | None:
 
 
 def replaced(content: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """The content with these spans (byte offsets, not overlapping) replaced."""
+    """Return the content with these spans (byte offsets, not overlapping) replaced."""
     for start, end, text in sorted(edits, reverse=True):
         content = content[:start] + text + content[end:]
     return content
@@ -91,7 +91,7 @@ def _path(name: str) -> str:
 
 
 def _span(content: bytes, node: ast.stmt | ast.expr) -> tuple[int, int]:
-    """Where a node begins, its decorators included, and ends: byte offsets."""
+    """Return the byte offsets of a node's start, including its decorators, and of its end."""
     starts = [0]
     for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -103,7 +103,7 @@ def _span(content: bytes, node: ast.stmt | ast.expr) -> tuple[int, int]:
 
 
 def _parameters(function: Function | None) -> list[list[ast.expr]]:
-    """The values of each `parametrize` that are written out in the decorator."""
+    """Return the values of each `parametrize` decorator that lists them literally."""
     found = []
     for decorator in function.decorator_list if function else ():
         match decorator:
@@ -120,12 +120,12 @@ def _parameters(function: Function | None) -> list[list[ast.expr]]:
 def _paired(
     new: list[list[ast.expr]], old: list[list[ast.expr]]
 ) -> tuple[list[list[ast.expr]], list[list[ast.expr]]]:
-    """Both made as long as `new`: what is missing was empty."""
+    """Return `new`, and `old` with the same length: missing entries are empty lists."""
     return new, [*old, *([] for _ in new)][: len(new)]
 
 
 def _assertions(function: Function | None) -> list[ast.stmt]:
-    """The statements of a function's own body that check something."""
+    """Return the statements of a function's own body that check something."""
     return [statement for statement in (function.body if function else ()) if _checks(statement)]
 
 
@@ -142,7 +142,7 @@ def _checks(statement: ast.stmt) -> bool:
 
 
 def _added(new: Sequence[Node], old: Sequence[ast.AST]) -> list[Node]:
-    """Those of `new` that are not in `old`, compared by their syntax."""
+    """Return the nodes of `new` that are not in `old`, compared by their syntax."""
     known = [ast.dump(node) for node in old]
     added = []
     for node in new:

@@ -1,11 +1,11 @@
-"""Repair small faults from the history of public repositories with the embedded engine and score the patches.
+"""Repair small faults from the history of public repositories with the embedded engine, and score the patches.
 
     python benchmarks/mined.py REPO [REPO ...] [--per-repository 4] [--tasks 15] [--seconds 300] [--list]
                                [--only COMMIT ...] [--json FILE]
 
-Each REPO is a local clone, bare or not. Its commits are taken newest first; one is a task when it changes a single
+Each REPO is a local clone, bare or not. Commits are tried newest first. A commit is a task if it changes a single
 source file by one to three lines and, in the sandbox, turns tests of its own from red to green. The engine gets the
-parent commit with a part of those tests and the commit's message; its patch is scored with all of them.
+parent commit with a part of those tests, and the commit's message. Its patch is scored with all tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from m3agent.tools.test_runner import TestReport
 
 sys.path.append(
     str(Path(__file__).resolve().parent.parent)
-)  # run as a file, it finds the folder's other modules
+)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import Fixed, commit_all, run_fix, run_tests
 from benchmarks.holdback import Files, functions_of, without_checks, without_functions
@@ -35,11 +35,11 @@ from benchmarks.mining import Repair, mine, open_history
 
 @dataclass(frozen=True)
 class Task:
-    """A repair made into a task.
+    """A task made from a repair.
 
-    base: the tree the engine starts from; full: the same with all of the commit's tests.
-    turned: the tests the commit turns from red to green; given: those red in `base`. green: what passes with the
-    commit's repair, and in `base` without it. held_back: what the engine does not see, in words.
+    base: the tree that the engine starts from. full: the same tree with all of the commit's tests. turned: the tests
+    that the commit turns from red to green. given: those of them that are red in `base`. green, green_in_base: tests
+    that pass with the commit's repair, and in `base` without it. held_back: describes what the engine does not see.
     """
 
     repair: Repair
@@ -54,7 +54,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; also of the JSON file."""
+    """One line of the table and of the JSON file."""
 
     repository: str
     commit: str
@@ -73,12 +73,12 @@ class Row:
 
 
 def test_tree(store: TreeStore, tree: str) -> TestReport:
-    """The tests of a tree, all of them, in a fresh sandbox."""
+    """Run all tests of a tree in a fresh sandbox."""
     return run_tests(Workspace(store, tree))[0]
 
 
 def laid_over(store: TreeStore, tree: str, files: Files) -> str:
-    """A tree with these files changed or taken out."""
+    """Return the tree with these files changed or removed."""
     entries = {entry.path: entry for entry in store.list_tree(tree)}
     for path, content in files.items():
         entry = entries.pop(path)
@@ -88,7 +88,7 @@ def laid_over(store: TreeStore, tree: str, files: Files) -> str:
 
 
 def with_tests_of(store: TreeStore, tree: str, commit: str, *more: str) -> str:
-    """A tree with a commit's test files in place of its own, and the files `more` of that commit."""
+    """Return the tree with the commit's test files in place of its own, and with the files `more` of the commit."""
     theirs = [e for e in store.list_tree(commit) if is_test_file(e.path) or e.path in more]
     taken = {entry.path for entry in theirs}
     own = [e for e in store.list_tree(tree) if not is_test_file(e.path) and e.path not in taken]
@@ -96,7 +96,7 @@ def with_tests_of(store: TreeStore, tree: str, commit: str, *more: str) -> str:
 
 
 def validated(store: TreeStore, repair: Repair) -> Task | str:
-    """The task a repair makes; a sentence where it makes none."""
+    """Return the task for a repair, or the reason why it is none."""
     full = with_tests_of(store, repair.parent, repair.commit)
     tests = [path for path in repair.tests if not path.endswith(("conftest.py", "__init__.py"))]
     red = {i for report in run_tests(Workspace(store, full), tests) for i in report.red if "::" in i}
@@ -119,7 +119,7 @@ def validated(store: TreeStore, repair: Repair) -> Task | str:
 
 
 def splits(store: TreeStore, repair: Repair, full: str, turned: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Trees the engine may start from, the best first, with what each holds back."""
+    """Yield trees that the engine may start from, best first, with a description of what each holds back."""
     functions = functions_of(turned)
     contents = {
         path: store.git("show", f"{full}:{path}") for path in {f.partition("::")[0] for f in functions}
@@ -139,7 +139,7 @@ def splits(store: TreeStore, repair: Repair, full: str, turned: frozenset[str]) 
 
 
 def attempt(store: TreeStore, task: Task, seconds: float) -> Fixed:
-    """Let the engine repair the task in a git repository of its own, which has one commit."""
+    """Let the engine repair the task in a new git repository with one commit."""
     with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
         repo, issue = Path(name) / "repo", Path(name) / "ISSUE.md"
         repo.mkdir()
@@ -151,7 +151,7 @@ def attempt(store: TreeStore, task: Task, seconds: float) -> Fixed:
 
 
 def patched(store: TreeStore, tree: str, patch: bytes) -> str | None:
-    """The tree with a patch applied; None if it does not apply."""
+    """Return the tree with a patch applied, or None if it does not apply."""
     store.git("read-tree", tree, index="patched")
     try:
         store.git("apply", "--cached", "--whitespace=nowarn", "-", stdin=patch, index="patched")
@@ -161,13 +161,13 @@ def patched(store: TreeStore, tree: str, patch: bytes) -> str | None:
 
 
 def score(store: TreeStore, task: Task, patch: bytes) -> tuple[bool, bool, str]:
-    """(resolved, overfitted, why): only what the patch does to files that are no tests counts."""
+    """Return (resolved, overfitted, why). Only the patch's changes of files that are not tests count."""
     tree = patched(store, task.base, patch)
     if tree is None:
         return False, False, "the patch does not apply"
     green = set(task.green)
     lost = green - set(test_tree(store, with_tests_of(store, tree, task.repair.commit)).passed)
-    if lost:  # a test that fails now and then is not held against it
+    if lost:  # do not count flaky tests against the patch
         again = with_tests_of(store, task.repair.parent, task.repair.commit, task.repair.path)
         lost &= set(test_tree(store, again).passed)
     if not lost:
@@ -180,7 +180,7 @@ def score(store: TreeStore, task: Task, patch: bytes) -> tuple[bool, bool, str]:
 
 
 def rows_of(repository: Path, scratch: Path, most: int, options: argparse.Namespace) -> Iterator[Row]:
-    """The tasks of a repository, tried one after the other; standard error hears why other commits are none."""
+    """Try the tasks of a repository one by one, and yield their rows. Say on stderr why other commits are no tasks."""
     store, head = open_history(repository, scratch / f"{repository.name}.git")
     found = 0
     for repair in mine(store, head):
@@ -217,7 +217,7 @@ def rows_of(repository: Path, scratch: Path, most: int, options: argparse.Namesp
 
 
 def line_of(row: Row) -> str:
-    """A row as people read it."""
+    """Return a row as a line of text."""
     start = f"{row.repository:<16} {row.commit[:10]} {row.path:<32} +{row.added} -{row.removed}  "
     start += f"held back: {row.held_back:<20}"
     if row.exit is None:

@@ -1,4 +1,4 @@
-"""Find small repairs in a repository's history: one source file, few lines of code, with a test, called a repair."""
+"""Find small repairs in a repository's history: commits with one source file, few lines of code, and a test."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from m3agent.agent.verify import is_test_file
 from m3agent.sandbox.git import TreeStore, run_git
 
 MOST_LINES = 3
-"""Lines of code a repair may add, and as many it may remove."""
+"""The most lines of code that a repair may add, and may remove."""
 REPAIRS = re.compile(r"\b(?:bug|crash|fail|fix|regress|incorrect|wrong|broken)", re.IGNORECASE)
-"""What the message of a repair says; a few lines with a test may also be a feature."""
+"""Words in the message of a repair. Without them, a small change with a test may also be a feature."""
 HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A commit that changes one source file a little, and tests.
+    """A commit that makes a small change to one source file, and changes tests.
 
-    tests: the test files it adds or changes; added, removed: lines of code; message: its author's, whole.
+    tests: the test files that it adds or changes; added, removed: lines of code; message: the whole commit message.
     """
 
     commit: str
@@ -36,10 +36,10 @@ class Repair:
 
 
 def open_history(repo: Path, git_dir: Path) -> tuple[TreeStore, str]:
-    """A store of our own at `git_dir` that reads the objects of `repo` (bare or not), and the commit of its HEAD.
+    """Create a store at `git_dir` that reads the objects of `repo` (bare or not); return it and the commit of HEAD.
 
     Raises:
-        GitFailed: `repo` is no git repository, or has no commit.
+        GitFailed: `repo` is not a git repository, or has no commit.
     """
     head = run_git("rev-parse", "--verify", "HEAD^{commit}", cwd=repo).stdout.decode().strip()
     objects = run_git("rev-parse", "--git-path", "objects", cwd=repo).stdout.decode().strip()
@@ -47,7 +47,7 @@ def open_history(repo: Path, git_dir: Path) -> tuple[TreeStore, str]:
 
 
 def mine(store: TreeStore, head: str) -> Iterator[Repair]:
-    """Every small repair that `head` goes back to, newest first; merges are left out."""
+    """Yield every small repair in the history of `head`, newest first, without merges."""
     log = store.git(
         "log", "--no-merges", "--no-renames", "--name-status", "--no-ext-diff", "--format=%x01%H %P", head
     )
@@ -70,7 +70,7 @@ def mine(store: TreeStore, head: str) -> Iterator[Repair]:
 
 
 def _size(store: TreeStore, parent: str, commit: str, path: str) -> tuple[int, int] | None:
-    """Lines of code added and removed; None where the syntax stays the same or is not this Python's."""
+    """Return the lines of code added and removed, or None if the syntax is unchanged or invalid in this Python."""
     old = _code(store.git("show", f"{parent}:{path}"))
     new = _code(store.git("show", f"{commit}:{path}"))
     if old is None or new is None or old[0] == new[0]:
@@ -85,11 +85,11 @@ def _size(store: TreeStore, parent: str, commit: str, path: str) -> tuple[int, i
 
 
 def _code(content: bytes) -> tuple[str, set[int]] | None:
-    """The syntax without docstrings, and the numbers of the lines that hold code; None if it does not parse."""
+    """Return the syntax without docstrings and the numbers of lines with code, or None if it does not parse."""
     text = content.decode(errors="replace").replace("\r\n", "\n")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old code: invalid escapes and the like
+            warnings.simplefilter("ignore")  # old code has invalid escapes and the like
             tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Getting the programs that we are measured against."""
+"""Install the programs that m3agent is measured against."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INSTALL_TIMEOUT = 900  # seconds
 
 
 class Absent(Exception):
-    """A contestant that cannot take part, or something it needs; the text says why."""
+    """A contestant, or something that it needs, is not available. The text says why."""
 
 
 def install(names: str, place: Path, command: Sequence[str | Path]) -> None:
@@ -28,9 +28,9 @@ def install(names: str, place: Path, command: Sequence[str | Path]) -> None:
 
 
 def python_with(place: Path, pinned: Sequence[str], also: Sequence[str] = ()) -> Path:
-    """The python of a virtual environment with these in it, made or what is there: `pinned` are exact, `also` any version.
+    """Return the Python of a virtual environment with these packages; create or complete it if necessary.
 
-    Raises Absent.
+    `pinned` are packages with exact versions, `also` may have any version. Raises Absent.
     """
     python = place / "bin" / "python"
     if not python.exists():

@@ -1,11 +1,11 @@
-"""How much of a pack stays a common prefix from commit to commit, in plain and in frozen order.
+"""Measure how much of a pack stays a common prefix from commit to commit, in plain and in frozen order.
 
     python benchmarks/prefix.py REPO ... [--commits 50] [--json FILE]
 
-Each repository's last commits on the first-parent line are packed one after the other, as somebody would who follows the
-branch: in a clone, with what is known from the pack before. What counts is the share of a commit's pack, in bytes, that
-its parent's pack begins with as well; a server that kept the parent's prefix need not read that part again. Repositories
-need their history; those that have it only in part are refused.
+Each repository's last commits on the first-parent line are packed one after the other, as for a user who follows the
+branch: in a clone, with the caches of the previous pack. The result is the share of a commit's pack, in bytes, that is
+a common prefix with its parent's pack. A server that has cached the parent's pack need not read that part again. A
+repository without its whole history is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from m3agent.agent.context.packed import Context
 from m3agent.agent.context.packing import PackOptions
 
 APART = 10
-"""Commits between packs in the second measure: a session that comes back after a while."""
+"""Commits between packs in the second measure, which stands for a session that continues after a while."""
 
 BLOCK = 1 << 16
 LEAST = {"plain": 0.55, "frozen": 0.93}
@@ -36,8 +36,11 @@ LEAST = {"plain": 0.55, "frozen": 0.93}
 
 @dataclass
 class Kept:
-    """What one order keeps in one repository: shares of packs, commit by commit and some commits apart; how often a
-    frozen base was made anew; and the bytes of all its packs."""
+    """What one order keeps in one repository.
+
+    next, apart: shares from commit to commit, and over APART commits; rebases: how often a new frozen base was made;
+    size: the bytes of all packs.
+    """
 
     next: list[float] = field(default_factory=list)
     apart: list[float] = field(default_factory=list)
@@ -56,7 +59,7 @@ class Replay:
 
 
 def common_prefix(one: bytes, other: bytes) -> int:
-    """The number of bytes that both begin with."""
+    """Return the length of the common prefix in bytes."""
     limit = min(len(one), len(other))
     start = 0
     while start < limit and one[start : start + BLOCK] == other[start : start + BLOCK]:
@@ -70,12 +73,12 @@ def common_prefix(one: bytes, other: bytes) -> int:
 
 
 def share(child: bytes, parent: bytes) -> float:
-    """The share of the child's pack that its parent's begins with as well."""
+    """Return the share of the child's pack that is a common prefix with its parent's pack."""
     return common_prefix(child, parent) / len(child) if child else 1.0
 
 
 def git(folder: Path, *args: str) -> str:
-    """What git says. Ends the program with its words when it fails."""
+    """Return git's output. End the program with git's message if it fails."""
     done = subprocess.run(["git", *args], cwd=folder, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(f"{folder}: git {args[0]}: {done.stderr.decode(errors='replace').strip()[-200:]}")
@@ -83,7 +86,7 @@ def git(folder: Path, *args: str) -> str:
 
 
 def packs(clone: Path, commits: Sequence[str], caches: Path) -> Iterator[dict[str, Context]]:
-    """Each commit's pack in both orders, from the oldest on."""
+    """Yield each commit's pack in both orders, oldest first."""
     for commit in commits:
         git(clone, "checkout", "--quiet", "--detach", "--force", commit)
         yield {
@@ -99,7 +102,7 @@ def opened(clone: Path) -> Checkout:
 
 
 def replay(repo: Path, commits: int, scratch: Path) -> Replay:
-    """Pack the last `commits` commits and their parent. Raises SystemExit for a history that is too short."""
+    """Pack the last `commits` commits and their parent. Raises SystemExit if the history is too short or incomplete."""
     clone = scratch / "clone"
     git(scratch, "clone", "--quiet", "--shared", "--no-checkout", str(repo.resolve()), clone.name)
     if git(clone, "rev-parse", "--is-shallow-repository") == "true":
@@ -125,12 +128,12 @@ def replay(repo: Path, commits: int, scratch: Path) -> Replay:
 
 
 def tenth(values: Sequence[float]) -> float:
-    """The value that a tenth of them stay below."""
+    """Return the value that a tenth of the values are below."""
     return quantiles(values, n=10, method="inclusive")[0] if len(values) > 1 else values[0]
 
 
 def table(replays: Sequence[Replay]) -> str:
-    """All of it as Markdown, with the mean of the repositories and what was wanted."""
+    """Return all results as Markdown, with the mean of all repositories and the targets."""
     lines = [
         f"| | plain: mean / p10 | {APART} apart | frozen: mean / p10 | {APART} apart | new bases | more bytes |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -159,7 +162,7 @@ def _row(name: str, plain: Kept, frozen: Kept) -> str:
 
 
 def _together(kept: Sequence[Kept]) -> Kept:
-    """Of several repositories: each commit counts the same, and each has as many."""
+    """Combine several repositories. Each commit has the same weight, and all repositories have equally many."""
     return Kept(
         [value for one in kept for value in one.next],
         [value for one in kept for value in one.apart],

@@ -1,10 +1,10 @@
-"""Fix every program of a QuixBugs-like folder with the embedded engine and score the patches with pristine tests.
+"""Fix every program of a QuixBugs-like folder with the embedded engine, and score the patches with the original tests.
 
     python benchmarks/quixbugs.py FOLDER [--only NAME ...] [--seconds 120] [--json FILE]
 
-FOLDER holds `programs/<name>/` with `<name>.py`, its tests and `ISSUE.md`; each is copied into a git repository of its
-own. A patch counts if `m3agent fix` prints it within the time and the program it makes passes the tests as they were;
-only files that are not tests are taken from it. `gold/` is never read.
+FOLDER holds `programs/<name>/` with `<name>.py`, its tests and `ISSUE.md`. Each program is copied into a new git
+repository. A patch counts if `m3agent fix` prints it in time and the patched program passes the original tests. The
+patch's changes of test files are ignored. `gold/` is never read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from m3agent.sandbox.workspace import Workspace
 
 sys.path.append(
     str(Path(__file__).resolve().parent.parent)
-)  # run as a file, it finds the folder's other modules
+)  # makes the other modules importable when this runs as a file
 
 from benchmarks.common import commit_all, git, run_fix, run_tests
 
@@ -37,7 +37,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def passes(program: Path, patch: bytes, scratch: Path) -> tuple[bool, str]:
-    """Whether the patched program passes the tests it came with."""
+    """Return whether the patched program passes its original tests, and the reason."""
     fresh = scratch / "fresh"
     shutil.copytree(program, fresh)
     git(fresh, "init", "-q")
@@ -54,7 +54,7 @@ def passes(program: Path, patch: bytes, scratch: Path) -> tuple[bool, str]:
 
 
 def attempt(program: Path, seconds: float) -> dict[str, Any]:
-    """One program: fix it, then score the patch."""
+    """Fix one program, and score the patch."""
     with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
         scratch = Path(name)
         repo = scratch / "repo"

@@ -1,12 +1,12 @@
-"""What a sandbox costs: ours against `docker exec`, the Docker SDK, mini-swe-agent and SWE-ReX, in one interleaved run.
+"""Measure sandboxes: ours against `docker exec`, the Docker SDK, mini-swe-agent and SWE-ReX, in one interleaved run.
 
     make bench-sandbox [ARGS="--quick"]
     python benchmarks/sandbox.py [--repeat 20] [--quick] [--rows NAME ...] [--without NAME ...] [--peers DIR] [--json FILE]
 
-Every contestant has one sandbox from the same image; each round takes one sample from each, in turn, so that what else
-the machine does meets all alike. Ours is hardened as always, the others run as they come: root, with a network. The
-two peers are installed into a virtual environment of their own (`--peers` keeps it for the next time), and SWE-ReX's
-server is mounted into its container, which it would otherwise install at each start.
+Every contestant has one sandbox from the same image. Each round takes one sample from each in turn, so that other load
+on the machine affects all equally. Ours is hardened as always. The others run with their defaults: as root, with a
+network. The two peers are installed into a virtual environment (`--peers` keeps it for the next run). SWE-ReX's server
+is mounted into its container; otherwise SWE-ReX would install it at each start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from m3agent.tools.base import CallContext
 from m3agent.tools.code_exec import CodeExecArguments
 from m3agent.tools.code_exec import run as code_exec
 
-# run as a file, it finds the folder's other modules
+# makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.peers import Absent, python_with
@@ -65,7 +65,7 @@ TARGETS = (
 
 
 class Ours:
-    """Our own sandbox on one backend."""
+    """Our sandbox on one backend."""
 
     def __init__(self, backend: Backend, workspace: Workspace, scratch: Path) -> None:
         self.name = OURS if backend == "docker" else BWRAP
@@ -93,7 +93,7 @@ class Ours:
         assert await self.sandbox.read("bench.txt") == DATA
 
     async def left(self) -> int:
-        """Processes left after a call that was over its time."""
+        """Return the number of processes left after a call that timed out."""
         done = await self.sandbox.exec(["sh", "-c", TREE], timeout=1)
         assert done.timed_out
         count = await self.sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm | grep -c sleep; true"])
@@ -101,7 +101,7 @@ class Ours:
 
 
 class Plain:
-    """A plain container of the same image, through the command line or the SDK."""
+    """A plain container of the same image, used through the command line or the SDK."""
 
     def __init__(self, name: str, api: Any, image: str, binds: Sequence[str]) -> None:
         self.name = name
@@ -143,7 +143,7 @@ class Plain:
             assert self._exec("cat", FILE) == DATA
 
     async def left(self) -> int:
-        """Processes left after a call whose caller stopped waiting: neither interface has a time limit."""
+        """Return the number of processes left after the caller stops waiting. Neither interface has a time limit."""
         if self.name == SDK:
             job = self.api.exec_create(self.id, ["sh", "-c", TREE])["Id"]
             stream = self.api.exec_start(job, socket=True)
@@ -170,7 +170,7 @@ class Plain:
 
 
 class Peer:
-    """A peer in its own process and virtual environment (see `benchmarks/sandbox_peer.py`)."""
+    """A peer in a separate process and virtual environment (see `benchmarks/sandbox_peer.py`)."""
 
     def __init__(
         self, name: str, kind: str, python: Path, image: str, arguments: Sequence[str], api: Any
@@ -208,7 +208,7 @@ class Peer:
             await self.process.wait()
 
     async def ask(self, order: str) -> float:
-        """Milliseconds that the peer took."""
+        """Send an order, and return the milliseconds that the peer took."""
         assert self.process.stdin and self.process.stdout
         try:
             self.process.stdin.write(f"{order}\n".encode())
@@ -227,7 +227,7 @@ class Peer:
 
 
 PEER_PACKAGES = (
-    "/opt/m3agent/peers"  # where a peer's packages are mounted: a folder that every image of ours has
+    "/opt/m3agent/peers"  # mount point of a peer's packages: a folder that every image of ours has
 )
 
 
@@ -236,7 +236,7 @@ def ours(backend: Backend, workspace: Workspace) -> Sandbox:
 
 
 def start_plain(api: Any, image: str, binds: Sequence[str]) -> str:
-    """Start a container as one would without a thought for hardening; returns its id."""
+    """Start a container without any hardening, and return its id."""
     config = api.create_host_config(auto_remove=True, binds=list(binds))
     container = api.create_container(
         image, ["sleep", "3600"], entrypoint=[], labels={LABEL: str(os.getpid())}, host_config=config
@@ -246,7 +246,7 @@ def start_plain(api: Any, image: str, binds: Sequence[str]) -> str:
 
 
 async def left_in(api: Any, container: str) -> int:
-    """Sleeping processes still in a container, a moment after they should have gone."""
+    """Count the sleeping processes in a container shortly after they should have ended."""
     await asyncio.sleep(1.5)
     top = await asyncio.to_thread(api.top, container, "-eo pid,args")
     return sum(line[-1].startswith("sleep 1000") for line in top["Processes"])
@@ -256,12 +256,12 @@ async def left_in(api: Any, container: str) -> int:
 
 
 def install_peers(folder: Path) -> Path:
-    """A virtual environment with both peers in it; returns its python. Raises Absent."""
+    """Install both peers into a virtual environment, and return its Python. Raises Absent."""
     return python_with(folder, PINNED)
 
 
 def peer_server(folder: Path) -> list[str]:
-    """Mounts that make SWE-ReX's server a part of the image: its packages, and its command beside them."""
+    """Return mount options that add SWE-ReX's server to the image: its packages and its command."""
     packages = next(folder.glob("lib/python3*/site-packages"))
     command = packages / "bin" / "swerex-remote"
     command.parent.mkdir(exist_ok=True)
@@ -274,7 +274,7 @@ def peer_server(folder: Path) -> list[str]:
 
 
 async def timed(call: Callable[[], Awaitable[object]]) -> float:
-    """Milliseconds."""
+    """Return the milliseconds that a call takes."""
     started = time.perf_counter()
     await call()
     return 1000 * (time.perf_counter() - started)
@@ -283,7 +283,7 @@ async def timed(call: Callable[[], Awaitable[object]]) -> float:
 async def interleaved(
     calls: dict[str, Callable[[], Awaitable[float]]], rounds: int
 ) -> dict[str, list[float] | str]:
-    """One sample of each in turn, after one that does not count; one that fails is out, with its reason."""
+    """Take samples from each in turn; the first does not count. Replace the samples of one that fails by the reason."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     out: dict[str, str] = {}
     for number in range(rounds + 1):
@@ -301,7 +301,7 @@ async def interleaved(
 
 
 async def call_rows(contestants: Sequence[Ours | Plain | Peer], rounds: int, wanted: set[str]) -> list[Row]:
-    """The rows that take one call each."""
+    """Measure the rows that need one call per sample."""
     titles = {
         "shell": "shell call",
         "code": "code_exec, print(1)",
@@ -328,7 +328,7 @@ def call_of(one: Ours | Plain | Peer, key: str) -> Callable[[], Awaitable[float]
 
 
 async def left_row(contestants: Sequence[Ours | Plain | Peer]) -> Row:
-    """Processes of a tree that outlive the end of a call over its time. It leaves them: the last row to be made."""
+    """Count the processes that outlive a call that timed out. Measure this row last, because the processes stay."""
     samples: dict[str, list[float] | str] = {}
     for one in contestants:
         try:
@@ -345,7 +345,7 @@ async def ready_row(
     plain: tuple[str, Sequence[str]],
     rounds: int,
 ) -> Row:
-    """From nothing to the end of a first command."""
+    """Measure the time from nothing to the end of a first command."""
     calls: dict[str, Callable[[], Awaitable[float]]] = {}
 
     def cold(backend: Backend) -> Callable[[], Awaitable[float]]:
@@ -398,7 +398,7 @@ async def ready_row(
 
 @contextlib.asynccontextmanager
 async def many(backend: Backend, workspace: Workspace, count: int) -> AsyncIterator[list[Sandbox]]:
-    """So many sandboxes, started four at a time."""
+    """Run `count` sandboxes, started four at a time."""
     gate = asyncio.Semaphore(4)
     async with contextlib.AsyncExitStack() as stack:
 
@@ -412,7 +412,7 @@ async def many(backend: Backend, workspace: Workspace, count: int) -> AsyncItera
 
 
 async def rate_of_ours(sandboxes: Sequence[Sandbox], seconds: float) -> float:
-    """Shell calls a second, each sandbox making one after the other."""
+    """Return shell calls per second. Each sandbox runs one call after the other."""
     end = time.perf_counter() + seconds
 
     async def calls(sandbox: Sandbox) -> int:
@@ -428,7 +428,7 @@ async def rate_of_ours(sandboxes: Sequence[Sandbox], seconds: float) -> float:
 
 
 def rate_of_sdk(containers: Sequence[str], seconds: float) -> float:
-    """The same through the SDK, a thread and a client for each container."""
+    """Return shell calls per second through the SDK, with a thread and a client for each container."""
     made = [0] * len(containers)
     end = time.perf_counter() + seconds
 
@@ -457,7 +457,7 @@ async def parallel_row(
     seconds: float,
     rounds: int,
 ) -> Row:
-    """Shell calls a second over `count` sandboxes that all work at once."""
+    """Measure shell calls per second of `count` sandboxes that all work at once."""
     samples: dict[str, list[float] | str] = {OURS if b == "docker" else BWRAP: [] for b in backends} | {
         SDK: []
     }
@@ -488,11 +488,11 @@ def add(samples: list[float] | str, value: float) -> None:
     samples.append(value)
 
 
-# -- the whole ------------------------------------------------------------------------------------------------------
+# -- main -----------------------------------------------------------------------------------------------------------
 
 
 async def run(options: argparse.Namespace, scratch: Path) -> tuple[list[Row], dict[str, Any]]:
-    """Every row asked for, and what they were measured on."""
+    """Return every requested row, and the conditions of the measurement."""
     tree = scratch / "tree"
     tree.mkdir()
     (tree / "a.txt").write_text("a\n")

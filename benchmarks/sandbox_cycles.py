@@ -1,10 +1,10 @@
-"""Sandboxes made, used and ended over and over by processes that are killed at random: nothing may stay behind.
+"""Kill processes that use sandboxes at random times, again and again, and check that nothing remains.
 
     python benchmarks/sandbox_cycles.py [--cycles 1000] [--backend docker|bwrap] [--seed 1]
 
-A process that uses sandboxes as `m3agent` does, three at a time, is killed with SIGKILL after a random time and the
-next one is started, until enough sandboxes have been made. Then there must be no container, volume, process or
-temporary file left that was not there before.
+A process uses sandboxes as `m3agent` does, three at a time. It is killed with SIGKILL after a random time and the next
+one starts, until enough sandboxes have been created. Afterwards there must be no new container, volume, process or
+temporary file.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from m3agent.sandbox.workspace import Workspace
 PR_SET_CHILD_SUBREAPER = 36
 AT_ONCE = 3
 PATIENCE = 10.0
-"""Seconds after the last kill for everything to be gone: the engine is slow while it removes many containers."""
-MEAN_LIFE = 1.5  # seconds from a process's first sandbox to its end, which may come at any moment
+"""Seconds from the last kill until everything must be gone. The engine is slow while it removes many containers."""
+MEAN_LIFE = 1.5  # mean seconds from a process's first sandbox to its kill, which may come at any moment
 TREE = "setsid sleep 1000 & (sleep 1000 & sleep 1000) & sleep 1000"
 
 
 @dataclass
 class Outcome:
-    """How many sandboxes were begun and ended in order, how many processes killed, and what was left."""
+    """How many sandboxes began and ended normally, how many processes were killed, and what remained."""
 
     begun: int = 0
     ended: int = 0
@@ -57,7 +57,7 @@ class Outcome:
 
 
 async def use(sandbox: Sandbox, choice: random.Random) -> None:
-    """Something that a session does with a sandbox."""
+    """Do something that a session does with a sandbox, at random."""
     what = choice.choice(("run", "timeout", "background", "write"))
     if what == "run":
         await sandbox.exec(["sh", "-c", "echo hello; setsid sleep 1000 & true"])
@@ -72,7 +72,7 @@ async def use(sandbox: Sandbox, choice: random.Random) -> None:
 
 
 async def host(backend: Backend, store: Path, base: str, seed: str) -> None:
-    """Make, use and end sandboxes until killed; a line of output for each beginning and end."""
+    """Start, use and end sandboxes until killed. Print a line for each start and end."""
     choice = random.Random(seed)
     workspace = Workspace(TreeStore(store), base)
     spec = SandboxSpec(backend, limits=Limits(memory=256 << 20))
@@ -87,13 +87,13 @@ async def host(backend: Backend, store: Path, base: str, seed: str) -> None:
     await asyncio.gather(*(cycles() for _ in range(AT_ONCE)))
 
 
-# -- the one that kills ------------------------------------------------------------------------------------------------
+# -- the process that kills --------------------------------------------------------------------------------------------
 
 
 def children(pid: int) -> list[int]:
-    """Living processes below one, however deep."""
+    """Return all running descendants of a process."""
     found = []
-    with contextlib.suppress(FileNotFoundError):  # it ended before its tasks could be listed
+    with contextlib.suppress(FileNotFoundError):  # the process ended before its tasks were listed
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
             try:
                 below = [int(each) for each in task.read_text().split()]
@@ -105,7 +105,7 @@ def children(pid: int) -> list[int]:
 
 
 def describe(pid: int) -> str | None:
-    """A process's command; None for one that has ended."""
+    """Return a process's id and command, or None if it has ended."""
     try:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
             return None
@@ -115,7 +115,7 @@ def describe(pid: int) -> str | None:
 
 
 def containers_of(api: Any, owners: set[int]) -> list[str]:
-    """Containers, running or not, that these processes made."""
+    """Return the containers, running or not, that these processes created."""
     found = []
     for container in api.containers(all=True, filters={"label": "m3agent.owner"}):
         owner = container["Labels"]["m3agent.owner"]
@@ -125,7 +125,7 @@ def containers_of(api: Any, owners: set[int]) -> list[str]:
 
 
 def leftovers(api: Any, owners: set[int], volumes: set[str], temporary: Path) -> dict[str, list[str]]:
-    """What is there that should not be, by kind."""
+    """Return everything that should be gone, by kind."""
     here = children(os.getpid())
     found = {
         "processes": [line for line in map(describe, here) if line is not None],
@@ -142,7 +142,7 @@ def volumes_of(api: Any) -> set[str]:
 
 
 def reap() -> None:
-    """Collect the dead that came to us from those that were killed."""
+    """Reap the ended processes that this process inherited from killed ones."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -151,11 +151,11 @@ def reap() -> None:
 
 
 def run_cycles(backend: Backend, cycles: int, seed: int = 1) -> Outcome:
-    """Begin so many sandboxes, killing the processes that use them; call it from a process without other children."""
+    """Start `cycles` sandboxes and kill the processes that use them. The caller must have no other child processes."""
     choice = random.Random(seed)
     outcome, started = Outcome(), time.monotonic()
     owners: set[int] = set()
-    # whatever a killed process leaves behind becomes our child, so that it can be found
+    # processes that a killed one leaves become our children, so that we can find them
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     api = connect() if backend == "docker" else None
     with tempfile.TemporaryDirectory(prefix="m3agent-cycles-") as scratch:

@@ -2,9 +2,9 @@
 
     python benchmarks/sandbox_peer.py mini|swerex IMAGE PYTHON_PATH [RUN_ARGUMENT ...]
 
-Reads an order a line (`start`, `shell`, `execute`, `code`, `write`, `read`, `timeout`, `stop`) and answers each with a
-line of JSON: `ms`, the time the peer took for it, and after `start` the `container`; or `error`. PYTHON_PATH is a
-folder, mounted by one of the arguments, where the image's python3 finds the peer's own packages.
+It reads one order per line (`start`, `shell`, `execute`, `code`, `write`, `read`, `timeout`, `stop`) and answers each
+with a line of JSON: `ms`, the time that the peer took, and after `start` the `container`; or `error`. PYTHON_PATH is a
+folder that one of the arguments mounts. There the image's python3 finds the peer's packages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Mini:
         assert done["returncode"] == -1, done
 
     async def stop(self) -> None:
-        # its own cleanup leaves a detached `docker stop` behind, which takes ten seconds
+        # its own cleanup starts a detached `docker stop`, which takes ten seconds
         container, self.environment.container_id = self.environment.container_id, None
         remove = await asyncio.create_subprocess_exec("docker", "rm", "-f", container, stdout=2)
         await remove.wait()
@@ -68,12 +68,12 @@ class Mini:
 
 
 class SweRex:
-    """SWE-ReX: an HTTP server in the container that drives a bash by its prompt."""
+    """SWE-ReX: an HTTP server in the container that controls a bash through its prompt."""
 
     def __init__(self, image: str, python_path: str, arguments: list[str]) -> None:
         from swerex.deployment.docker import DockerDeployment
 
-        # as if its package were part of the image: else it is installed at every start
+        # as if the image had the package: otherwise SWE-ReX installs it at every start
         variables = ["-e", f"PYTHONPATH={python_path}", "-e", f"PATH={python_path}/bin:/usr/bin:/bin"]
         self.deployment = DockerDeployment(
             image=image, docker_args=[*arguments, *variables], pull="never", startup_timeout=60
@@ -137,7 +137,7 @@ async def main() -> None:
         started = time.perf_counter()
         try:
             result = await order()
-        except Exception as error:  # noqa: BLE001 - whatever it is belongs into the table
+        except Exception as error:  # noqa: BLE001 - the table shows every error
             answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"[:300]}) + "\n")
             continue
         took = 1000 * (time.perf_counter() - started)

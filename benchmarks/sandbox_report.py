@@ -1,4 +1,4 @@
-"""The sandbox benchmark's numbers as a table, bars and a comparison with what was aimed at."""
+"""The results of the sandbox benchmark as a table and bars, and a comparison with the targets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from statistics import median
 
 OURS = "m3agent"
 BAR = 40
-"""Characters of the longest bar."""
+"""Length of the longest bar in characters."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was measured: its title, unit, and each contestant's samples, or why it has none.
+    """One measurement: its title, unit, and each contestant's samples, or the reason why it has none.
 
-    `more_is_better` is for throughput; ratios always say how many times better we are.
+    `more_is_better` is for throughput. Ratios always say how many times better ours is.
     """
 
     title: str
@@ -24,13 +24,13 @@ class Row:
     more_is_better: bool = False
 
     def medians(self) -> dict[str, float]:
-        """Of the contestants that have any samples, in their order."""
+        """Return the medians of the contestants that have samples, in their order."""
         return {
             name: median(each) for name, each in self.samples.items() if not isinstance(each, str) and each
         }
 
     def ratios(self) -> dict[str, float]:
-        """How many times as long (or as much) the others take, against the first contestant that is ours."""
+        """Return how many times better our first contestant is than each other one."""
         medians = self.medians()
         if OURS not in medians or not medians[OURS]:
             return {}
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Target:
-    """At least `least` times better than `peer` in `row` (a title), aiming at `aim`."""
+    """Ours should be at least `least` times better than `peer` in `row` (a title); the aim is `aim` times."""
 
     row: str
     peer: str
@@ -52,7 +52,7 @@ class Target:
     aim: float
 
     def verdict(self, rows: Sequence[Row]) -> tuple[float | None, str]:
-        """The ratio measured, if it was, and what that means."""
+        """Return the measured ratio (None if not measured) and the verdict."""
         found = next((row for row in rows if row.title == self.row), None)
         ratio = None if found is None else found.ratios().get(self.peer)
         if ratio is None:
@@ -61,12 +61,12 @@ class Target:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something."""
+    """Return a number with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def table(rows: Sequence[Row], targets: Sequence[Target]) -> str:
-    """All of it as Markdown."""
+    """Return all rows and targets as Markdown."""
     lines = ["| what | with | median | ratio to ours |", "|---|---|---:|---:|"]
     for row in rows:
         medians, ratios = row.medians(), row.ratios()
@@ -86,7 +86,7 @@ def table(rows: Sequence[Row], targets: Sequence[Target]) -> str:
 
 
 def bars(row: Row) -> str:
-    """One row as a picture in plain text."""
+    """Return one row as a bar chart in plain text."""
     medians = row.medians()
     longest = max(medians.values(), default=0)
     width = max((len(name) for name in medians), default=0)

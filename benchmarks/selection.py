@@ -1,13 +1,13 @@
-"""Is what a fix changed among what was shown? Selection over budget, on the fixes in repositories' own histories.
+"""Measure whether the selection over a budget shows the files that a fix changed, on fixes in repositories' histories.
 
     python benchmarks/selection.py REPO[:ROOT] ... [--cases 100] [--budget 25] [--json FILE]
 
-For each of the last fixes the issue is the commit message and the repository is its parent; what counts is the share of
-the changed source files that are shown whole, on average over the fixes, when only so many percent of all tokens may be
-shown. A fix is a commit that is no merge, whose message speaks of a fix, a bug or a regression (and not of style), and
-that changes at most twelve files, one of them a source file that was there before. ROOT is where the sources of that
-repository are (only for judging: the selection never learns it); without it the words of paths decide. Tokens are
-estimated as bytes / 4. Budgets are 10, 25 and 50 % and what --budget says.
+For each of the last fixes, the issue is the commit message and the repository is the parent commit. The result is the
+share of the changed source files that are shown whole, on average over the fixes, when only a given percentage of all
+tokens may be shown. A fix is a commit that is no merge, whose message mentions a fix, a bug or a regression (and not
+style), and that changes at most twelve files, at least one of them a source file that existed before. ROOT is the
+folder of the repository's sources. It is only used for judging: the selection does not get it. Without it, the words
+of paths decide what is a source. Tokens are estimated as bytes / 4. Budgets are 10, 25 and 50 % and --budget.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from m3agent.agent.context.selection.store import TermStore
 
 BYTES_PER_TOKEN = 4
 DELIMITERS = 12
-"""Tokens of what a file or an outline is enclosed in."""
+"""Tokens of the delimiters around a file or an outline."""
 TAU = 100
-"""Commits after which a change counts 1/e in how much a file changes."""
+"""Number of commits after which a change has the weight 1/e in a file's rate of change."""
 HISTORY = 1000
-"""Commits that are read for that: what is older counts 1/22,000."""
+"""Number of commits to read for that. Older changes would have a weight of 1/22,000 or less."""
 MOST_FILES = 12
 FIX = re.compile(r"\b(?:fix(?:e[sd]|ing)?|bug(?:fix)?|regression)\b", re.IGNORECASE)
 STYLE = re.compile(
@@ -77,7 +77,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Fix:
-    """A commit that fixes something: its message, and what it changed of what there was before."""
+    """A commit that fixes something: its message, and the existing files that it changed."""
 
     commit: str
     parent: str
@@ -87,7 +87,7 @@ class Fix:
 
 
 class History:
-    """A repository's fixes, trees and contents, read by git."""
+    """A repository's fixes, trees and contents, read with git."""
 
     def __init__(self, repo: Path, root: str | None) -> None:
         self.repo = repo
@@ -126,7 +126,7 @@ class History:
         return path.startswith(self.root) and is_code(path.rpartition("/")[2]) and not TEST.search(path)
 
     def candidates(self, commit: str) -> list[Candidate]:
-        """The files that the packer would show of a commit."""
+        """Return the files of a commit that the packer would show."""
         touched = self._touched(commit)
         found: list[Candidate] = []
         for line in self.git("ls-tree", "-r", "-z", commit).split("\0"):
@@ -166,7 +166,7 @@ class History:
         self._cat.stdin.flush()
         header = self._cat.stdout.readline().split()
         if header[1] != b"blob":
-            return b"\0"  # not in this clone: as if binary
+            return b"\0"  # the object is not in this clone: treat it as binary
         data = self._cat.stdout.read(int(header[2]))
         self._cat.stdout.read(1)
         return data
@@ -192,7 +192,7 @@ class History:
 
 @dataclass
 class Result:
-    """Recall of the changed sources by row and percent, for each fix of one repository."""
+    """The recall of changed sources for each fix of one repository, by row and percentage."""
 
     repository: str
     head: str
@@ -210,7 +210,7 @@ class Result:
 def measure(
     history: History, number: int, percents: Sequence[int], store: TermStore, title_only: bool
 ) -> Result:
-    """Select for each of the last fixes of a repository, in all the ways that are compared."""
+    """Run every compared selection on each of the last fixes of a repository."""
     fixes = history.fixes(number)
     if not fixes:
         raise SystemExit(f"{history.repo}: no fixes were found in its history")
@@ -281,7 +281,7 @@ def _first(candidates: list[Candidate], ranked: list[int], room: int) -> list[in
 
 
 def report(results: list[Result], percents: Sequence[int], budget: int) -> str:
-    """The table for people."""
+    """Return the results as text."""
     lines: list[str] = []
     for result in results:
         lines.append(
