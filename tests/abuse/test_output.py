@@ -117,7 +117,7 @@ async def test_what_a_terminal_would_obey_reaches_neither_screen_nor_model(box: 
     assert result.content.count("before") == 2 * len(HOSTILE)
     assert DANGEROUS.search(result.content) is None
     assert DANGEROUS.search(printable_line(result.content, 100_000)) is None
-    result.content.encode()  # valid Unicode
+    result.content.encode()  # fails if the text is not valid Unicode
 
 
 async def test_nor_where_long_output_is_cut(box: Box, tmp_path: Path) -> None:

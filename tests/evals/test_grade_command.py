@@ -24,7 +24,7 @@ def m3agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder of one program."""
+    """A benchmark folder with one program."""
     folder = tmp_path / "programs-of-ours"
     write_files(
         folder,

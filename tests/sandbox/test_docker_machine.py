@@ -97,7 +97,7 @@ def test_podman_is_asked_after_docker_where_it_is_there(
     assert engine_addresses() == ["unix:///named.sock"]
 
 
-# -- the end of a container ----------------------------------------------------------------------------------------
+# -- a container that ends -----------------------------------------------------------------------------------------
 
 
 def event(what: str, second: float, **attributes: str) -> dict[str, Any]:

@@ -311,7 +311,7 @@ async def test_a_dockerfile_that_will_not_do_gives_way_to_what_is_declared(
         assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
 
 
-# -- making room ------------------------------------------------------------------------------------------------
+# -- pruning ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Prices: by the token, by the hour, as listed."""
+"""Prices per token, per hour, and as listed by the server."""
 
 from __future__ import annotations
 

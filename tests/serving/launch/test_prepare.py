@@ -1,4 +1,4 @@
-"""From plans and recipes to commands."""
+"""Commands made from plans and recipes."""
 
 from __future__ import annotations
 
