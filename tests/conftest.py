@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: real repositories, real sandboxes, and a separate state folder."""
+"""Fixtures that all tests share: git repositories, sandboxes, model servers, and a state folder for each test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tests.servers.misbehaving import MisbehavingServer
 
 
-# `make test` draws the same examples on every machine; `make fuzz` draws new ones. No example has a time limit: it
-# would report a busy machine, not a fault.
+# `make test` draws the same examples everywhere; `make fuzz` draws new ones. A time limit for each example would
+# fail on a busy machine, not on a fault.
 settings.register_profile("tests", max_examples=20, derandomize=True, deadline=None, database=None)
 settings.register_profile("fuzz", deadline=None, database=None, print_blob=False)
 settings.load_profile("tests")
@@ -76,19 +76,21 @@ STARTERS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Import this worker's share of the tests first. Otherwise each worker compiles all tests of a fresh clone."""
+    """Compile a share of all tests in each worker, because in a fresh clone each worker would compile all of them."""
     worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
     if worker is None or session.config.args_source != pytest.Config.ArgsSource.TESTPATHS:
         return
     here = Path(__file__).parent
     share = sorted(here.rglob("test_*.py"))[int(worker[1]) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
     for path in share:
-        with suppress(Exception, pytest.skip.Exception):  # pytest reports it when it collects the module
+        with suppress(
+            Exception, pytest.skip.Exception
+        ):  # pytest reports the error when it collects the module
             importlib.import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their fixtures and parameters; see `markers` in pyproject.toml."""
+    """Mark each test by the fixtures and markers that it uses; see `markers` in pyproject.toml."""
     for item in items:
         parameters = (
             item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -97,26 +99,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("supervisor") and kind == ("bwrap" if docker_here() else "docker"):
             item.add_marker("slow")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(900))  # seconds until the test counts as hanging
+            item.add_marker(pytest.mark.timeout(900))  # seconds before the test counts as hanging
         needs_engine = any(item.get_closest_marker(name) for name in ("docker", "bwrap", "slow"))
         if needs_engine or (isinstance(item, pytest.Function) and not STARTERS.isdisjoint(item.fixturenames)):
             item.add_marker("integration")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Exclude the objects of the collected tests from garbage collection: each later run would scan all of them."""
+    """Exempt what collection made from garbage collection, so that no later one scans all of it."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
 
 
 _unit_test: str | None = None
-"""The running test, if it is not marked `integration`."""
+"""The id of the running test, if the test is not marked `integration`."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Record whether the running test is a unit test."""
+    """Note whether the running test is a unit test."""
     global _unit_test
     _unit_test = None if item.get_closest_marker("integration") else item.nodeid
     try:
@@ -127,17 +129,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown() -> None:
-    """Let teardown start processes: it may end a fixture that integration tests of the same module used."""
+    """Let teardown start processes: it may end a module fixture that integration tests used too."""
     global _unit_test
     _unit_test = None
 
 
 FORBIDDEN = {"socket.connect", "subprocess.Popen", "os.posix_spawn", "os.fork", "tests.fork"}
-"""Audit events that a unit test must not cause."""
+"""Audit events that unit tests must not cause."""
 
 
 def _refuse_in_unit_tests(event: str, arguments: tuple[Any, ...]) -> None:
-    """Audit hook: raise RuntimeError if a unit test starts a process other than git or opens a connection."""
+    """Audit hook: refuse processes other than git, and connections, in unit tests."""
     if _unit_test is None or event not in FORBIDDEN:
         return
     words = arguments[1] if event in ("subprocess.Popen", "os.posix_spawn") else [event]
@@ -151,7 +153,7 @@ sys.addaudithook(_refuse_in_unit_tests)
 
 @pytest.fixture(scope="session")
 def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The template of a git repository, without the sample hooks: they would be most files of a small repository."""
+    """Return the template of a new git repository without sample hooks, which are most files of a small one."""
     template = tmp_path_factory.mktemp("git-template")
     for name in ("hooks", "info"):
         (template / name).mkdir()
@@ -167,9 +169,9 @@ def own_state(
     for name in [n for n in os.environ if n.startswith(("M3AGENT_", "XDG_", "OPENAI_", "GIT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
-    # test_verify_sandboxes.py and test_flaky.py test reruns of flaky tests; no other test should wait for them
+    # flaky tests have tests of their own (test_verify_sandboxes.py, test_flaky.py); others need no reruns
     monkeypatch.setenv("M3AGENT_RERUNS", "0")
-    # commands use the sandbox that starts fastest; a test about Docker names it
+    # commands use the sandbox that starts fastest; tests of Docker name it
     monkeypatch.setenv("M3AGENT_SANDBOX", one_kind())
     monkeypatch.setenv("M3AGENT_STATE", str(home / "state"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
@@ -190,7 +192,7 @@ def one_kind() -> Backend:
 
 
 def backend_here(backend: Backend) -> Backend:
-    """Return `backend`. Skip the test if it does not work here; fail if no kind of sandbox works here."""
+    """Return `backend`, or skip the test if it does not work here; fail if no backend works."""
     if not {"docker": docker_here, "bwrap": bwrap_here}[backend]():
         one_kind()
         pytest.skip(f"{backend} does not work on this machine")
@@ -199,27 +201,32 @@ def backend_here(backend: Backend) -> Backend:
 
 @pytest.fixture(params=["docker", "bwrap"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each kind of sandbox that works on this machine, for tests of the sandboxes' contract."""
+    """Return each kind of sandbox that works on this machine, for tests of what all kinds promise."""
     return backend_here(request.param)
 
 
 @pytest.fixture
 def one_backend() -> Backend:
-    """One kind of sandbox, for tests that do not depend on the kind."""
+    """Return one kind of sandbox, for tests where the kind does not matter."""
     return one_kind()
 
 
 @contextmanager
 def alone(what: str) -> Iterator[None]:
-    """Keep all other tests on this machine from using `what`, also those with another folder for temporary files."""
+    """Keep all other tests on this machine from using `what` meanwhile, whatever their temporary folder is."""
     with Path(f"/tmp/m3agent-tests-{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def later(*values: object) -> ParameterSet:
-    """Leave these parameters to the slow tests: the other parameters guard the same behaviour."""
+    """Return parameters that only the long tests try, because other parameters guard the same behaviour."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def others_later(names: Iterable[str], quick: Collection[str]) -> list[str | ParameterSet]:
+    """The names as parameters; those that are not in `quick` are tried in the long tests."""
+    return [name if name in quick else later(name) for name in names]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -243,7 +250,7 @@ def git(folder: Path, *args: str) -> str:
 
 @pytest.fixture
 def make_repo(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
-    """Make a git repository with one commit of the given files."""
+    """Return a function that makes a git repository with these files in one commit."""
 
     def make(files: dict[str, str | bytes], name: str = "repo") -> Path:
         folder = tmp_path / name
@@ -259,7 +266,7 @@ def make_repo(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Path]:
 
 @pytest.fixture
 def workspace_of(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Workspace]:
-    """Make a workspace that starts from the given files."""
+    """Return a function that makes a workspace with these files."""
 
     def make(files: dict[str, str | bytes]) -> Workspace:
         folder = tmp_path / "tree"
@@ -273,7 +280,7 @@ def workspace_of(tmp_path: Path) -> Callable[[dict[str, str | bytes]], Workspace
 def sandbox_of(
     backend: Backend, workspace_of: Callable[[dict[str, str | bytes]], Workspace]
 ) -> Callable[..., Sandbox]:
-    """Make a sandbox of each kind with the given files; enter it to start it."""
+    """Return a function that makes a sandbox with these files; entering the sandbox starts it."""
 
     def make(files: dict[str, str | bytes] | None = None, limits: Limits | None = None) -> Sandbox:
         spec = SandboxSpec(backend, limits=limits or Limits(memory=1 << 30))
@@ -284,14 +291,14 @@ def sandbox_of(
 
 @pytest.fixture
 def images_alone() -> Iterator[None]:
-    """Keep other tests from building or removing environment images: all tests share the engine."""
+    """Keep all other tests from making or removing environment images: they share one engine."""
     with alone("images"):
         yield
 
 
 @pytest.fixture
 def own_images(images_alone: None) -> Iterator[None]:
-    """Remove the environment images that the test built."""
+    """Remove the environment images that the test made."""
     api = connect()
     before = {name for listed in api.images() for name in listed.get("RepoTags") or []}
     yield
@@ -304,13 +311,14 @@ def own_images(images_alone: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel built from this checkout."""
+    """Return the wheel of this checkout."""
     return build("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[MisbehavingServer]:
-    from tests.servers.misbehaving import MisbehavingServer  # imported here: most tests need no web server
+    # imported here because most tests need no web server
+    from tests.servers.misbehaving import MisbehavingServer
 
     with MisbehavingServer() as running:
         yield running
@@ -318,6 +326,6 @@ def running_server() -> Iterator[MisbehavingServer]:
 
 @pytest.fixture
 def server(running_server: MisbehavingServer) -> MisbehavingServer:
-    """A model server whose answers the test scripts."""
+    """Return a model server that answers as the test tells it to."""
     running_server.reset()
     return running_server

@@ -1,4 +1,4 @@
-"""Under our own rules, no forged result counts."""
+"""No forged result counts under our own rules."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import pytest
 
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.results import Verdict
-from tests.conftest import docker_here, later
+from tests.conftest import docker_here, others_later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
 from tests.evals.forgeries import FORGERIES
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
 
-QUICK = (
-    "conftest at the root",
-    "written to every descriptor",
-    "reports replaced",
-    "running replaced by name",
-    "tests rewritten from the code",
-)
-"""One forgery of each kind. The slow tests try the others."""
+QUICK = {"conftest at the root", "written to every descriptor", "running replaced by name"}
+"""One of each kind that runs in the test process; `make test-slow` runs the others."""
 
 
-@pytest.mark.parametrize("forgery", [name if name in QUICK else later(name) for name in FORGERIES])
+@pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     instance = small_instance(tmp_path / "instance")
     patch = diff(tmp_path / "patch", FILES, FORGERIES[forgery])
@@ -34,7 +28,7 @@ async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
 
 
 async def test_the_reference_is_resolved_beside_every_forgery_that_is_undone(tmp_path: Path) -> None:
-    """Grading restores the forged files, and the fix in the same patch counts."""
+    """What is put back is put back, and the fix beside it counts."""
     instance = small_instance(tmp_path / "instance")
     undone = (
         "conftest at the root",
