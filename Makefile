@@ -36,7 +36,7 @@ coverage: setup ## line and branch coverage of make test, with the processes tha
 	@rm -rf .coverage && $(quality) coverage run -m pytest -n $(workers) --dist worksteal $(ARGS)
 	@$(quality) coverage combine --quiet && $(quality) coverage report --skip-covered
 
-mutants: setup ## plant faults in a module and see whether tests notice (ARGS="agent/loop.py --tests tests/agent/test_loop.py")
+mutants: setup ## plant faults in a module and see whether tests notice (ARGS="agent/loop/loop.py --tests tests/agent/loop/test_loop.py")
 	@$(quality) python scripts/quality/mutants.py $(ARGS)
 
 bench-sandbox: setup ## measure the sandbox against its peers (ARGS="--quick", "--json FILE" and others)

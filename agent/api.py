@@ -9,15 +9,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from m3agent.agent.ending import FixResult
-from m3agent.agent.handover import HandOver
-from m3agent.agent.new_fix import new_fix
+from m3agent.agent.delivery.apply import HandOver
+from m3agent.agent.fix.entry import new_fix
+from m3agent.agent.fix.finalize import FixResult
 
 
 class FixSettings(TypedDict, total=False):
     """The settings, by their common names (docs/settings.md). They override environment variables and files."""
 
-    # begin: written by `make docs-pages` from agent/settings.py
+    # begin: written by `make docs-pages` from agent/settings/settings.py
     endpoint: str
     engine: Literal["embedded"]
     model: str

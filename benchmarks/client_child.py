@@ -95,7 +95,7 @@ def result(call_id: str) -> dict[str, Any]:
 
 
 def endpoint(url: str) -> Any:
-    from m3agent.serving.endpoint import Endpoint
+    from m3agent.serving.client.endpoint import Endpoint
 
     return Endpoint(
         url=url,
@@ -112,7 +112,7 @@ class OurClient:
     """m3agent's client: it sends the messages and adds the answer. Adding the results of calls is not measured."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
-        from m3agent.serving.client import Client
+        from m3agent.serving.client.client import Client
         from m3agent.tools.registry import own_schemas
 
         self.client = Client(endpoint(url), api_key=None)
@@ -120,7 +120,7 @@ class OurClient:
         self.messages = first_messages(size)
 
     async def turn(self, clock: Clock) -> None:
-        from m3agent.serving.chat import Turn
+        from m3agent.serving.client.messages import Turn
 
         with clock:
             items = [item async for item in self.client.complete(self.messages, self.tools)]
@@ -137,18 +137,18 @@ class OurTurn:
     """m3agent's loop with everything that a session has, except a screen."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
-        from m3agent.agent.calls import Calls
-        from m3agent.agent.conversation import Conversation
-        from m3agent.agent.limits import RunLimits
-        from m3agent.agent.loop import Loop
-        from m3agent.agent.model import Model
-        from m3agent.agent.session import Session
+        from m3agent.agent.loop.compaction import Window
+        from m3agent.agent.loop.limits import RunLimits
+        from m3agent.agent.loop.loop import Loop
+        from m3agent.agent.loop.model_step import Model
+        from m3agent.agent.loop.tool_executor import Calls
+        from m3agent.agent.session.messages import Conversation
+        from m3agent.agent.session.session import Session
         from m3agent.agent.stall import StallDetector, Thresholds
-        from m3agent.agent.window import Window
-        from m3agent.sandbox.git import TreeStore
-        from m3agent.sandbox.open import SandboxSpec, new_sandbox
-        from m3agent.sandbox.workspace import Workspace
-        from m3agent.serving.client import Client
+        from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
+        from m3agent.sandbox.store.git import TreeStore
+        from m3agent.sandbox.store.workspace import Workspace
+        from m3agent.serving.client.client import Client
         from m3agent.tools.registry import Toolset
 
         tree = folder / "tree"
@@ -191,7 +191,7 @@ class Socket:
     """The lower bound for any client: send the request's bytes through a socket, and receive the answer's bytes."""
 
     def __init__(self, url: str, size: int, folder: Path) -> None:
-        from m3agent.serving.body import RequestBody
+        from m3agent.serving.client.request_body import RequestBody
         from m3agent.tools.registry import own_schemas
 
         address = urlsplit(url)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import TestReport, run_in_sandbox
 
 IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
@@ -47,7 +47,7 @@ def commit_all(folder: Path, message: str) -> None:
 
 def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
     """Run `m3agent fix ISSUE --engine embedded`; a patch printed after `seconds` of wall time does not count."""
-    command = [sys.executable, "-m", "m3agent.agent.cli", "fix", str(issue), "--repo", str(repo)]
+    command = [sys.executable, "-m", "m3agent.agent.cli.app", "fix", str(issue), "--repo", str(repo)]
     started = time.monotonic()
     process = subprocess.Popen(
         [*command, "--engine", "embedded"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

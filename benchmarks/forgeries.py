@@ -16,11 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from m3agent.agent.settings import state_dir
+from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Environment, Instance
+from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
-from m3agent.evals.results import Grade, OfficialGrade, Verdict
 from tests.evals.calc_instance import FILES, FIXED, TO_FIX, TO_KEEP, diff, small_instance
 from tests.evals.forgeries import FORGERIES
 

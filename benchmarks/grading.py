@@ -32,15 +32,15 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.peers import python_with
 
-from m3agent.agent.settings import state_dir
+from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.load import load
+from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.official import official_grade
-from m3agent.evals.results import Verdict
-from m3agent.evals.validate import HARMLESS
-from m3agent.sandbox.engine import connect
+from m3agent.evals.grade.validate import HARMLESS
+from m3agent.sandbox.backends.engine import connect
 
 PINNED = "swebench==5.0.2"
 RUNTIME = re.compile(r"Test runtime: ([0-9_]+\.[0-9]+) seconds")

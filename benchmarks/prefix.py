@@ -24,8 +24,8 @@ from statistics import mean, quantiles
 
 from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.context.pack import pack
-from m3agent.agent.context.packed import Context
-from m3agent.agent.context.packing import PackOptions
+from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.types import Context
 
 APART = 10
 """Commits between packs in the second measure, which stands for a session that continues after a while."""

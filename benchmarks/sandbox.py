@@ -28,13 +28,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.engine import connect
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.image import find_image
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.image import find_image
-from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import CallContext
 from m3agent.tools.code_exec import CodeExecArguments
 from m3agent.tools.code_exec import run as code_exec

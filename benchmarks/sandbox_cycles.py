@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 
 PR_SET_CHILD_SUBREAPER = 36
 AT_ONCE = 3

@@ -89,7 +89,7 @@ class Process:
         stdout: Stream = subprocess.PIPE,
         stderr: Stream = subprocess.PIPE,
         inherit: bool = True,
-        module: str = "m3agent.agent.start",
+        module: str = "m3agent.agent.__main__",
     ) -> None:
         request = {
             "module": module,
@@ -202,7 +202,7 @@ def _ends(stream: Stream, its: contextlib.ExitStack, number: int) -> tuple[IO[by
 
 def command(*arguments: str) -> list[str]:
     """Return the command line that starts m3agent in a new interpreter."""
-    return [sys.executable, "-m", "m3agent.agent.cli", *arguments]
+    return [sys.executable, "-m", "m3agent.agent.cli.app", *arguments]
 
 
 def run(

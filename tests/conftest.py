@@ -21,14 +21,14 @@ import pytest
 from hypothesis import settings
 from pytest import ParameterSet
 
-from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.bwrap_machine import barred_by, command
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.environment import REPOSITORY
+from m3agent.sandbox.backends.bwrap_machine import barred_by, command
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
 from m3agent.sandbox.errors import EngineUnavailable
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.images.environment import REPOSITORY
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 from tests.installs import build
 
 if TYPE_CHECKING:

@@ -44,27 +44,27 @@ def preload() -> None:
     import typer.main
     import uvicorn.protocols.http.h11_impl
 
-    import m3agent.agent.acp.command
-    import m3agent.agent.attempt
-    import m3agent.agent.cli
+    import m3agent.agent.cli.acp
+    import m3agent.agent.cli.app
+    import m3agent.agent.cli.doctor
+    import m3agent.agent.cli.eval.run
     import m3agent.agent.context.chunks
     import m3agent.agent.context.pack
-    import m3agent.agent.doctor
-    import m3agent.agent.eval_run_command
-    import m3agent.agent.fix
-    import m3agent.agent.new_fix
-    import m3agent.agent.offer
-    import m3agent.agent.resume
-    import m3agent.agent.screen
-    import m3agent.agent.sessions
+    import m3agent.agent.delivery.pull_request
+    import m3agent.agent.fix.attempt
+    import m3agent.agent.fix.entry
+    import m3agent.agent.fix.orchestrate
+    import m3agent.agent.loop.resume
+    import m3agent.agent.session.catalog
+    import m3agent.agent.ui.event_printer
     import m3agent.evals.run.evaluate
     import m3agent.evals.run.other_agent
     import m3agent.evals.run.own_agent
-    import m3agent.sandbox.bwrap_machine
-    import m3agent.sandbox.docker_machine
+    import m3agent.sandbox.backends.bwrap_machine
+    import m3agent.sandbox.backends.docker_machine
     import m3agent.serving.bench.run
     import m3agent.serving.check.check
-    import m3agent.serving.client
+    import m3agent.serving.client.client
     import m3agent.serving.embedded.server
     import m3agent.serving.launch.server
     import m3agent.serving.plan.planner
@@ -72,7 +72,7 @@ def preload() -> None:
 
     # Typer builds its commands again for each call, which takes 0.05 s. The cache makes it build them once.
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(m3agent.agent.cli.app)
+    typer.main.get_command(m3agent.agent.cli.app.app)
     needed = (anyio, docker, git, httpcore2, mcp, openai, redact_secret, tenacity, uvicorn, m3agent)
     assert all(needed)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.agent import events
 from m3agent.agent.errors import EXIT_CODES, Status
+from m3agent.agent.session import events
 from scripts.docs import commands_page, licences_page, settings_page
 
 ROOT = Path(__file__).parent.parent

@@ -18,8 +18,8 @@ import pytest
 
 import m3agent
 from m3agent.evals.environments.base import base_image
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.indexes import find_indexes
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.images.indexes import find_indexes
 from tests.agent.scripted import BUGGY, ISSUE, MakeRepo
 from tests.evals.bases import needs_base
 from tests.installs import ROOT, install, new_environment, uv, uv_env
@@ -145,7 +145,7 @@ from pathlib import Path
 def acp():
     sys.argv[1:] = ["acp"]
     with contextlib.redirect_stderr(sys.stdout):
-        from m3agent.agent.start import main
+        from m3agent.agent.__main__ import main
         main()
 
 def verify():
@@ -161,7 +161,7 @@ def data():
     list(read_hub("a/b", "test"))
 
 def mcp():
-    from m3agent.agent.other_tools import require_extra
+    from m3agent.agent.mcp.toolset import require_extra
     require_extra()
 
 def official():
@@ -171,11 +171,11 @@ def official():
 def outlines():
     sys.argv[1:] = ["context", "--stats", "--budget", "1000"]
     os.dup2(1, 2)
-    from m3agent.agent.start import main
+    from m3agent.agent.__main__ import main
     main()
 
 def ray():
-    from m3agent.evals.cluster.ray_cluster import connected
+    from m3agent.evals.run.cluster.ray_cluster import connected
     with socket.create_server(("127.0.0.1", 0)) as there, connected(
         f"ray://127.0.0.1:{there.getsockname()[1]}", None, print, shares_prefix=False
     ):

@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_option_listings_and_reads_them(wheel: Path) -> None
 def test_the_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"m3agent-{m3agent.__version__}.dist-info/entry_points.txt").decode()
-    assert "m3agent = m3agent.agent.start:main" in entry_points
+    assert "m3agent = m3agent.agent.__main__:main" in entry_points
 
 
 def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_version_is_said_once() -> None:
 @pytest.mark.integration
 def test_the_command_line_starts_light() -> None:
     """Protect the start time of `m3agent --help` without measuring it: it must not import heavy packages."""
-    program = f"import m3agent.agent.cli, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
+    program = f"import m3agent.agent.cli.app, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
-from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
 
 MOST_CHARACTERS = 30_000
 """Of one result shown to the model; the whole is kept in the session's folder."""

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from m3agent.sandbox.base import ROOT, ExecResult
+from m3agent.sandbox.backends.sandbox import ROOT, ExecResult
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 
 # The program goes into a file, not onto the command line, which holds 128 KiB at most. The name never changes, so

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pydantic import Field
 
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.workspace import inside_git
+from m3agent.sandbox.store.workspace import inside_git
 from m3agent.tools.base import (
     MOST_CHARACTERS,
     Arguments,

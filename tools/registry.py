@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 from m3agent.tools import code_exec, files, test_runner
 from m3agent.tools.base import CallContext, Tool, ToolResult, ToolTraits, refusal

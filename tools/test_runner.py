@@ -12,8 +12,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from m3agent.sandbox.base import Sandbox
-from m3agent.tools import run_tests
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.tools import in_sandbox_runner
 from m3agent.tools.base import (
     MOST_CHARACTERS,
     Arguments,
@@ -106,7 +106,7 @@ async def run_in_sandbox(
         SandboxError: the sandbox itself failed; a failing or hanging test is a result.
     """
     report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
-    source = Path(run_tests.__file__).read_text()
+    source = Path(in_sandbox_runner.__file__).read_text()
     per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
     argv = ["python3", "-c", source, framework, report, str(per_test), *targets]
     result = await sandbox.exec(argv, timeout=timeout, log=log)

@@ -22,24 +22,24 @@ from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCal
 from m3agent.agent.acp.blocks import Prompt
 from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
-from m3agent.agent.context.text import harmless
-from m3agent.agent.ending import Change, FixResult
+from m3agent.agent.context.neutralise import harmless
+from m3agent.agent.delivery.apply import apply_to_work_tree
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, Status, UsageError
-from m3agent.agent.failures import FAILURES
-from m3agent.agent.fix import fix
-from m3agent.agent.fork import fork
-from m3agent.agent.handover import apply_to_work_tree
-from m3agent.agent.images import fitting
-from m3agent.agent.mcp_config import configured
-from m3agent.agent.other_tools import is_installed
-from m3agent.agent.printable import printable_line
-from m3agent.agent.repository import Repository, open_repository
-from m3agent.agent.request import FixRequest
-from m3agent.agent.resume import rebased, resume_point
-from m3agent.agent.session import Session
-from m3agent.agent.session_log import LOG, Line, SessionLog, read_log
-from m3agent.agent.settings_loader import load_settings
-from m3agent.agent.workspaces import workspace_of
+from m3agent.agent.exit_codes import FAILURES
+from m3agent.agent.fix.finalize import Change, FixResult
+from m3agent.agent.fix.orchestrate import fix
+from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.issue.images import fitting
+from m3agent.agent.loop.resume import rebased, resume_point
+from m3agent.agent.mcp.config import configured
+from m3agent.agent.mcp.toolset import is_installed
+from m3agent.agent.repo.repository import Repository, open_repository
+from m3agent.agent.repo.snapshot import workspace_of
+from m3agent.agent.session.fork import fork
+from m3agent.agent.session.log_reader import LOG, Line, SessionLog, read_log
+from m3agent.agent.session.session import Session
+from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.tools.mcp.server import McpServer
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from acp.schema import (
     UsageUpdate,
 )
 
-from m3agent.agent.printable import printable_line
-from m3agent.agent.session_log import Line
-from m3agent.agent.workspaces import TREES
+from m3agent.agent.repo.snapshot import TREES
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.git import TreeStore
-from m3agent.serving.chat import Delta
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.serving.client.messages import Delta
 from m3agent.tools.registry import traits_of
 
 Update = Any

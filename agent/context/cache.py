@@ -11,7 +11,7 @@ import struct
 import zlib
 from hashlib import sha256
 
-from m3agent.agent.context.forms import REDACTED, STORED
+from m3agent.agent.context.chunk_format import REDACTED, STORED
 
 KEY_BYTES = 16
 _MAGIC = b"m3ctx1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from m3agent.agent.context.files import LIST, Listing, git_output, parse_listing
-from m3agent.agent.git_process import GitProcess
-from m3agent.agent.host_git import HostGit, find
+from m3agent.agent.repo.git_spawn import GitProcess
+from m3agent.agent.repo.host_git import HostGit, find
 
 
 class Checkout:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from m3agent.agent.context.forms import CRLF, FIRST_REASON, PLAIN, REDACTED, STORED, as_they_are, framed
+from m3agent.agent.context.chunk_format import (
+    CRLF,
+    FIRST_REASON,
+    PLAIN,
+    REDACTED,
+    STORED,
+    as_they_are,
+    framed,
+)
+from m3agent.agent.context.neutralise import decode, harmless, is_harmless
 from m3agent.agent.context.rules import BY_CONTENT, reason_by_content
 from m3agent.agent.context.secrets import redact, suspicious
-from m3agent.agent.context.text import decode, harmless, is_harmless
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -14,8 +14,8 @@ from m3agent.agent.context.rules import (
     Reason,
     reason_by_name,
 )
-from m3agent.agent.host_git import HostGit
-from m3agent.agent.repository import git
+from m3agent.agent.repo.host_git import HostGit
+from m3agent.agent.repo.repository import git
 
 
 def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason]]:

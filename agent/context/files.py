@@ -13,8 +13,8 @@ from m3agent.agent.context.rules import (
     UNREADABLE,
     Reason,
 )
-from m3agent.agent.git_process import GitProcess
-from m3agent.agent.host_git import HostGit
+from m3agent.agent.repo.git_spawn import GitProcess
+from m3agent.agent.repo.host_git import HostGit
 
 LIST = (
     "ls-files",
@@ -80,7 +80,7 @@ def git_output(where: HostGit, *args: str) -> bytes:
     except OSError:
         output = None
     if output is None:
-        from m3agent.agent.repository import git
+        from m3agent.agent.repo.repository import git
 
         output = git(where, args)
     return output

@@ -14,8 +14,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from m3agent.agent.context.cache import read_file, write_file
-from m3agent.agent.context.packed import Context, PackedFile
-from m3agent.agent.context.packing import Packing
+from m3agent.agent.context.packer import Packing
+from m3agent.agent.context.types import Context, PackedFile
 
 REBASE = 20
 """A new base begins when the appendix exceeds one part in this many of the base.

@@ -15,8 +15,8 @@ import struct
 from math import exp, log, log1p
 
 from m3agent.agent.context.cache import read_file, write_file
-from m3agent.agent.git_process import GitProcess
-from m3agent.agent.host_git import HostGit
+from m3agent.agent.repo.git_spawn import GitProcess
+from m3agent.agent.repo.host_git import HostGit
 
 TAU = 100.0
 """Number of commits after which the weight of a change falls to 1/e.

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.secrets import redact
-from m3agent.agent.context.text import harmless
 from m3agent.tools.registry import traits_of
 
 _MARKER = re.compile(r"<REDACTED:[a-z0-9-]+>")

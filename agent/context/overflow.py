@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
-from m3agent.agent.context.packed import Context, PackedFile
-from m3agent.agent.context.packing import Packing, Source
+from m3agent.agent.context.packer import Packing, Source
 from m3agent.agent.context.rules import OVER_BUDGET, VERSION
 from m3agent.agent.context.selection.select import Candidate, select
 from m3agent.agent.context.selection.store import TermStore
+from m3agent.agent.context.types import Context, PackedFile
 
 NOTE_SHARE = 10
 """Reserve one part in this many of the budget for naming omitted files.

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from m3agent.agent.context import rules
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.history import HistoryReader
-from m3agent.agent.context.packed import Context
-from m3agent.agent.context.packing import Packing, PackOptions
+from m3agent.agent.context.packer import Packing, PackOptions
+from m3agent.agent.context.types import Context
 
 
 def pack(checkout: Checkout, options: PackOptions) -> Context:

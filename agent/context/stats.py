@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from m3agent.agent.context.packed import Context
+from m3agent.agent.context.types import Context
 
 _ROWS = 20
 

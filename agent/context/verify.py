@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from m3agent.agent.context.packed import Context
 from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import TokenizerSource
+from m3agent.agent.context.types import Context
 from m3agent.agent.errors import UsageError
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from m3agent.agent.report import text as show
 from m3agent.agent.report.patch import FilePatch
 from m3agent.agent.report.plot import TurnTokens
-from m3agent.agent.session_log import Line, number, strings, whole
-from m3agent.agent.session_record import SessionRecord
-from m3agent.agent.sessions import NOT_FINISHED
+from m3agent.agent.session.catalog import NOT_FINISHED
+from m3agent.agent.session.log_reader import Line, number, strings, whole
+from m3agent.agent.session.record import SessionRecord
 
 
 @dataclass(frozen=True)

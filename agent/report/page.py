@@ -17,8 +17,8 @@ from m3agent.agent.errors import Status
 from m3agent.agent.report.model import SessionReport
 from m3agent.agent.report.plot import legend, plot
 from m3agent.agent.report.template import page_environment
-from m3agent.agent.session_log import LOG
-from m3agent.agent.sessions import NOT_FINISHED
+from m3agent.agent.session.catalog import NOT_FINISHED
+from m3agent.agent.session.log_reader import LOG
 
 _LINK = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/#?=&%+-]*")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from m3agent.agent.report import text as show
 from m3agent.agent.report.model import Call, Incident, Request, SessionReport, SuiteRun, Turn
 from m3agent.agent.report.patch import parse_patch
-from m3agent.agent.session import PATCH
-from m3agent.agent.session_log import (
+from m3agent.agent.session.catalog import NOT_FINISHED
+from m3agent.agent.session.log_reader import (
     Line,
     SessionLog,
     items,
@@ -23,8 +23,8 @@ from m3agent.agent.session_log import (
     text,
     whole,
 )
-from m3agent.agent.session_record import CallRecord, SessionRecord, TurnRecord, record_of
-from m3agent.agent.sessions import NOT_FINISHED
+from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
+from m3agent.agent.session.session import PATCH
 from m3agent.tools.registry import traits_of
 
 MOST_PATCH = 400_000

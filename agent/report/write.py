@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.whole_file import write_whole
+from m3agent.agent.util.atomic_write import write_whole
 
 
 def write_page(path: Path, page: bytes) -> None:

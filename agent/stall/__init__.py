@@ -4,9 +4,9 @@ Contains the detector (`detector`), the history of calls (`history`), the normal
 detection of repetitive streams (`chant`), and all limits (`thresholds`).
 """
 
+from m3agent.agent.stall.adapter import as_seen
 from m3agent.agent.stall.detector import StallDetector
-from m3agent.agent.stall.feed import as_seen
-from m3agent.agent.stall.seen import Seen, Verdict
+from m3agent.agent.stall.observation import Seen, Verdict
 from m3agent.agent.stall.thresholds import QUIET, Thresholds
 
 __all__ = ["QUIET", "Seen", "StallDetector", "Thresholds", "Verdict", "as_seen"]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from m3agent.agent.stall.chant import Chant
 from m3agent.agent.stall.history import History, Step
-from m3agent.agent.stall.seen import Action, Seen, Verdict
+from m3agent.agent.stall.observation import Action, Seen, Verdict
+from m3agent.agent.stall.repetition import Chant
 from m3agent.agent.stall.thresholds import Thresholds
 
 ADVICE = {

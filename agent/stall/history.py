@@ -6,8 +6,8 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
-from m3agent.agent.stall.normal import OMITTED, call_key, error_class, hashed, normal, says_failed
-from m3agent.agent.stall.seen import Seen
+from m3agent.agent.stall.normalise import OMITTED, call_key, error_class, hashed, normal, says_failed
+from m3agent.agent.stall.observation import Seen
 from m3agent.agent.stall.thresholds import Thresholds
 from m3agent.tools.registry import traits_of
 

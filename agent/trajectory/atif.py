@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from m3agent import __version__
-from m3agent.agent import session_log as log
-from m3agent.agent.conversation import Message
-from m3agent.agent.session_log import Line
-from m3agent.agent.session_record import CallRecord, SessionRecord, TurnRecord
+from m3agent.agent.session import log_reader as log
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.messages import Message
+from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
 from m3agent.agent.trajectory.clean import clean
 from m3agent.agent.trajectory.history import (
     clean_first,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from m3agent import __version__
-from m3agent.agent import session_log as log
+from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.context.text import harmless
-from m3agent.agent.conversation import Digest, Message
-from m3agent.agent.prompt import SYSTEM
-from m3agent.agent.session_record import CallRecord, SessionRecord, TurnRecord
+from m3agent.agent.loop.prompt import SYSTEM
+from m3agent.agent.session import log_reader as log
+from m3agent.agent.session.messages import Digest, Message
+from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
 from m3agent.agent.trajectory.clean import clean, clean_text
 from m3agent.tools.registry import own_schemas
 

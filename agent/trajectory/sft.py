@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from m3agent import __version__
-from m3agent.agent import session_log as log
-from m3agent.agent.conversation import Message
-from m3agent.agent.session_record import SessionRecord
+from m3agent.agent.session import log_reader as log
+from m3agent.agent.session.messages import Message
+from m3agent.agent.session.record import SessionRecord
 from m3agent.agent.trajectory.clean import clean, clean_text
 from m3agent.agent.trajectory.history import clean_first, logged_messages, offered, proven, sent_messages
 

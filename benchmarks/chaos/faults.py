@@ -19,9 +19,9 @@ import docker
 from benchmarks.chaos.model import FIRED, MANNERS, REQUESTS, TURNS, Cut, encoded
 from benchmarks.sandbox_cycles import children, containers_of
 
-from m3agent.agent.session_log import LOG
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.open import Backend
+from m3agent.agent.session.log_reader import LOG
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import Backend
 from tests.conftest import bwrap_here, docker_here
 from tests.servers.dockerd import OwnEngine
 from tests.tools.small_disk import fill

@@ -19,8 +19,8 @@ from benchmarks.chaos.faults import Plan, Stage
 from benchmarks.common import commit_all, git
 from benchmarks.sandbox_cycles import PR_SET_CHILD_SUBREAPER, children, containers_of, describe
 
-from m3agent.agent.conversation import FILE as MESSAGES
-from m3agent.agent.handover import STAGED
+from m3agent.agent.delivery.apply import STAGED
+from m3agent.agent.session.messages import FILE as MESSAGES
 from tests.servers.misbehaving import history_faults
 
 ISSUE = "add() gives wrong sums: add(2, 3) should be 5."
@@ -144,7 +144,7 @@ def running(stage: Stage, arguments: list[str], number: int) -> Iterator[subproc
         (stage.folder / f"stdout-{number}").open("wb") as stdout,
         (stage.folder / f"stderr-{number}").open("wb") as stderr,
     ):
-        command = [sys.executable, "-m", "m3agent.agent.cli", *arguments]
+        command = [sys.executable, "-m", "m3agent.agent.cli.app", *arguments]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env)
     try:
         yield process

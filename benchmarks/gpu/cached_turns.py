@@ -25,10 +25,10 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
-from m3agent.serving.chat import Turn
-from m3agent.serving.client import Client
-from m3agent.serving.endpoint import Endpoint, probe
-from m3agent.serving.examine import examine
+from m3agent.serving.check.prefix_probe import examine
+from m3agent.serving.client.client import Client
+from m3agent.serving.client.endpoint import Endpoint, probe
+from m3agent.serving.client.messages import Turn
 
 MOST_RATIO = 1.15
 LEAST_SHARE = 0.99

@@ -92,7 +92,15 @@ def main() -> int:
 
 def run_fix(repo: Path, url: str, *more: str) -> tuple[int, list[dict[str, Any]]]:
     """`m3agent fix` on the ferry in `repo`: its exit code and its event log."""
-    command = [sys.executable, "-m", "m3agent.agent.cli", "fix", str(repo / "ISSUE.md"), "--repo", str(repo)]
+    command = [
+        sys.executable,
+        "-m",
+        "m3agent.agent.cli.app",
+        "fix",
+        str(repo / "ISSUE.md"),
+        "--repo",
+        str(repo),
+    ]
     command += ["--endpoint", url, *more, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]

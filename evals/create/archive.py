@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.store.git import TreeStore
 
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 # For reproducible bytes: no delta of the source's packs is reused, and threads would split the work

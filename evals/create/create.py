@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from m3agent.agent.printable import printable_line
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, Validator, instance_id, instance_of, row_of
 from m3agent.evals.create.folder import Made, Tried

@@ -25,7 +25,7 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.report.write import write_page
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import folder_name
-from m3agent.sandbox.git import TreeStore
+from m3agent.sandbox.store.git import TreeStore
 
 ROWS, VIEW, TRIED, LOCK = "instances.jsonl", "agent_view.jsonl", "create.json", ".lock"
 SEEN = (

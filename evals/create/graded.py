@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.printable import last_line
+from m3agent.agent.util.sanitize import last_line
 from m3agent.evals.create.build import Validated
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments

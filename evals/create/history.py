@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.repository import Repository, open_repository, origin_url
-from m3agent.agent.workspaces import objects_of
-from m3agent.sandbox.git import DIFF_OPTIONS, GitFailed, TreeStore
+from m3agent.agent.repo.repository import Repository, open_repository, origin_url
+from m3agent.agent.repo.snapshot import objects_of
+from m3agent.sandbox.store.git import DIFF_OPTIONS, GitFailed, TreeStore
 
 SUBMODULE = 0o160000
 ABSENT = 0

@@ -13,9 +13,9 @@ from packaging.utils import canonicalize_name
 from m3agent.evals.create.history import Commit, History
 from m3agent.evals.environments.base import RELEASED
 from m3agent.sandbox.declared.declared import Declared, read_declared
-from m3agent.sandbox.declared.found import Files, Found, table
-from m3agent.sandbox.environment import acceptable_pythons, files_of
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.declared.types import Files, Found, table
+from m3agent.sandbox.images.environment import acceptable_pythons, files_of
+from m3agent.sandbox.store.workspace import Workspace
 
 SETTLED = timedelta(days=183)
 """How long after a Python release most packages had wheels for it."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from m3agent.agent.printable import printable_line
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import DataError
 
 

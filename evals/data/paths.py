@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from m3agent.agent.printable import printable_line
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import DataError, outside
 
 

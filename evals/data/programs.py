@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault
+from m3agent.evals.code.folder_base import commit_folder
 from m3agent.evals.data.instance import INSTANCE_ID, Answer, DataError, Environment, Instance, Source, Task
 from m3agent.evals.data.paths import within
-from m3agent.evals.folder_base import commit_folder
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.git import TreeEntry, TreeStore
+from m3agent.sandbox.store.git import TreeEntry, TreeStore
 
 PROGRAMS, GOLD, STATEMENT = "programs", "gold", "ISSUE.md"
 

@@ -22,11 +22,11 @@ from datetime import date
 from pathlib import Path
 from typing import IO, Any
 
-from m3agent.sandbox.docker_machine import LABEL
-from m3agent.sandbox.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.backends.docker_machine import LABEL
+from m3agent.sandbox.backends.image import Image, local_image, pull
 from m3agent.sandbox.errors import EnvironmentFailed
-from m3agent.sandbox.image import Image, local_image, pull
-from m3agent.sandbox.image_build import LOOK
+from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.images.image_build import LOOK
 
 RECIPE = 1  # part of the name of every base made here
 DEFAULT_PYTHON = "3.11"

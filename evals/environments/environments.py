@@ -10,18 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from m3agent.evals.codebase import codebase
+from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Task
 from m3agent.evals.environments.base import base_image
 from m3agent.evals.environments.layer import Layer, build_layer
 from m3agent.evals.environments.recipe import dependency_layer, era_of, instance_layer, prebuilt_layer
-from m3agent.sandbox.docker_machine import LABEL
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.backends.docker_machine import LABEL
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
 from m3agent.sandbox.errors import ImageMissing
-from m3agent.sandbox.image import Image, find_image, local_image, pull
-from m3agent.sandbox.in_thread import stoppable
-from m3agent.sandbox.prune import make_room
+from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.images.prune import make_room
+from m3agent.sandbox.threads import stoppable
 
 RECIPE = 1  # part of every hash: changes when the same data is to give another image
 DISK_BUDGET = 60 << 30

@@ -1,6 +1,6 @@
 """One layer of an image: a script run as root in a container over the layer below, and a commit of what it made.
 
-It has the capabilities that installing needs; its other limits are those of every build (`sandbox/image_build.py`).
+It has the capabilities that installing needs; its other limits are those of every build (`sandbox/images/image_build.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from m3agent.sandbox.base import ROOT
-from m3agent.sandbox.image import Image
-from m3agent.sandbox.image_build import Build, build_image, files_as_tar, installers
-from m3agent.sandbox.indexes import find_indexes
+from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.backends.sandbox import ROOT
+from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar, installers
+from m3agent.sandbox.images.indexes import find_indexes
 
 WORK = "/opt/m3agent-layer"
 """Where a layer's script and files are while it runs; nothing of it stays."""

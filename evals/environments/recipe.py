@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from m3agent.evals.data.instance import Environment, Task
 from m3agent.evals.environments.base import RELEASED
 from m3agent.evals.environments.layer import WORK, Layer
-from m3agent.sandbox.base import BESIDE, EQUIPPED, ROOT
+from m3agent.sandbox.backends.sandbox import BESIDE, EQUIPPED, ROOT
 
 CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"

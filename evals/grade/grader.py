@@ -11,15 +11,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from m3agent.agent.whole_file import write_whole
-from m3agent.evals.codebase import codebase
+from m3agent.agent.util.atomic_write import write_whole
+from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance
+from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import Outcomes
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import TestRun, judge, run_tests_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
-from m3agent.evals.results import Grade, OfficialGrade, Verdict
-from m3agent.sandbox.base import Limits
+from m3agent.sandbox.backends.sandbox import Limits
 
 LIMITS = Limits(pids=512)
 GREEN = frozenset({"passed", "xfailed"})

@@ -114,7 +114,7 @@ def canary_of(item: Any) -> Any:
 def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
     """Return the pytest plugin that reports outcomes.
 
-    Its base class, from tools/run_tests.py, limits each test's time.
+    Its base class, from tools/in_sandbox_runner.py, limits each test's time.
     """
     import pytest
 
@@ -303,7 +303,7 @@ def main() -> int:
 
     The request has these keys:
         key: Key of the authentication codes, in hexadecimal.
-        source: Source code of the test runner, tools/run_tests.py.
+        source: Source code of the test runner, tools/in_sandbox_runner.py.
         limit: Time limit of one test, in seconds.
         options: Options of pytest.
         targets: Files and tests to run.

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.results import OfficialGrade
-from m3agent.sandbox.docker_machine import ensure_reaper, our_labels
-from m3agent.sandbox.engine import connect, socket_of
-from m3agent.sandbox.image_build import engine_failures, files_as_tar, remove_container
-from m3agent.sandbox.in_thread import stoppable
+from m3agent.evals.data.results import OfficialGrade
+from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
+from m3agent.sandbox.backends.engine import connect, socket_of
+from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container
+from m3agent.sandbox.threads import stoppable
 
 PACKAGE = "swebench"
 NEEDED = ("eval_script", "log_parser")

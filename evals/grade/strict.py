@@ -19,17 +19,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from m3agent.agent.printable import last_line
+from m3agent.agent.util.sanitize import last_line
 from m3agent.evals.data.instance import Answer, Task
+from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import guard
 from m3agent.evals.grade.command import Command, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.trees import Trees
-from m3agent.evals.results import Grade, TestCount, Verdict
-from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.open import SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
-from m3agent.tools import run_tests
+from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools import in_sandbox_runner
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 """Time limit of one test: a share of the whole limit, and its bounds in seconds.
@@ -148,7 +148,7 @@ async def run_tests_of(
         return listener.close()
     given = {
         "key": key.hex(),
-        "source": Path(run_tests.__file__).read_text(),
+        "source": Path(in_sandbox_runner.__file__).read_text(),
         "limit": min(max(LEAST_PER_TEST, answer.timeout * PER_TEST_SHARE), MOST_PER_TEST),
         "options": command.options,
         "targets": targets,

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from m3agent.agent.verify import is_surrounding, is_test_file
+from m3agent.agent.verify.verify import is_surrounding, is_test_file
 from m3agent.evals.data.instance import Answer
-from m3agent.sandbox.git import GitFailed, TreeEntry, TreeStore, run_git
+from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, run_git
 
 MOST_PATCH = 64 << 20
 """Largest patch that is graded, in bytes; far more than any fix needs."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from m3agent.evals.report.amounts import Used, used
+from m3agent.evals.data.run_folder import config_hash
+from m3agent.evals.report.counting import Tally
 from m3agent.evals.report.paired import Paired, paired
-from m3agent.evals.report.tally import Tally
-from m3agent.evals.run_folder import config_hash
+from m3agent.evals.report.usage import Used, used
 
 
 @dataclass(frozen=True)

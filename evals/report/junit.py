@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 from xml.etree import ElementTree  # only for writing
 
-from m3agent.evals.report.amounts import seconds_of
+from m3agent.evals.data.results import Result, TestCount, Verdict
 from m3agent.evals.report.model import Report
-from m3agent.evals.results import Result, TestCount, Verdict
+from m3agent.evals.report.usage import seconds_of
 
 MOST_TESTS = 50
 """Largest number of tests that a case lists."""

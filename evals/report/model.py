@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from m3agent.evals.report.amounts import Used, used
+from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.report.counting import Attempt, Tally
 from m3agent.evals.report.statistics import Mean, mean, pass_all_k, pass_at_k
-from m3agent.evals.report.tally import Attempt, Tally
-from m3agent.evals.results import Result, RunConfig, Verdict
+from m3agent.evals.report.usage import Used, used
 
 FORMAT = 1
 """Version of the JSON; it changes when a field changes its meaning."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from m3agent.evals.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import Result, RunConfig, Verdict
 
 ATTEMPT = 1
 """Number of the attempt that the files contain."""

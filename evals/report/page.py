@@ -14,15 +14,15 @@ from markupsafe import Markup
 from m3agent.agent.report.patch import FilePatch, parse_patch
 from m3agent.agent.report.template import page_environment
 from m3agent.agent.report.text import duration, price, short_count
+from m3agent.evals.data.results import FAILED, Result, Verdict
+from m3agent.evals.data.run_folder import PATCH, RunFolder, config_hash
 from m3agent.evals.report import wording
-from m3agent.evals.report.amounts import seconds_of, tokens_of
 from m3agent.evals.report.compare import Comparison
+from m3agent.evals.report.counting import Attempt
 from m3agent.evals.report.model import Report
 from m3agent.evals.report.plots import MOST_ROWS, STACK, histogram, verdict_bars
 from m3agent.evals.report.sessions import SessionPage
-from m3agent.evals.report.tally import Attempt
-from m3agent.evals.results import FAILED, Result, Verdict
-from m3agent.evals.run_folder import PATCH, RunFolder, config_hash
+from m3agent.evals.report.usage import seconds_of, tokens_of
 
 MOST_PATCH = 6_000
 """Largest number of characters of a patch on the page; only the beginning of a longer one is shown."""

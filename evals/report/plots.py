@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from m3agent.agent.report.axis import LEFT, RIGHT, WIDTH, Axis, round_step
 from m3agent.agent.report.text import one_line, plain
-from m3agent.evals.results import Verdict
+from m3agent.evals.data.results import Verdict
 
 MOST_ROWS = 40
 """Largest number of repositories in the plot; the table lists all."""

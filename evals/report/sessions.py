@@ -11,11 +11,11 @@ from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.report.page import render
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.report.write import write_page
-from m3agent.agent.session_log import LOG, read_log
+from m3agent.agent.session.log_reader import LOG, read_log
+from m3agent.evals.data.results import Result
+from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.report.counting import Attempt
 from m3agent.evals.report.model import Report
-from m3agent.evals.report.tally import Attempt
-from m3agent.evals.results import Result
-from m3agent.evals.run_folder import RunFolder
 
 _SAY_EVERY = 2.0  # seconds
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
-from m3agent.agent.table import columns
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.table import columns
+from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
-from m3agent.evals.report.amounts import Amount, Used
 from m3agent.evals.report.compare import Comparison
 from m3agent.evals.report.model import Report, Score
-from m3agent.evals.results import Verdict
+from m3agent.evals.report.usage import Amount, Used
 
 MOST_FAILURES = 200
 """Attempts that did not resolve their instance, listed below the numbers."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from m3agent.agent.report.text import UNKNOWN, count, share
-from m3agent.evals.report.amounts import Amount, Used
 from m3agent.evals.report.compare import Comparison
 from m3agent.evals.report.model import Report, Score
 from m3agent.evals.report.statistics import CONFIDENCE, Interval
+from m3agent.evals.report.usage import Amount, Used
 
 Shown = Callable[[float | None], str]
 """Formats a number, or None for an unknown one."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from m3agent.agent.failures import FAILURES
-from m3agent.agent.printable import printable_line
+from m3agent.agent.exit_codes import FAILURES
+from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report.text import duration
-from m3agent.agent.workspaces import TREES
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import DataError, Instance
-from m3agent.evals.results import Grade, OfficialGrade, Result, Seconds, Verdict
+from m3agent.evals.data.results import Grade, OfficialGrade, Result, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
-from m3agent.evals.run.parts import Assignment, Delivery, Listener, Parts
+from m3agent.evals.run.protocols import Assignment, Delivery, Listener, Parts
 from m3agent.sandbox.errors import EnvironmentFailed
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"

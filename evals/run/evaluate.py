@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.attempt import Here
-from m3agent.evals.run.parts import Maker, Parts
 from m3agent.evals.run.progress import Progress
+from m3agent.evals.run.protocols import Maker, Parts
 from m3agent.evals.run.run import run_all
-from m3agent.evals.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _maker(
     if cluster is None:
         yield Here(parts, (lock,))
         return
-    from m3agent.evals.cluster.ray_cluster import connected
+    from m3agent.evals.run.cluster.ray_cluster import connected
 
     with connected(cluster, parts_of, say, shares_prefix=parts.agent.shares_prefix) as maker:
         yield maker

@@ -10,8 +10,8 @@ import os
 import stat
 from pathlib import Path
 
-from m3agent.sandbox.git import SKIP_FOLDERS, TreeStore
-from m3agent.sandbox.workspace import Workspace, inside_git
+from m3agent.sandbox.store.git import SKIP_FOLDERS, TreeStore
+from m3agent.sandbox.store.workspace import Workspace, inside_git
 
 
 class LeftDiff:

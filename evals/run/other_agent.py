@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
-from m3agent.evals.results import Verdict
+from m3agent.evals.data.results import Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.own_agent import ISSUE
-from m3agent.evals.run.parts import Assignment, Delivery
+from m3agent.evals.run.protocols import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
 
 PLACEHOLDERS = ("repo", "issue", "image", "output")

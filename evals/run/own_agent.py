@@ -9,16 +9,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from m3agent.agent.endpoint_choice import EmbeddedEngine, EndpointChoice, ModelServer
+from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, ModelServer
 from m3agent.agent.errors import EnvironmentFault, ServerFault, Status, UsageError
-from m3agent.agent.session import PATCH
-from m3agent.agent.session_log import LOG, text
-from m3agent.agent.session_record import SessionRecord, read_session
-from m3agent.agent.sessions import session_folders
-from m3agent.agent.settings import SETTINGS, Settings
-from m3agent.evals.results import Usage, Verdict
+from m3agent.agent.session.catalog import session_folders
+from m3agent.agent.session.log_reader import LOG, text
+from m3agent.agent.session.record import SessionRecord, read_session
+from m3agent.agent.session.session import PATCH
+from m3agent.agent.settings.settings import SETTINGS, Settings
+from m3agent.evals.data.results import Usage, Verdict
 from m3agent.evals.run.child import last_words, run_child
-from m3agent.evals.run.parts import Assignment, Delivery
+from m3agent.evals.run.protocols import Assignment, Delivery
 
 STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 """In an attempt's folder: the agent's state folder, its issue, and a folder without a settings file."""
@@ -87,7 +87,7 @@ class OwnAgent:
         issue = given.folder / ISSUE
         issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
         (given.folder / NO_CONFIG).mkdir()
-        argv = [sys.executable, "-m", "m3agent.agent.start", "fix", str(issue), "--repo", str(given.repo)]
+        argv = [sys.executable, "-m", "m3agent.agent", "fix", str(issue), "--repo", str(given.repo)]
         if given.image:
             argv += ["--image", given.image]
         watch = asyncio.create_task(_watch(given))

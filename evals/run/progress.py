@@ -9,10 +9,10 @@ from typing import Self
 
 from rich.text import Text
 
-from m3agent.agent.live import LiveView
-from m3agent.agent.printable import printable_line
 from m3agent.agent.report.text import duration, price
-from m3agent.evals.results import Result, Verdict
+from m3agent.agent.ui.display import LiveView
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.evals.data.results import Result, Verdict
 from m3agent.evals.run.estimate import PHASES, Estimate
 
 STYLES = {

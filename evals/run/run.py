@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.run.parts import Listener, Maker
+from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.progress import Progress
+from m3agent.evals.run.protocols import Listener, Maker
 from m3agent.evals.run.schedule import Group, Schedule
-from m3agent.evals.run_folder import RunFolder
 
 
 async def run_all(

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.sandbox.declared.found import Files, Found, table
+from m3agent.sandbox.declared.types import Files, Found, table
 
 DOCKERFILES = ("Dockerfile", "Containerfile")
 PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from m3agent.sandbox.declared.found import Files, Found, Project
+from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
-from m3agent.sandbox.toolbox import DISTRIBUTIONS
+from m3agent.sandbox.declared.types import Files, Found, Project
 
 
 @dataclass(frozen=True)

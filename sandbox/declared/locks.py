@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from m3agent.sandbox.declared.found import Files, Found, strings, table
+from m3agent.sandbox.declared.types import Files, Found, strings, table
 
 UV, POETRY = "uv.lock", "poetry.lock"
 

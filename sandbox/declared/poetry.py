@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from m3agent.sandbox.declared.found import Found, strings, table, wanted
+from m3agent.sandbox.declared.types import Found, strings, table, wanted
 
 SOURCE = "pyproject.toml"
 CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)([^\s,]*)")

@@ -7,9 +7,9 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from m3agent.sandbox.declared.found import Files, Found, Project, strings, table, wanted
 from m3agent.sandbox.declared.poetry import read_poetry
 from m3agent.sandbox.declared.requirements import read_requirements
+from m3agent.sandbox.declared.types import Files, Found, Project, strings, table, wanted
 
 SOURCE = "pyproject.toml"
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}

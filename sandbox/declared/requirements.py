@@ -6,7 +6,7 @@ import posixpath
 import re
 import shlex
 
-from m3agent.sandbox.declared.found import Files, Found
+from m3agent.sandbox.declared.types import Files, Found
 
 # The words that a file's name may contain. Other words (docs, lint, gpu) name files that tests do not need.
 WORDS = {"requirements", "requirement", "reqs", "base", "common", "core", "main", "ci"}

@@ -9,9 +9,9 @@ import ast
 import re
 from typing import Any
 
-from m3agent.sandbox.declared.found import Files, Found, Project, strings, table, wanted
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_requirements
+from m3agent.sandbox.declared.types import Files, Found, Project, strings, table, wanted
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
 FACTOR = re.compile(r"[!\w{},.-]+:\s")

@@ -14,7 +14,7 @@ from typing import Any
 import typer.main
 from typer.core import TyperGroup
 
-from m3agent.agent.cli import app
+from m3agent.agent.cli.app import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 HEAD = """\

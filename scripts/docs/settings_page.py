@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
-from m3agent.agent.settings import SETTINGS, DeclaredSetting
+from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting
 from scripts.docs.commands_page import escaped
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """Plant small faults in product modules, one at a time, and check whether the tests fail.
 
-    python scripts/quality/mutants.py agent/loop.py --tests tests/agent/test_loop.py --count 60 --seed 1
+    python scripts/quality/mutants.py agent/loop/loop.py --tests tests/agent/loop/test_loop.py --count 60 --seed 1
     python scripts/quality/mutants.py --spread 20 --seed 7 --coverage .coverage/data
 
 The faults are those of cosmic-ray's operators: another arithmetic or comparison operator, `and` for `or`, a negated

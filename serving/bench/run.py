@@ -14,13 +14,13 @@ from m3agent.serving.bench.options import Options, Step, steps, unmeasured
 from m3agent.serving.bench.prompts import Corpus, Messages, Prompt, PromptMaker, agents_task, next_turn
 from m3agent.serving.bench.result import KINDS, BenchRequest, BenchResult, BenchRow, Kind, Round
 from m3agent.serving.bench.stream import timed
-from m3agent.serving.body import RequestBody
 from m3agent.serving.check.engine_state import engine_state
-from m3agent.serving.endpoint import Endpoint, Flavour, get
+from m3agent.serving.client.endpoint import Endpoint, Flavour, get
+from m3agent.serving.client.http import open_client
+from m3agent.serving.client.parameters import Sampling, request_parameters
+from m3agent.serving.client.request_body import RequestBody
+from m3agent.serving.client.tokenize import count_tokens
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
-from m3agent.serving.http import open_client
-from m3agent.serving.parameters import Sampling, request_parameters
-from m3agent.serving.tokenize import count_tokens
 
 if TYPE_CHECKING:
     import openai

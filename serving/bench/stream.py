@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.answer.chunk import call_pieces, content_of, first_choice, reasoning_pieces
-from m3agent.serving.answer.reported import raise_if_error, whole_answer
-from m3agent.serving.answer.usage import read_usage
 from m3agent.serving.bench.result import BenchRequest
-from m3agent.serving.chat import Usage
-from m3agent.serving.endpoint import Endpoint, Flavour
+from m3agent.serving.client.endpoint import Endpoint, Flavour
+from m3agent.serving.client.http import post_chat, translate
+from m3agent.serving.client.messages import Usage
+from m3agent.serving.client.sse import EventReader
+from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
+from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
+from m3agent.serving.client.stream.usage import read_usage
 from m3agent.serving.errors import DeadlineExceeded, EndpointRefused, StreamCut
-from m3agent.serving.http import post_chat, translate
-from m3agent.serving.sse import EventReader
 
 if TYPE_CHECKING:
     import openai

@@ -13,16 +13,16 @@ from packaging.version import InvalidVersion, Version
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.engine_state import EngineState, engine_state, metrics_url
 from m3agent.serving.check.examined import examined_checks
+from m3agent.serving.check.prefix_probe import Findings, examine
 from m3agent.serving.check.scraped import scraped_check
-from m3agent.serving.endpoint import Endpoint, get
+from m3agent.serving.client.endpoint import Endpoint, get
+from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
-from m3agent.serving.examine import Findings, examine
-from m3agent.serving.http import open_client
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.gpus import GPUS, Gpu
+from m3agent.serving.plan.known_issues import Engine, Setup, Severity, Trap, met
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
 from m3agent.serving.plan.planner import Wish
-from m3agent.serving.plan.shape import NATIVE_CONTEXT, Precision
-from m3agent.serving.plan.traps import Engine, Setup, Severity, Trap, met
 
 FULL = 0.9
 """Share of the KV cache in use from which there is no headroom: the next long sequence evicts another."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from m3agent.serving.arguments import NAMESPACE
 from m3agent.serving.check.script import Said
+from m3agent.serving.wire.arguments import NAMESPACE
 
 _SHOWN = 24  # characters to quote on each side of a difference
 

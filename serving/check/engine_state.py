@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.check.metrics import Sample, parse_metrics, total, values
-from m3agent.serving.endpoint import Endpoint, Flavour, get
+from m3agent.serving.client.endpoint import Endpoint, Flavour, get
+from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.http import open_client
 
 if TYPE_CHECKING:
     import openai

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.endpoint import Endpoint, Flavour
-from m3agent.serving.examine import (
+from m3agent.serving.check.prefix_probe import (
     CACHING_SWITCHES,
     REPORTING_SWITCHES,
     SLOW_TOKENIZER,
     TOKENIZER_SWITCHES,
     Findings,
 )
+from m3agent.serving.client.endpoint import Endpoint, Flavour
 
 
 def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:

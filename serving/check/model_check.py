@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from m3agent.serving.chat import Turn
 from m3agent.serving.check.check import Check
-from m3agent.serving.client import Client
-from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.client.client import Client
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.messages import Turn
+from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.errors import ModelServerError, shorten
-from m3agent.serving.parameters import Sampling
 from m3agent.serving.wire import ThinkingMode
 
 TRIES = 3

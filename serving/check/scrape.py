@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from m3agent.serving.check.checklist import FULL, LOW_HIT_RATE
 from m3agent.serving.check.engine_state import metrics_url
-from m3agent.serving.endpoint import Endpoint, Flavour
+from m3agent.serving.client.endpoint import Endpoint, Flavour
 
 JOB = "m3agent"
 

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.endpoint import Endpoint, get
+from m3agent.serving.client.endpoint import Endpoint, get
+from m3agent.serving.client.http import is_local, open_client
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.http import is_local, open_client
 
 _SECONDS = 10.0
 _NAME = "scraped"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.serving.endpoint import Flavour
+from m3agent.serving.client.endpoint import Flavour
 from m3agent.serving.wire import Call, ThinkingMode, write
 
 _SPECIAL = re.compile(r"([\\.^$*+?{}\[\]|()])")

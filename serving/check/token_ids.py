@@ -11,10 +11,10 @@ from pathlib import Path
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.script import MARKERS
-from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.http import open_client
+from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.http import open_client
-from m3agent.serving.tokenize import token_ids
 
 CONNECT_SECONDS, SECONDS = 10.0, 30.0
 """Timeouts in seconds of a connection, and of one answer of `/tokenize`."""

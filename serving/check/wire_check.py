@@ -12,15 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from m3agent.serving.body import RequestBody
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.differences import faults
+from m3agent.serving.check.dual_read import Heard, hear
 from m3agent.serving.check.examined import examined_checks
-from m3agent.serving.check.heard import Heard, hear
+from m3agent.serving.check.prefix_probe import Findings, examine
 from m3agent.serving.check.script import MARKERS, TOOLS, Said, grammar, markup, wanted
 from m3agent.serving.check.token_ids import CONNECT_SECONDS, SECONDS, ids_check
-from m3agent.serving.client import Client
-from m3agent.serving.endpoint import Endpoint, Flavour
+from m3agent.serving.client.client import Client
+from m3agent.serving.client.endpoint import Endpoint, Flavour
+from m3agent.serving.client.http import open_client
+from m3agent.serving.client.parameters import Sampling, request_parameters
+from m3agent.serving.client.request_body import RequestBody
+from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import (
     DeadlineExceeded,
     EndpointRefused,
@@ -28,10 +32,6 @@ from m3agent.serving.errors import (
     ModelServerError,
     shorten,
 )
-from m3agent.serving.examine import Findings, examine
-from m3agent.serving.http import open_client
-from m3agent.serving.parameters import Sampling, request_parameters
-from m3agent.serving.tokenize import token_ids
 from m3agent.serving.wire import ThinkingMode
 
 LIMIT = 120.0

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from m3agent.serving.background import in_background
+from m3agent.serving.client.daemon_thread import in_background
 from m3agent.serving.embedded.policy import respond
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.wire import CallFinished, ReasoningDelta, StreamParser, TextDelta, WireEvent, write

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.serving.plan.gpus import GIB
-from m3agent.serving.plan.shape import (
+from m3agent.serving.plan.memory_model import (
     DENSE_WIDTH,
     EXPERT_WIDTH,
     EXPERTS,

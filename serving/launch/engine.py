@@ -10,9 +10,9 @@ from pathlib import Path
 
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.job import Start
-from m3agent.serving.launch.kept import start_kept
 from m3agent.serving.launch.load_signs import Progress
 from m3agent.serving.launch.record import LAST_LOG, LOG
+from m3agent.serving.launch.supervised import start_kept
 
 GRACE_SECONDS = 30.0
 """Seconds from SIGTERM to SIGKILL; an idle vLLM stops within a few seconds."""

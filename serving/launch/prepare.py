@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from m3agent.serving.http import is_loopback
+from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.change import KEY, Change, KvCacheDtype
 from m3agent.serving.plan.command import Command, Option, flag_of

@@ -12,7 +12,7 @@ from typing import Protocol
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.model_check import model_check
 from m3agent.serving.check.wire_check import wire_check
-from m3agent.serving.endpoint import Endpoint, probe
+from m3agent.serving.client.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.engine import Engine
 from m3agent.serving.launch.engine_faults import explain

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from m3agent.serving.http import is_loopback
+from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from m3agent.serving.plan import overlay_sglang, overlay_trtllm, overlay_vllm
 from m3agent.serving.plan.change import Change, KvCacheDtype, Rule, Wanted
 from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
 from m3agent.serving.plan.recipe import MXFP4, SLURM_SCRIPT, Recipe, slurm_script
-from m3agent.serving.plan.shape import LONGEST_CONTEXT
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Plan

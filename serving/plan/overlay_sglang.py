@@ -13,7 +13,7 @@ from m3agent.serving.plan.change import (
     remote_code,
     served_name,
 )
-from m3agent.serving.plan.shape import NATIVE_CONTEXT
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 
 _SGLANG = "SGLang 0.5.23's options"
 

@@ -16,7 +16,7 @@ from m3agent.serving.plan.change import (
     served_name,
 )
 from m3agent.serving.plan.gpus import Vendor
-from m3agent.serving.plan.shape import NATIVE_CONTEXT
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 from m3agent.serving.plan.window import overrides
 
 ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type")

@@ -10,8 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from m3agent.serving.client.prices import HOSTED
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
-from m3agent.serving.plan.shape import (
+from m3agent.serving.plan.known_issues import Engine, Rope, Setup, Severity, Trap, met
+from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
     M3,
@@ -27,9 +29,7 @@ from m3agent.serving.plan.shape import (
     possible_tp,
     room,
 )
-from m3agent.serving.plan.traps import Engine, Rope, Setup, Severity, Trap, met
 from m3agent.serving.plan.window import overrides
-from m3agent.serving.prices import HOSTED
 
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from m3agent.serving.plan.gpus import Vendor
-from m3agent.serving.plan.shape import NATIVE_CONTEXT
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 
 
 def overrides(vendor: Vendor, context: int) -> dict[str, object]:

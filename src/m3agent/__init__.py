@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from m3agent.agent.errors import EnvironmentFault as EnvironmentFault
-    from m3agent.agent.ending import FixResult as FixResult
+    from m3agent.agent.fix.finalize import FixResult as FixResult
     from m3agent.agent.api import FixSettings as FixSettings
     from m3agent.agent.errors import M3AgentError as M3AgentError
     from m3agent.agent.errors import PermissionRefused as PermissionRefused
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 
 _API = {
     "EnvironmentFault": "errors",
-    "FixResult": "ending",
+    "FixResult": "fix.finalize",
     "FixSettings": "api",
     "M3AgentError": "errors",
     "PermissionRefused": "errors",

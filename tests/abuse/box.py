@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from m3agent.sandbox.base import ExecResult, Limits, Sandbox
-from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import ExecResult, Limits, Sandbox
+from m3agent.sandbox.store.workspace import Workspace
 
 INSIDE = Path(__file__).with_name("inside.py").read_text()
 

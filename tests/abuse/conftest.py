@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 import pytest_asyncio
 
-from m3agent.sandbox.base import Limits
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import Backend
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.backends.factory import Backend
+from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 from tests.abuse.box import NEEDS_CONTROL_GROUP, Box
 from tests.conftest import backend_here, write_files
 

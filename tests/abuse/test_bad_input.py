@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.base import Limits
-from m3agent.sandbox.channel import Channel
-from m3agent.sandbox.docker_machine import DockerMachine
-from m3agent.sandbox.engine import connect
+from m3agent.sandbox.backends.docker_machine import DockerMachine
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.sandbox import Limits
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxDied, SandboxError
-from m3agent.sandbox.supervisor import VERSIONS
+from m3agent.sandbox.protocol.channel import Channel
+from m3agent.sandbox.protocol.supervisor import VERSIONS
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box, gone
 from tests.tools.small_disk import fill, small_disk

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.open import Backend
+from m3agent.sandbox.backends.factory import Backend
 from tests.abuse.box import INSIDE
 
 pytestmark = pytest.mark.supervisor
@@ -41,7 +41,7 @@ def test_by_command_line(kind: Backend, make_repo: MakeRepo, attempt: str) -> No
     command = [
         sys.executable,
         "-m",
-        "m3agent.agent.cli",
+        "m3agent.agent.cli.app",
         "sandbox",
         "exec",
         "--repo",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.sandbox.base import Limits
+from m3agent.sandbox.backends.sandbox import Limits
 from m3agent.sandbox.errors import DiskFull
 from tests.abuse.box import Box
 

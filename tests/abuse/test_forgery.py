@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify import Verification, verify
-from m3agent.sandbox.base import Limits
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.agent.verify.verify import Verification, verify
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.context import command
+from m3agent.agent.cli import context as command
 from m3agent.agent.context.checkout import quick_checkout
 from m3agent.agent.errors import M3AgentError, UsageError
-from m3agent.agent.repository import GitCommandFailed, open_repository, origin_url
+from m3agent.agent.repo.repository import GitCommandFailed, open_repository, origin_url
 from tests.abuse.test_host_git import CONFIG
-from tests.agent.test_handover import REGULAR, Made
+from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.conftest import later
 
 pytestmark = pytest.mark.integration
@@ -130,7 +130,7 @@ def context(folder: Path, *args: str, quick: bool = True) -> subprocess.Complete
     """Run `m3agent context` in a folder: its quick variant, or the whole command line."""
     env = {name: value for name, value in os.environ.items() if name != "M3AGENT_RERUNS"}
     env |= {} if quick else {"M3AGENT_RERUNS": "0"}
-    argv = [sys.executable, "-m", "m3agent.agent.start", "context", *args]
+    argv = [sys.executable, "-m", "m3agent.agent", "context", *args]
     return subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True)
 
 

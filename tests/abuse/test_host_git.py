@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.handover import apply_to_work_tree, commit_to_branch
-from m3agent.agent.repository import open_repository
+from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
+from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.errors import PathEscapes
 from tests.abuse.box import Box
 

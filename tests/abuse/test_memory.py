@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.sandbox.base import Limits
+from m3agent.sandbox.backends.sandbox import Limits
 from tests.abuse.box import Box
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

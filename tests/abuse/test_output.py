@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.printable import printable_line
-from m3agent.sandbox.base import Limits
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.sandbox.backends.sandbox import Limits
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box

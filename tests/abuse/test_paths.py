@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.errors import FileProblem, PathEscapes, SandboxError
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.workspace import Workspace, inside_git
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace, inside_git
 from tests.abuse.box import INSIDE, Box
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from tests.agent.attempt_parts import World
+    from tests.agent.fix.attempt_parts import World
     from tests.servers.misbehaving import MisbehavingServer
 
 GIT_ENV = {
@@ -63,7 +63,7 @@ def model(server: MisbehavingServer) -> MisbehavingServer:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """Return the surroundings of an attempt, in memory."""
-    from tests.agent.attempt_parts import world_in  # imported here because most tests need no attempt
+    from tests.agent.fix.attempt_parts import world_in  # imported here because most tests need no attempt
 
     with world_in(tmp_path) as made:
         yield made

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from m3agent.agent.calls import Calls
-from m3agent.agent.conversation import Conversation, Message
-from m3agent.agent.limits import RunLimits
-from m3agent.agent.loop import Loop
-from m3agent.agent.model import Model
-from m3agent.agent.session import CALLS, Session
-from m3agent.agent.session_log import Line
+from m3agent.agent.loop.compaction import Window
+from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.loop import Loop
+from m3agent.agent.loop.model_step import Model
+from m3agent.agent.loop.tool_executor import Calls
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.messages import Conversation, Message
+from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.stall import StallDetector, Thresholds
-from m3agent.agent.window import Window
-from m3agent.sandbox.base import Sandbox
-from m3agent.serving.chat import Delta, ToolCall
-from m3agent.serving.prices import Prices
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.serving.client.messages import Delta, ToolCall
+from m3agent.serving.client.prices import Prices
 from m3agent.tools.registry import Others, Toolset
 from tests.fakes.client import Answer, Asked, ScriptedClient, call, calls, says
 from tests.fakes.machine import Script, sandbox_over

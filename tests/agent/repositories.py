@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from m3agent.agent.host_git import HostGit, find
+from m3agent.agent.repo.host_git import HostGit, find
 
 
 def found(folder: Path) -> HostGit:

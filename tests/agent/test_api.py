@@ -14,7 +14,7 @@ import pytest
 
 import m3agent
 from m3agent import FixSettings, Status, UsageError, fix, fix_async
-from m3agent.agent.settings import SETTINGS
+from m3agent.agent.settings.settings import SETTINGS
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.servers.misbehaving import MisbehavingServer, Silence
 

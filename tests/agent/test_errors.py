@@ -11,7 +11,7 @@ from m3agent.agent.errors import (
     Status,
     UsageError,
 )
-from m3agent.agent.failures import FAILURES, Failure, exit_code_of
+from m3agent.agent.exit_codes import FAILURES, Failure, exit_code_of
 from m3agent.sandbox.errors import DiskFull, SandboxError
 from m3agent.serving.errors import DeadlineExceeded, ModelServerError
 

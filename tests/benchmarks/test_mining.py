@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from benchmarks.mining import mine, open_history
 
-from m3agent.sandbox.git import GitFailed
+from m3agent.sandbox.store.git import GitFailed
 
 BEFORE = '"""Doc."""\n\n\ndef f(x):\n    """Doc."""\n    return x - 1\n'
 

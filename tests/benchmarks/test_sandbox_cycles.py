@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from benchmarks.sandbox_cycles import children, containers_of, describe, leftovers
 
-from m3agent.sandbox.engine import connect
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.errors import EngineUnavailable
-from m3agent.sandbox.open import Backend
 
 pytestmark = pytest.mark.integration
 

@@ -25,8 +25,8 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import IO, Self
 
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.image import find_image
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import find_image
 from m3agent.serving.launch.record import ServerRecord, live_servers, new_folder, write_record
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process

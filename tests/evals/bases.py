@@ -9,8 +9,8 @@ import pytest
 
 from m3agent.evals.data.instance import Task
 from m3agent.evals.environments.environments import Environments
-from m3agent.sandbox.engine import connect
-from m3agent.sandbox.image import find_image
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import find_image
 from tests.conftest import docker_here
 
 needs_docker = pytest.mark.skipif(not docker_here(), reason="no Docker engine")

@@ -16,21 +16,21 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from m3agent.agent.console import faults, run
-from m3agent.agent.endpoint_choice import choose_endpoint
-from m3agent.agent.eval_run_command import conclude
-from m3agent.agent.settings import state_dir
-from m3agent.agent.settings_loader import load_settings
+from m3agent.agent.cli.common import faults, run
+from m3agent.agent.cli.eval.run import conclude
+from m3agent.agent.endpoint.choice import choose_endpoint
+from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
-from m3agent.evals.results import Grade, OfficialGrade, TestCount, Verdict
+from m3agent.evals.data.results import Grade, OfficialGrade, TestCount, Verdict
 from m3agent.evals.run.evaluate import Experiment, evaluate
 from m3agent.evals.run.other_agent import OtherAgent, parse_command
 from m3agent.evals.run.own_agent import OwnAgent
-from m3agent.evals.run.parts import Agent, Parts
+from m3agent.evals.run.protocols import Agent, Parts
+from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentFailed
-from m3agent.sandbox.git import TreeStore, run_git
-from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.store.git import TreeStore, run_git
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import run_in_sandbox
 
 PROGRAMS = {

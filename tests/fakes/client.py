@@ -1,4 +1,4 @@
-"""A model that answers from a script, with what `m3agent.serving.client.Client` promises and no server."""
+"""A model that answers from a script, with what `m3agent.serving.client.client.Client` promises and no server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.serving.chat import AssistantMessage, Delta, FinishReason, ToolCall, Turn, Usage
-from m3agent.serving.client import Client, Messages
-from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.client.client import Client, Messages
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.messages import AssistantMessage, Delta, FinishReason, ToolCall, Turn, Usage
+from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.parameters import Sampling
 from m3agent.serving.wire import ThinkingMode
 
 HOST = "model.invalid"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from m3agent.sandbox.base import ROOT
-from m3agent.sandbox.supervisor import Refused, blob_id
+from m3agent.sandbox.backends.sandbox import ROOT
+from m3agent.sandbox.protocol.supervisor import Refused, blob_id
 
 REGULAR, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 MOST_LINKS = 40

@@ -1,6 +1,6 @@
 """A machine for sandboxes that is this process: the supervisor's protocol over a transport in memory.
 
-Everything above the stream is the product's own: `Channel`, `Sandbox`, `Workspace`. `tests/sandbox/test_contract.py`
+Everything above the stream is the product's own: `Channel`, `Sandbox`, `Workspace`. `tests/sandbox/backends/test_contract.py`
 holds it to what is promised of a sandbox, beside the real machines.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.base import BESIDE, Limits, Sandbox
-from m3agent.sandbox.channel import Channel
+from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE
+from m3agent.sandbox.backends.sandbox import BESIDE, Limits, Sandbox
 from m3agent.sandbox.errors import SandboxDied
-from m3agent.sandbox.supervisor import FRAME, VERSIONS, Refused
-from m3agent.sandbox.toolbox import BYTECODE, PROBE
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.protocol.channel import Channel
+from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Refused
+from m3agent.sandbox.store.workspace import Workspace
 from tests.fakes.files import MemoryFiles
 from tests.fakes.trees import memory_workspace
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from m3agent.tools import run_tests
+from m3agent.tools import in_sandbox_runner
 from tests.fakes.machine import Command, Done
 
-RUNNER = Path(run_tests.__file__).read_text()
+RUNNER = Path(in_sandbox_runner.__file__).read_text()
 
 
 @dataclass(frozen=True)

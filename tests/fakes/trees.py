@@ -1,4 +1,4 @@
-"""A store of trees that keeps them in memory: what `m3agent.sandbox.git.TreeStore` promises, without git."""
+"""A store of trees that keeps them in memory: what `m3agent.sandbox.store.git.TreeStore` promises, without git."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from m3agent.sandbox.git import JUNK, GitFailed, TreeEntry, TreeStore
-from m3agent.sandbox.supervisor import blob_id
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.protocol.supervisor import blob_id
+from m3agent.sandbox.store.git import JUNK, GitFailed, TreeEntry, TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 
 REGULAR = 0o100644
 

@@ -21,7 +21,7 @@ from typing import Self
 
 import pytest
 
-from m3agent.sandbox.engine import connect
+from m3agent.sandbox.backends.engine import connect
 
 OUR_UV = Path(__file__).parents[2] / ".setup" / "uv" / "bin"
 UPLOADED = "2024-06-01T00:00:00Z"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from m3agent.serving.answer.accumulator import Accumulator
-from m3agent.serving.chat import AssistantMessage, Delta, FinishReason
+from m3agent.serving.client.messages import AssistantMessage, Delta, FinishReason
+from m3agent.serving.client.stream.accumulator import Accumulator
 
 STRING = {"type": "string"}
 

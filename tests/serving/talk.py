@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from m3agent.serving.chat import Delta, Turn
-from m3agent.serving.client import Client
-from m3agent.serving.endpoint import Endpoint
+from m3agent.serving.client.client import Client
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.messages import Delta, Turn
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Stream, delta, finish, usage
 from tests.serving.fold import TOOLS
 

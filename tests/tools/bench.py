@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.base import Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import ToolResult
 from m3agent.tools.registry import Toolset
 

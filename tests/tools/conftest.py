@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from m3agent.sandbox.base import Limits, Sandbox
-from m3agent.sandbox.git import TreeStore
-from m3agent.sandbox.open import SandboxSpec, choose_backend, new_sandbox
-from m3agent.sandbox.workspace import Workspace
+from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 from tests.tools.bench import Bench
 
 

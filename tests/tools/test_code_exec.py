@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.sandbox.base import ExecResult
+from m3agent.sandbox.backends.sandbox import ExecResult
 from m3agent.tools.base import MOST_CHARACTERS
 from m3agent.tools.code_exec import describe, stream_text
 from tests.tools.bench import Bench

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.context.text import harmless
+from m3agent.agent.context.neutralise import harmless
 from m3agent.tools.base import ToolResult
 from m3agent.tools.mcp import connection, process
-from m3agent.tools.mcp.offer import public_name
 from m3agent.tools.mcp.server import McpServer
 from m3agent.tools.mcp.servers import McpServers
+from m3agent.tools.mcp.tool_schemas import public_name
 from tests.conftest import later
 from tests.servers import mcp_server
 

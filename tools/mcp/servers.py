@@ -11,8 +11,8 @@ from typing import Any, Self
 from m3agent.sandbox.errors import DiskFull
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult, cut, readable, refusal
 from m3agent.tools.mcp.connection import Connection, as_text
-from m3agent.tools.mcp.offer import Schema, offered
 from m3agent.tools.mcp.server import McpFailed, McpServer
+from m3agent.tools.mcp.tool_schemas import Schema, offered
 
 MOST_TOGETHER = 128
 """Most tools of all servers together: with more, models choose worse, and every request contains all."""

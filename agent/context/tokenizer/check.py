@@ -219,7 +219,7 @@ def _reserved(described: dict[str, Any]) -> str | None:
     Returns:
         None if there is no such string.
     """
-    from m3agent.agent.context.text import harmless
+    from m3agent.agent.context.neutralise import harmless
 
     for token in described.get("added_tokens") or ():
         content = token.get("content") if isinstance(token, dict) else None

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow
 if TYPE_CHECKING:
     from typing import Literal
 
-    from m3agent.agent.settings import Settings
+    from m3agent.agent.settings.settings import Settings
 
 KITOKEN = "0.11.1"
 """Version of the counting library; part of cache keys, because another version may count differently."""

@@ -7,8 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from m3agent.evals.results import Grade, OfficialGrade, Result, RunConfig, Seconds, TestCount, Usage, Verdict
-from m3agent.evals.run_folder import RunFolder
+from m3agent.evals.data.results import (
+    Grade,
+    OfficialGrade,
+    Result,
+    RunConfig,
+    Seconds,
+    TestCount,
+    Usage,
+    Verdict,
+)
+from m3agent.evals.data.run_folder import RunFolder
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FIX = b"diff --git a/lane.py b/lane.py\n--- a/lane.py\n+++ b/lane.py\n@@ -1 +1 @@\n-a < b\n+a <= b\n"

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
-from m3agent.agent.cli import app
-from m3agent.evals.run_folder import RunFolder
-from tests.agent.test_report_model import Write, a_fix, write
-from tests.agent.test_report_page import Page
+from m3agent.agent.cli.app import app
+from m3agent.evals.data.run_folder import RunFolder
+from tests.agent.report.test_report_model import Write, a_fix, write
+from tests.agent.report.test_report_page import Page
 from tests.evals.report.made import FIX, official, result, run_folder
 
 __all__ = ["write"]  # a fixture
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> RunFolder:
 @pytest.mark.integration
 def test_the_table_is_the_product(run: RunFolder) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "m3agent.agent.start", "eval", "report", str(run.path)],
+        [sys.executable, "-m", "m3agent.agent", "eval", "report", str(run.path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

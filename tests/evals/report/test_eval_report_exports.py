@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.evals.data.results import Grade, Result, TestCount, Verdict
+from m3agent.evals.report.counting import Tally
 from m3agent.evals.report.junit import MOST_TESTS, junit
 from m3agent.evals.report.model import Report, report_of
 from m3agent.evals.report.official import asked_official, official_report, predictions, submitted
-from m3agent.evals.report.tally import Tally
-from m3agent.evals.results import Grade, Result, TestCount, Verdict
 from tests.evals.report.made import FIX, config, official, repo_of, result
 
 KEYS = [

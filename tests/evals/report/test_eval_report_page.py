@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.report import text
+from m3agent.evals.data.results import Grade, TestCount, Verdict
+from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.report.compare import compare
+from m3agent.evals.report.counting import Tally, tally_of
 from m3agent.evals.report.model import Report, report_of
 from m3agent.evals.report.page import MOST_FAILED, MOST_PATCH, render, rows
 from m3agent.evals.report.plots import histogram, verdict_bars
 from m3agent.evals.report.sessions import write_sessions
-from m3agent.evals.report.tally import Tally, tally_of
-from m3agent.evals.results import Grade, TestCount, Verdict
-from m3agent.evals.run_folder import RunFolder
-from tests.agent.test_report_model import Write, a_fix, write
-from tests.agent.test_report_page import CHROMIUM, HOSTILE, Page, asked, browse
+from tests.agent.report.test_report_model import Write, a_fix, write
+from tests.agent.report.test_report_page import CHROMIUM, HOSTILE, Page, asked, browse
 from tests.evals.report.made import official, result, run_folder
 
 __all__ = ["asked", "write"]  # fixtures

@@ -14,7 +14,7 @@ import pytest
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import BenchResult, BenchRow, from_json, to_json
 from m3agent.serving.bench.run import Progress, bench
-from m3agent.serving.endpoint import probe
+from m3agent.serving.client.endpoint import probe
 from m3agent.serving.errors import EndpointRefused
 from tests.servers.misbehaving import history_faults
 from tests.servers.paced import BLOCK, PacedServer

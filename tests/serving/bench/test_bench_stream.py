@@ -9,8 +9,8 @@ import pytest
 
 from m3agent.serving.bench.result import BenchRequest
 from m3agent.serving.bench.stream import read_stream, timed
+from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import DeadlineExceeded, EndpointRefused, ModelServerError, StreamCut
-from m3agent.serving.http import open_client
 from tests.servers.misbehaving import Cut, MisbehavingServer, Reply, Silence, Stream, delta, finish, usage
 from tests.serving.talk import endpoint
 

@@ -22,8 +22,8 @@ from m3agent.serving.check.checklist import (
 )
 from m3agent.serving.check.engine_state import EngineState, read_state
 from m3agent.serving.check.metrics import parse_metrics
-from m3agent.serving.endpoint import Endpoint, Flavour, probe
-from m3agent.serving.examine import Findings
+from m3agent.serving.check.prefix_probe import Findings
+from m3agent.serving.client.endpoint import Endpoint, Flavour, probe
 from m3agent.serving.plan.planner import Wish
 from tests.servers.engine import Answer, EngineServer
 from tests.servers.forced import ForcedServer

@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.model_check import model_check
-from m3agent.serving.endpoint import probe
+from m3agent.serving.client.endpoint import probe
 from tests.servers.forced import Fault, ForcedServer, Mind
 
 pytestmark = pytest.mark.integration

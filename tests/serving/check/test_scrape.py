@@ -8,7 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from m3agent.serving.check.scrape import alert_rules, scrape_config
-from m3agent.serving.endpoint import Endpoint, Flavour
+from m3agent.serving.client.endpoint import Endpoint, Flavour
 
 
 def endpoint(url: str = "http://gpu:8000/v1", flavour: Flavour = "vllm", model: str = "m3") -> Endpoint:

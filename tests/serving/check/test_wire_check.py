@@ -9,10 +9,10 @@ from typing import Any, Literal
 import pytest
 
 from m3agent.serving.check.check import Check
+from m3agent.serving.check.prefix_probe import Findings
 from m3agent.serving.check.script import TOOLS, Said, markup, wanted
 from m3agent.serving.check.wire_check import wire_check
-from m3agent.serving.endpoint import Endpoint, Flavour, probe
-from m3agent.serving.examine import Findings
+from m3agent.serving.client.endpoint import Endpoint, Flavour, probe
 from m3agent.serving.wire import ThinkingMode, parse
 from tests.servers.forced import END, Fault, ForcedServer
 

@@ -14,7 +14,7 @@ from typing import Any
 from m3agent.serving.embedded.policy import Reply, respond
 from m3agent.serving.embedded.probe import MARK, bundle
 from m3agent.serving.embedded.repair import Budget, evidence
-from m3agent.tools import run_tests
+from m3agent.tools import in_sandbox_runner
 
 PARAMETERS: dict[str, dict[str, str]] = {
     "code_exec": {"code": "string", "language": "string", "timeout": "integer"},
@@ -130,7 +130,13 @@ class Workbench:
         report = self.root.parent / "report.jsonl"
         limit = str(max(1.0, timeout / 20))
         self.python(
-            "-c", Path(run_tests.__file__).read_text(), framework, str(report), limit, ".", timeout=timeout
+            "-c",
+            Path(in_sandbox_runner.__file__).read_text(),
+            framework,
+            str(report),
+            limit,
+            ".",
+            timeout=timeout,
         )
         entries = [json.loads(line) for line in report.read_text().splitlines()]
         outcomes = {entry["id"]: entry["outcome"] for entry in entries if "outcome" in entry}

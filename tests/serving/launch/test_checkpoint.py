@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.launch.checkpoint import CheckpointError, cache_folder, lacking_disk, read_checkpoint
-from m3agent.serving.plan.shape import M3, Precision, Shape
+from m3agent.serving.plan.memory_model import M3, Precision, Shape
 
 CONFIG: dict[str, Any] = {
     "architectures": ["MiniMaxM3SparseForConditionalGeneration"],

@@ -10,10 +10,10 @@ import pytest
 from m3agent.serving.launch.prepare import OptionsError, Prepared, Wanted, prepare, with_options
 from m3agent.serving.plan.command import Command
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
+from m3agent.serving.plan.known_issues import Engine
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.planner import Wish, plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
-from m3agent.serving.plan.traps import Engine
 
 KEY = "s3cret"
 

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.serving.plan.gpus import GIB, GPUS, Fleet, Gpu, parse_gpus
+from m3agent.serving.plan.known_issues import Engine, Rope
+from m3agent.serving.plan.memory_model import BLOCK, KvDtype, Precision, kv_bytes_per_token, possible_tp
+from m3agent.serving.plan.memory_model import M3 as SHAPE
 from m3agent.serving.plan.planner import (
     Plan,
     Prices,
@@ -18,9 +21,6 @@ from m3agent.serving.plan.planner import (
     refusals,
     smallest,
 )
-from m3agent.serving.plan.shape import BLOCK, KvDtype, Precision, kv_bytes_per_token, possible_tp
-from m3agent.serving.plan.shape import M3 as SHAPE
-from m3agent.serving.plan.traps import Engine, Rope
 
 MILLION = Wish(context=1_048_576)
 GPU = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)

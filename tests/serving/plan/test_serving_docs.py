@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from m3agent.serving.plan import traps
+from m3agent.serving.plan import known_issues
 from m3agent.serving.plan.gpus import GPUS, Fleet
+from m3agent.serving.plan.memory_model import Precision
 from m3agent.serving.plan.planner import Wish, plans, smallest
-from m3agent.serving.plan.shape import Precision
 
 DOCS = Path(__file__).parents[3] / "docs" / "serving.md"
 CONTEXTS = (131_072, 524_288, 1_048_576)
@@ -47,4 +47,6 @@ def test_every_gpu_has_its_memory_and_source() -> None:
 
 
 def test_the_traps_are_those_of_the_code() -> None:
-    assert traps.table() in DOCS.read_text(), "put the output of traps.table() into docs/serving.md"
+    assert known_issues.table() in DOCS.read_text(), (
+        "put the output of known_issues.table() into docs/serving.md"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from m3agent.serving.plan.gpus import GIB, GPUS
-from m3agent.serving.plan.shape import (
+from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
     M3,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from m3agent.serving.plan.gpus import Architecture, Vendor
-from m3agent.serving.plan.shape import Precision
-from m3agent.serving.plan.traps import TRAPS, Engine, Rope, Setup, Severity, met
+from m3agent.serving.plan.known_issues import TRAPS, Engine, Rope, Setup, Severity, met
+from m3agent.serving.plan.memory_model import Precision
 
 H200 = Setup(Engine.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
 B200 = replace(H200, architecture=Architecture.BLACKWELL)

@@ -1,0 +1,51 @@
+"""`m3agent acp`: serve an editor over the Agent Client Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import typer
+
+from m3agent.agent.cli.common import faults, run
+
+
+def acp() -> None:
+    """Serve an editor that speaks the Agent Client Protocol, over standard input and output.
+
+    Editors start this; there is nothing to see in a terminal. Exit codes: 0 the editor has gone; 2 a package is missing.
+    """
+    with faults():
+        from m3agent.agent.errors import UsageError
+
+        try:
+            import acp as sdk  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
+            ) from None
+        if sys.stdin is not None and sys.stdin.isatty():
+            typer.echo("m3agent: this waits for an editor's messages (docs/ide.md); Ctrl-D ends it", err=True)
+        run(_serve())
+
+
+async def _serve() -> None:
+    import asyncio
+    import logging
+
+    from acp import AgentSideConnection
+
+    from m3agent.agent.acp.agent import Agent
+    from m3agent.agent.acp.pipe import Pipe
+
+    # without a handler, a client that leaves in the middle of a message causes a traceback
+    logging.getLogger().addHandler(logging.NullHandler())
+    agent = Agent()
+    connection = AgentSideConnection(
+        cast(Any, agent), await Pipe.standard(), listening=False, use_unstable_protocol=True
+    )
+    try:
+        await connection.listen()
+    finally:
+        await agent.close()
+        await asyncio.shield(connection.close())

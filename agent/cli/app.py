@@ -1,0 +1,249 @@
+"""The command line: read arguments, start the work and print the result.
+
+Nothing heavy is imported at the top, so that `m3agent --help` takes no longer than typer's import. The result (a patch,
+JSON lines, a table) goes to stdout; notes for people go to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.acp import acp
+from m3agent.agent.cli.common import (
+    Apply,
+    AsJson,
+    Branch,
+    PullRequest,
+    Repo,
+    end,
+    faults,
+    print_bytes,
+    run,
+    sinks,
+)
+from m3agent.agent.cli.eval import eval_app
+from m3agent.agent.cli.export import export
+from m3agent.agent.cli.mcp import mcp_app
+from m3agent.agent.cli.plan import plan
+from m3agent.agent.cli.resume import fork, resume
+from m3agent.agent.cli.sandbox import sandbox_app
+from m3agent.agent.cli.serve import serve_app
+from m3agent.agent.cli.sessions import report, sessions_app
+from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
+
+if TYPE_CHECKING:
+    from m3agent.agent.delivery.apply import HandOver
+
+app = typer.Typer(
+    name="m3agent",
+    help="An issue in, a verified patch out: an agentic coding harness for MiniMax M3.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(sandbox_app, name="sandbox")
+sessions_app.command("resume")(resume)
+sessions_app.command("fork")(fork)
+sessions_app.command("export")(export)
+app.add_typer(sessions_app, name="sessions")
+app.command("report")(report)
+app.command("plan")(plan)
+app.add_typer(serve_app, name="serve")
+app.add_typer(eval_app, name="eval")
+app.command("acp")(acp)
+app.add_typer(mcp_app, name="mcp")
+
+
+def _version(value: bool) -> None:
+    if value:
+        from m3agent import __version__
+
+        typer.echo(f"m3agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """An issue in, a verified patch out: an agentic coding harness for MiniMax M3."""
+
+
+@app.command()
+@takes_settings(*WITH_FLAG)
+def fix(
+    issue: Annotated[
+        str,
+        typer.Argument(
+            help="An issue's address on GitHub or GitLab, owner/repo#12, #12 of this repository's origin, a file, "
+            "- for standard input, or the issue's text itself.",
+            metavar="ISSUE",
+        ),
+    ],
+    repo: Repo = Path(),
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(help="An image, or a video to take frames from; may be given again.", metavar="FILE"),
+    ] = None,
+    *,
+    flags: Flags,
+    apply: Apply = False,
+    branch: Branch = None,
+    pr: PullRequest = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fix an issue and print the verified patch.
+
+    Exit codes: 0 verified; 1 a patch nothing could check, not fixed, or no change; 2 wrong use; 3 sandbox or
+    environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
+    """
+    with faults():
+        from m3agent.agent.delivery.apply import HandOver
+
+        hand_over = HandOver(apply, branch, pr)
+        code, patch = run(_fix(issue, attach or [], repo, flags, hand_over, as_json))
+        if patch and not as_json:
+            print_bytes(patch)
+        raise typer.Exit(code)
+
+
+async def _fix(
+    spec: str,
+    attach: list[Path],
+    repo: Path,
+    flags: Flags,
+    hand_over: HandOver,
+    as_json: bool,
+) -> tuple[int, bytes]:
+    from m3agent.agent.fix.entry import new_fix
+    from m3agent.agent.ui.event_printer import Screen
+
+    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # a terminal would mix JSON lines and rows
+    with screen:
+        result = await new_fix(
+            spec,
+            repo,
+            flags,
+            hand_over,
+            attach=attach,
+            stdin=sys.stdin,
+            say=screen.say,
+            sinks=sinks(screen, as_json=as_json),
+            listener=screen.listener,
+        )
+    return result.exit_code, result.patch
+
+
+@app.command()
+@takes_settings("tokenizer", "prefix", endpoint="The server that counts with --tokenizer server.")
+def context(
+    repo: Repo = Path(),
+    issue: Annotated[
+        str | None, typer.Option(help="An issue, as fix takes it, to rank files by when not all fit.")
+    ] = None,
+    budget: Annotated[int | None, typer.Option(help="Tokens at most.", min=1, metavar="N")] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="Only files that match, as in .gitignore; may be repeated.", metavar="GLOB"),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Leave out files that match; may be repeated.", metavar="GLOB")
+    ] = None,
+    *,
+    flags: Flags,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print what is in and what is left out, and why.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Check the count against Hugging Face's tokenizer on the whole text."),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the text to this file.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Pack the repository into one text, as the model gets it."""
+    with faults():
+        from m3agent.agent.cli import context as command
+        from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+        from m3agent.agent.repo.repository import open_repository
+        from m3agent.agent.settings.loader import load_settings
+        from m3agent.agent.settings.settings import state_dir
+        from m3agent.agent.util.sanitize import print_note
+
+        repository = open_repository(repo)
+        settings = load_settings(repo, {**flags, "context_budget": budget}, os.environ).settings
+        about = ""
+        if issue is not None:
+            from m3agent.agent.fix.entry import read_issue
+
+            about = read_issue(issue, repository, settings, os.environ, print_note, sys.stdin).text
+        request = command.PackRequest(
+            budget=settings.context_budget,
+            frozen=settings.prefix == "frozen",
+            include=tuple(include or ()),
+            exclude=tuple(exclude or ()),
+            issue=about,
+            output=str(output) if output is not None else None,
+            stats=stats,
+            verify=verify,
+        )
+        state = state_dir(os.environ)
+        url: str | None = None
+        key: str | None = None
+        if settings.tokenizer == "server":
+            from m3agent.agent.endpoint.choice import choose_model_server
+            from m3agent.agent.endpoint.disclosure import announce
+
+            if (server := choose_model_server(settings, state)) is not None:
+                url, key = server.url, server.key
+                if not settings.yes:
+                    announce(url, state, print_note, "the repository's files go")
+        counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
+        raise typer.Exit(command.run(request, repository.checkout, counted_by))
+
+
+@app.command()
+def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
+    """Check what a fix needs on this machine, each with the remedy for what is missing."""
+    with faults():
+        from m3agent.agent.cli import check_table
+        from m3agent.agent.cli.doctor import diagnose, exit_code
+        from m3agent.agent.settings.loader import load_settings
+
+        settings = load_settings(repo, {}, os.environ).settings
+        found = run(diagnose(settings, repo))
+        typer.echo(check_table.as_json(found) if as_json else check_table.table(found), nl=False)
+        raise typer.Exit(exit_code(found))
+
+
+@config_app.command("show")
+def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
+    """Every setting, its value and where it came from."""
+    with faults():
+        from m3agent.agent.settings.loader import load_settings
+
+        loaded = load_settings(repo, {}, os.environ)
+        typer.echo(loaded.json() if as_json else loaded.table(), nl=False)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        end(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Define what all commands share: common options, error messages in one sentence, and exit code 130 after Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from m3agent.agent.session.log_reader import Line
+    from m3agent.agent.ui.event_printer import Screen
+
+T = TypeVar("T")
+
+
+Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")]
+Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
+PullRequest = Annotated[
+    bool,
+    typer.Option("--pr", help="Push the patch as a new branch to origin on GitHub and open a pull request."),
+]
+Typical = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of a sequence at the 90th percentile of the work; the context if left out.",
+        min=1,
+        metavar="N",
+    ),
+]
+
+
+def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
+    """Return the receivers of a session's log lines: the screen and, with `--json`, standard output."""
+    import json
+
+    def print_line(line: Line) -> None:
+        print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    return [screen.on_line, print_line] if as_json else [screen.on_line]
+
+
+class faults:
+    """Context manager that reports expected errors in one sentence on standard error and exits with their exit code."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
+            end(130 if isinstance(error, KeyboardInterrupt) else 0)
+        if error is None or isinstance(error, (typer.Exit, SystemExit)):
+            return
+        from m3agent.agent.exit_codes import FAILURES, exit_code_of
+
+        if isinstance(error, FAILURES):
+            from m3agent.agent.util.sanitize import print_note
+
+            print_note(f"m3agent: {error}")  # it may contain text from a server or an engine
+            raise typer.Exit(exit_code_of(error)) from None
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result.
+
+    SIGINT, SIGTERM and SIGHUP cancel it. After its clean-up, KeyboardInterrupt is raised.
+    """
+    import asyncio
+    import signal
+
+    async def main() -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def print_bytes(data: bytes) -> None:
+    """Write bytes to standard output unchanged: a patch may contain any bytes."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def end(code: int) -> NoReturn:
+    """Exit at once and print nothing more: standard output may be closed already."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    os._exit(code)

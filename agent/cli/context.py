@@ -1,0 +1,248 @@
+"""`m3agent context`: pack a repository and write the text.
+
+A cached pack takes a few hundredths of a second, less than importing typer and pydantic. This module
+therefore answers plain calls itself: options in full, nothing in settings files, an ordinary clone. All other
+calls go to the full command line. It has the same options, reports errors in them, and calls `run`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+from m3agent.agent.context.cache import folder_of, folder_of_all
+from m3agent.agent.context.checkout import Checkout, quick_checkout
+from m3agent.agent.context.pack import pack
+from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.util.xdg import config_path, state_path
+
+TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
+if TYPE_CHECKING:
+    from m3agent.agent.context.tokenizer.source import TokenizerSource
+    from m3agent.agent.context.types import Context
+
+VALUES = frozenset(
+    {"--repo", "--budget", "--prefix", "--include", "--exclude", "--tokenizer", "--output", "-o"}
+)
+_FILES_OF_SETTINGS = (".m3agent.toml", "pyproject.toml")
+
+
+class PackRequest:
+    """What to pack and what to report.
+
+    Attributes:
+        budget: Largest number of tokens; None for no limit.
+        frozen: Whether to keep the text of an earlier pack as a prefix.
+        include: Patterns of files to include.
+        exclude: Patterns of files to leave out.
+        issue: Text by which files are ranked if not all fit.
+        output: Name of the output file; None for standard output.
+        stats: Whether to print the table of contents.
+        verify: Whether to check the token count.
+    """
+
+    __slots__ = ("budget", "exclude", "frozen", "include", "issue", "output", "stats", "verify")
+
+    def __init__(
+        self,
+        *,
+        budget: int | None = None,
+        frozen: bool = False,
+        include: tuple[str, ...] = (),
+        exclude: tuple[str, ...] = (),
+        issue: str = "",
+        output: str | None = None,
+        stats: bool = False,
+        verify: bool = False,
+    ) -> None:
+        self.budget = budget
+        self.frozen = frozen
+        self.include = include
+        self.exclude = exclude
+        self.issue = issue
+        self.output = output
+        self.stats = stats
+        self.verify = verify
+
+
+def main(arguments: list[str]) -> None:
+    """Answer a plain call and exit the process; return if the call is not plain."""
+    given = _plain(arguments)
+    if given is None:
+        return
+    request, folder, tokenizer = given
+    try:
+        checkout = None if _has_settings(folder) else quick_checkout(folder)
+        if checkout is None:
+            return
+        code = run(request, checkout, _tokenizer(tokenizer))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        code = 0
+    except Exception as error:  # checked below, because importing the classes takes longer than packing
+        from m3agent.agent.exit_codes import FAILURES, exit_code_of
+        from m3agent.agent.util.sanitize import printable_text
+
+        if not isinstance(error, FAILURES):
+            raise
+        sys.stderr.write(printable_text(f"m3agent: {error}\n"))
+        code = exit_code_of(error)
+    os._exit(code)  # skip the cleanup: freeing megabytes takes time
+
+
+def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | None) -> int:
+    """Pack, write the requested output and print a summary line to standard error. Return the exit status."""
+    options = PackOptions(
+        budget=request.budget,
+        tokenizer=tokenizer,
+        cache=folder_of(state_path(os.environ), checkout.git_dir),
+        issue=request.issue,
+        frozen=request.frozen,
+        include=request.include,
+        exclude=request.exclude,
+        progress=_Progress() if sys.stderr.isatty() else None,
+    )
+    context = pack(checkout, options)
+    if options.progress is not None:
+        sys.stderr.write("\r\x1b[K")
+    if request.output is not None:
+        _write(request.output, context.pieces)
+    elif not (request.stats or request.verify):
+        if sys.stdout.isatty():
+            sys.stderr.write("the text is not shown on a terminal: name a file with -o, or use a pipe\n")
+        else:
+            sys.stdout.buffer.writelines(context.pieces)
+    sys.stderr.write(summary(context) + "\n")
+    if tokenizer is not None and not context.exact:
+        from m3agent.agent.context.tokenizer.counter import open_counter
+
+        sys.stderr.write(f"counts are not exact with this tokenizer: {open_counter(tokenizer).note}\n")
+    if request.stats:
+        from m3agent.agent.context.rules import OVER_BUDGET
+        from m3agent.agent.context.selection.outline import available
+        from m3agent.agent.context.stats import table
+
+        sys.stdout.write(table(context))
+        if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
+            sys.stderr.write(
+                "signatures of what is left out need m3agent's parsers: install m3agent[outlines].\n"
+            )
+    if request.verify:
+        from m3agent.agent.context.verify import verify
+
+        return verify(context, tokenizer)
+    return 0
+
+
+class _Progress:
+    """Show a progress line on the terminal if reading takes more than a second."""
+
+    def __init__(self) -> None:
+        self._started = monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if monotonic() - self._started > 1:
+            sys.stderr.write(f"\r\x1b[Kreading files: {done:,} of {total:,}")
+            sys.stderr.flush()
+
+
+def summary(context: Context) -> str:
+    """Return a line with the size of the context and the number of omitted and redacted files."""
+    files = len(context.files)
+    line = f"{context.size} tokens in {files:,} {'file' if files == 1 else 'files'}"
+    if context.dropped:
+        line += f", {len(context.dropped):,} left out"
+    if context.redacted:
+        line += f", secrets redacted in {len(context.redacted):,}"
+    return line
+
+
+def _plain(arguments: list[str]) -> tuple[PackRequest, str, str | None] | None:
+    """Return the request, the folder and the tokenizer.
+
+    Returns:
+        None unless all options are known here and written in full.
+    """
+    values: dict[str, list[str]] = {}
+    rest = iter(arguments)
+    for option in rest:
+        if option == "--stats":
+            values[option] = []
+            continue
+        name, equals, value = option.partition("=")
+        if name not in VALUES:
+            return None
+        found = value if equals and name != "-o" else next(rest, None)
+        if found is None:
+            return None
+        values.setdefault("--output" if name == "-o" else name, []).append(found)
+    if "server" in values.get("--tokenizer", ()):
+        return None  # choosing the server takes longer than packing from cache does
+    budget, prefix = values.get("--budget", [""])[-1], values.get("--prefix", ["plain"])[-1]
+    if prefix not in ("plain", "frozen") or (
+        budget and not (budget.isascii() and budget.isdigit() and int(budget))
+    ):
+        return None
+    request = PackRequest(
+        budget=int(budget) if budget else None,
+        frozen=prefix == "frozen",
+        include=tuple(values.get("--include", ())),
+        exclude=tuple(values.get("--exclude", ())),
+        output=values.get("--output", [None])[-1],
+        stats="--stats" in values,
+    )
+    return request, values.get("--repo", ["."])[-1], values.get("--tokenizer", [None])[-1]
+
+
+def _has_settings(folder: str) -> bool:
+    """Return whether settings may come from anything but the options: the environment or a settings file."""
+    if any(name.startswith("M3AGENT_") and name != "M3AGENT_STATE" for name in os.environ):
+        return True
+    user = config_path(os.environ)
+    if user is not None and os.path.lexists(user):
+        return True
+    path = os.path.realpath(folder)
+    while True:
+        if os.path.lexists(f"{path}/{_FILES_OF_SETTINGS[0]}") or _mentions(f"{path}/{_FILES_OF_SETTINGS[1]}"):
+            return True
+        if os.path.lexists(f"{path}/.git") or path == "/":
+            return False
+        path = os.path.dirname(path)
+
+
+def _mentions(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return b"m3agent" in file.read()
+    except OSError:
+        return False
+
+
+def _tokenizer(wanted: str | None) -> TokenizerSource | None:
+    from m3agent.agent.context.tokenizer.source import find_tokenizer
+
+    return find_tokenizer(wanted, env=os.environ, cache=folder_of_all(state_path(os.environ)))
+
+
+def _write(name: str, pieces: list[bytes]) -> None:
+    """Write the text to a file atomically; on failure the old file remains."""
+    temporary = f"{name}.{os.getpid()}~"
+    try:
+        special = os.path.lexists(name) and not os.path.isfile(name)
+        with open(name if special else temporary, "wb") as file:
+            file.writelines(pieces)
+        if not special:
+            os.replace(temporary, name)
+    except OSError as error:
+        from contextlib import suppress
+
+        from m3agent.agent.errors import EnvironmentFault
+
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise EnvironmentFault(
+            f"The context cannot be written to {name} ({error.strerror}): name another file with -o."
+        ) from None

@@ -1,0 +1,174 @@
+"""`m3agent eval create`: make a benchmark from a repository's own history."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import faults, print_bytes, run
+from m3agent.agent.cli.eval.app import eval_app
+from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.util.table import columns
+
+if TYPE_CHECKING:
+    from m3agent.evals.create.create import Seen, Wish
+    from m3agent.evals.create.history import History
+
+NONE_EXIT = 1
+
+
+@eval_app.command()
+def create(
+    repo: Annotated[
+        Path, typer.Argument(help="The repository's folder; a bare one will do.", metavar="REPO")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder for the instances, new or to go on with.", metavar="FOLDER"
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Instances to make at most.", min=1, metavar="N")] = 50,
+    since: Annotated[str | None, typer.Option(help="Only commits from this day on.", metavar="DATE")] = None,
+    until: Annotated[str | None, typer.Option(help="Only commits up to this day.", metavar="DATE")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(help="Python for all instances, like 3.11; by default each one's own.", metavar="3.N"),
+    ] = None,
+    most_files: Annotated[
+        int, typer.Option(help="Files that a commit may change, tests included.", min=2, metavar="N")
+    ] = 12,
+    most_lines: Annotated[
+        int, typer.Option(help="Lines that it may change outside the tests.", min=1, metavar="N")
+    ] = 400,
+    name: Annotated[
+        str | None,
+        typer.Option(help="The repository's name; by default as its remote says.", metavar="OWNER/NAME"),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for one run of an instance's tests.", min=1, metavar="S")
+    ] = 600,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the candidates, the likeliest fixes first.")
+    ] = False,
+) -> None:
+    """Make instances of the commits of a local repository that change source and tests, and validate each.
+
+    Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 the sandbox or this machine; 130 interrupted, the same
+    command goes on.
+    """
+    with faults():
+        from m3agent.agent.errors import UsageError
+        from m3agent.evals.create.create import Wish
+        from m3agent.evals.create.mine import Bounds
+
+        if output is None and not dry_run:
+            raise UsageError("Give the folder for the instances with -o, or --dry-run to see the candidates.")
+        wish = Wish(
+            limit,
+            _day(since, "--since"),
+            _day(until, "--until", end=True),
+            _minor(python),
+            Bounds(most_files, most_lines),
+        )
+        code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout))
+        raise typer.Exit(code)
+
+
+async def _create(repo: Path, output: Path | None, name: str | None, wish: Wish, timeout: float) -> int:
+    import asyncio
+
+    from m3agent.agent.repo.snapshot import scratch_folder
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.evals.create.history import open_history
+
+    state = state_dir(os.environ)
+    with scratch_folder(state) as scratch:
+        history = await asyncio.to_thread(open_history, repo, scratch, name)
+        if output is None:
+            return await _print_candidates(history, wish)
+        return await _fill(history, output, wish, timeout, state)
+
+
+async def _print_candidates(history: History, wish: Wish) -> int:
+    from m3agent.evals.create.create import Seen, candidates, title_of
+
+    seen = Seen()
+    found = [candidate async for candidate in candidates(history, wish, seen, _say)]
+    rows = [
+        (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", f"{c.score:3}", printable_line(title_of(c), 80))
+        for c in found
+    ]
+    print_bytes(columns([("COMMIT", "DATE", "FIX", "TITLE"), *rows]).encode())
+    _conclude(seen)
+    return 0 if found else NONE_EXIT
+
+
+async def _fill(history: History, output: Path, wish: Wish, timeout: float, state: Path) -> int:
+    from m3agent.evals.create.create import create
+    from m3agent.evals.create.folder import Made
+    from m3agent.evals.create.graded import GradedValidator
+    from m3agent.evals.environments.environments import Environments
+    from m3agent.evals.grade.grader import Grader
+
+    validator = GradedValidator(Environments(state, _say), Grader(state, _say), timeout)
+    with Made.opened(output, history.name) as made:
+        seen = await create(history, made, wish, validator, _say)
+        _conclude(seen)
+        _say(f"{len(made.rows)} instances of {made.repo} in {output}")
+        print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
+        return 0 if made.rows else NONE_EXIT
+
+
+def _conclude(seen: Seen) -> None:
+    """Print why commits gave no candidate."""
+    if not seen.commits:
+        return
+    _say(f"{seen.commits} commits looked at, {seen.candidates} candidates; of the others:")
+    for reason, count in seen.rejected.most_common():
+        _say(f"  {count:6} {reason}")
+
+
+def _say(what: str) -> None:
+    print_note(f"m3agent: {what}")
+
+
+def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None:
+    """Parse a date option: return the beginning or the end of a day in UTC, or a moment."""
+    from m3agent.agent.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text}: write a day as 2024-05-31.") from None
+    if end and len(text) == len("2024-05-31"):
+        moment = moment.replace(hour=23, minute=59, second=59)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _minor(text: str | None) -> str | None:
+    import re
+
+    from m3agent.agent.errors import UsageError
+
+    if text is not None and not re.fullmatch(r"3\.\d{1,2}", text):
+        raise UsageError(f"--python {text}: write a minor version, like 3.11.")
+    return text
+
+
+def _name(text: str | None) -> str | None:
+    import re
+
+    from m3agent.agent.errors import UsageError
+
+    if text is not None and not re.fullmatch(
+        r"[A-Za-z0-9][\w.-]{0,99}(?:/[A-Za-z0-9][\w.-]{0,99})?", text, re.ASCII
+    ):
+        raise UsageError(f"--name {text}: write it as owner/name.")
+    return text

@@ -1,0 +1,265 @@
+"""`m3agent eval validate` and `m3agent eval grade`: check that instances can be graded, and grade patches."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, run
+from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.util.sanitize import print_note, printable_text
+from m3agent.agent.util.table import columns
+
+if TYPE_CHECKING:
+    from m3agent.evals.data.instance import Instance
+    from m3agent.evals.grade.grade_all import Graded
+    from m3agent.evals.grade.validate import Validation as Validated
+
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Instances at a time; as many as processors if left out.", min=1, max=256, metavar="N"),
+]
+Official = Annotated[
+    bool,
+    typer.Option(
+        "--official/--no-official", help="Ask the official package's rules as well, in a run of their own."
+    ),
+]
+REASON = 70  # characters of a reason in a table
+
+
+@eval_app.command("validate")
+def eval_validate(
+    rows: Rows,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Keep what is found in this file.", metavar="FILE")
+    ] = None,
+    ids: Ids = None,
+    runs: Annotated[int, typer.Option(help="Runs of the reference patch.", min=1, max=50, metavar="N")] = 2,
+    workers: Workers = None,
+    official: Official = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check that instances can be graded: the reference resolves them, every time; nothing and a harmless patch do not.
+
+    Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted.
+    """
+    with faults():
+        from m3agent.evals.grade.validate import Validations, validate_all
+
+        instances = _load(rows, ids)
+        _check_output(output)
+        environments, grader = _parts(official=False)
+        tell = _teller(len(instances), lambda v: (v.instance_id, "valid" if v.valid else "invalid", v.reason))
+        found = run(
+            validate_all(
+                instances,
+                environments,
+                grader,
+                workers=_workers(workers),
+                runs=runs,
+                official=official,
+                on_done=tell,
+            )
+        )
+        text = Validations.text(found)
+        if output is not None:
+            _write(output, text)
+        if as_json:
+            print_bytes(text.encode())
+        else:
+            typer.echo(_validation_table(found), nl=False)
+        raise typer.Exit(0 if all(one.valid for one in found) else 1)
+
+
+@eval_app.command("grade")
+def eval_grade(
+    rows: Rows,
+    predictions: Annotated[
+        str,
+        typer.Argument(
+            help="The patches: preds.json, JSON lines, or 'gold' for the reference.", metavar="PREDICTIONS"
+        ),
+    ],
+    ids: Ids = None,
+    validation: Validation = None,
+    logs: Annotated[
+        Path | None, typer.Option(help="Keep the logs of the tests in this folder.", metavar="FOLDER")
+    ] = None,
+    workers: Workers = None,
+    official: Official = True,
+    as_json: AsJson = False,
+) -> None:
+    """Grade patches by our own rules and by the official ones, and list where they differ.
+
+    Exit codes: 0 all are graded; 2 wrong use; 3 sandbox or environment; 130 interrupted.
+    """
+    with faults():
+        from m3agent.agent.errors import UsageError
+        from m3agent.evals.data.predictions import REFERENCE, read_predictions
+        from m3agent.evals.data.results import Verdict
+        from m3agent.evals.grade.grade_all import grade_all
+        from m3agent.evals.grade.validate import Validations
+
+        instances = _load(rows, ids)
+        if predictions == REFERENCE:
+            patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
+        else:
+            patches = read_predictions(Path(predictions))
+        there = {instance.id for instance in instances}
+        if ids is None and (unknown := sorted(set(patches) - there)):
+            raise UsageError(f"{predictions} has a patch for {unknown[0]}, which {rows} has not.")
+        wanted = [instance for instance in instances if instance.id in patches]
+        if not wanted:
+            raise UsageError(f"{predictions} has a patch for none of the instances.")
+        for instance in instances:
+            if instance.id not in patches:
+                print_note(f"m3agent: there is no patch for {instance.id}")
+        environments, grader = _parts(official=official)
+        found = run(
+            grade_all(
+                wanted,
+                patches,
+                environments,
+                grader,
+                workers=_workers(workers),
+                validations=None if validation is None else Validations.read(validation),
+                folder=logs,
+                on_done=_teller(len(wanted), lambda g: (g.instance_id, g.strict.verdict, g.strict.reason)),
+            )
+        )
+        if as_json:
+            print_bytes(_grades_json(found))
+        else:
+            typer.echo(_grade_table(found), nl=False)
+        raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
+
+
+def _load(rows: str, ids: str | None) -> list[Instance]:
+    from m3agent.agent.errors import UsageError
+    from m3agent.evals.data.instance import DataError
+    from m3agent.evals.data.load import load
+
+    try:
+        return load(rows, ids=names(ids))
+    except DataError as error:
+        raise UsageError(str(error)) from None
+
+
+def _parts(*, official: bool) -> tuple[Any, Any]:
+    """Return the environments and the grader to use."""
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.evals.environments.environments import Environments
+    from m3agent.evals.grade.grader import Grader
+
+    state = state_dir(os.environ)
+    return Environments(state, print_note), Grader(state, print_note, official=official)
+
+
+def _workers(given: int | None) -> int:
+    return given or os.cpu_count() or 1
+
+
+def _check_output(output: Path | None) -> None:
+    from m3agent.agent.errors import UsageError
+
+    if output is not None and not output.absolute().parent.is_dir():
+        raise UsageError(f"There is no folder {output.absolute().parent} for {output.name}.")
+
+
+def _write(path: Path, text: str) -> None:
+    from m3agent.agent.errors import EnvironmentFault
+    from m3agent.agent.util.atomic_write import write_whole
+
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise EnvironmentFault(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[[Any], None]:
+    """Return a callback that prints the result of each instance on standard error, one line each, with a counter."""
+    done = 0
+
+    def tell(one: Any) -> None:
+        nonlocal done
+        done += 1
+        ident, verdict, reason = row(one)
+        print_note(f"[{done}/{total}] {ident}: {verdict}{f' ({reason})' if reason else ''}")
+
+    return tell
+
+
+def _validation_table(found: list[Validated]) -> str:
+    head = ("INSTANCE", "VALID", "RED BEFORE", "REFERENCE", "HARMLESS", "FLAKY", "SECONDS", "REASON")
+    rows = [
+        (
+            one.instance_id,
+            "yes" if one.valid else "no",
+            f"{one.before}/{len(one.fail_to_pass)}",
+            f"{sum(v == 'resolved' for v in one.reference)}/{len(one.reference)}",
+            one.harmless or "-",
+            str(len(one.flaky)),
+            f"{one.seconds:.1f}",
+            _short(one.reason),
+        )
+        for one in found
+    ]
+    valid = sum(one.valid for one in found)
+    return columns([head, *rows]) + f"{valid} of {len(found)} instances are valid\n"
+
+
+def _grade_table(found: list[Graded]) -> str:
+    head = ("INSTANCE", "STRICT", "OFFICIAL", "FIXED", "KEPT", "SECONDS", "REASON")
+    rows = [
+        (
+            one.instance_id,
+            one.strict.verdict,
+            _official(one),
+            f"{one.strict.fail_to_pass.passed}/{one.strict.fail_to_pass.total}",
+            f"{one.strict.pass_to_pass.passed}/{one.strict.pass_to_pass.total}",
+            f"{one.strict.seconds:.1f}",
+            _short(one.strict.reason),
+        )
+        for one in found
+    ]
+    resolved = sum(one.strict.verdict == "resolved" for one in found)
+    text = columns([head, *rows]) + f"{resolved} of {len(found)} resolved by our rules"
+    asked = [one for one in found if one.official is not None and one.official.resolved is not None]
+    if asked:
+        text += f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"
+    text += "\n"
+    for one in found:
+        if one.differs and one.official is not None:
+            text += (
+                f"they differ on {one.instance_id}: {one.strict.verdict} ({_short(one.strict.reason) or 'all tests passed'}) "
+                f"against {_official(one)}\n"
+            )
+    if why := {o.official.reason for o in found if o.official is not None and o.official.resolved is None}:
+        text += f"no official verdict on some: {min(why)}\n"
+    return text
+
+
+def _official(one: Graded) -> str:
+    if one.official is None or one.official.resolved is None:
+        return "-"
+    return "resolved" if one.official.resolved else "unresolved"
+
+
+def _grades_json(found: list[Graded]) -> bytes:
+    value = {
+        "v": 1,
+        "instances": [one.model_dump(mode="json") for one in found],
+        "differences": [one.instance_id for one in found if one.differs],
+    }
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def _short(text: str) -> str:
+    line = printable_text(" ".join(text.split()))
+    return line if len(line) <= REASON else f"{line[: REASON - 1]}…"

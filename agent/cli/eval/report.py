@@ -1,0 +1,187 @@
+"""`m3agent eval report`: report a run's results as a table, a page, JSON, JUnit XML, or SWE-bench's own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, faults, print_bytes
+from m3agent.agent.cli.eval.app import eval_app
+from m3agent.agent.util.sanitize import print_note
+
+if TYPE_CHECKING:
+    from m3agent.evals.data.run_folder import RunFolder
+    from m3agent.evals.report.compare import Comparison
+    from m3agent.evals.report.counting import Tally
+    from m3agent.evals.report.model import Report
+
+
+@eval_app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
+    compare: Annotated[
+        Path | None, typer.Option(help="Another run to compare it with, instance by instance.", metavar="RUN")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write a page to this file, and the sessions' pages beside it; - is standard output.",
+            metavar="FILE",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.", metavar="FILE")] = None,
+    official: Annotated[
+        Path | None,
+        typer.Option(help="Write SWE-bench's run report (schema 2) to this file.", metavar="FILE"),
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="Write SWE-bench's predictions (JSON lines) to this file.", metavar="FILE"),
+    ] = None,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option("--allow-incomplete", help="Show a range of scores where attempts have no result yet."),
+    ] = False,
+) -> None:
+    """Report what came of a run: rates with intervals, costs, and each attempt, failures first.
+
+    Exit codes: 0 reported; 2 wrong use; 3 the run is not complete.
+    """
+    with faults():
+        from m3agent.agent.report.write import write_page
+        from m3agent.evals.data.run_folder import RunFolder
+        from m3agent.evals.report.compare import compare as compared
+        from m3agent.evals.report.counting import tally_of
+        from m3agent.evals.report.model import report_of
+
+        page = None if output in (None, "-") else Path(str(output))
+        _check(page, [page, junit, official, predictions], both=output == "-" and as_json)
+        folder = RunFolder.read(run)
+        tally = tally_of(folder)
+        made = report_of(tally)
+        _check_complete(made, folder, allow_incomplete=allow_incomplete)
+        comparison = None
+        if compare is not None:
+            other = RunFolder.read(compare)
+            others = tally_of(other)
+            _check_complete(report_of(others), other, allow_incomplete=allow_incomplete)
+            comparison = compared(tally, others)
+        if junit is not None:
+            from m3agent.evals.report.junit import junit as as_junit
+
+            write_page(junit, as_junit(made))
+        _write_official(folder, tally, official, predictions)
+        if output is not None:
+            _show_page(folder, made, comparison, page)
+        if as_json:
+            from m3agent.evals.report.as_json import as_json as in_json
+
+            print_bytes(in_json(made, comparison))
+        elif output is None:
+            from m3agent.evals.report.table import table
+
+            typer.echo(table(made, comparison), nl=False)
+
+
+def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
+    """Check the options before any work is done.
+
+    Args:
+        page: The file for the page; None without one.
+        files: All files to write; None for options that are not given.
+        both: Whether both a page and JSON go to stdout.
+
+    Raises:
+        UsageError: The options conflict, or a file cannot be written.
+    """
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.report.write import check_target
+
+    if both:
+        raise UsageError("-o - and --json both write to standard output: give -o a file")
+    named = [path for path in files if path is not None]
+    if len({path.absolute() for path in named}) < len(named):
+        raise UsageError("two of the options name the same file: give each a file of its own")
+    for path in named:
+        check_target(path)
+
+
+def _check_complete(report: Report, run: RunFolder, *, allow_incomplete: bool) -> None:
+    from m3agent.agent.errors import EnvironmentFault
+    from m3agent.evals.report.wording import missing_of
+
+    if not report.complete and not allow_incomplete:
+        raise EnvironmentFault(
+            f"{run.path}: {missing_of(report)}, so there is no score: go on with the same `m3agent eval run ... -o "
+            f"{run.path}` as before, or see the range that is possible with --allow-incomplete."
+        )
+
+
+def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictions: Path | None) -> None:
+    """Write SWE-bench's files, and print a note if they cannot represent the whole run."""
+    if report is None and predictions is None:
+        return
+    from m3agent.agent.report.write import write_page
+    from m3agent.evals.report import official
+
+    results = list(tally.results.values())
+    if tally.config.attempts > 1:
+        _say(
+            f"SWE-bench's files know one attempt at an instance: they are about the first of {tally.config.attempts}"
+        )
+    if report is not None:
+        write_page(report, official.official_report(tally.config, results).encode())
+        asked, not_asked = official.asked_official(results)
+        if not_asked:
+            _say(
+                f"{report}: {asked} patches are judged by the official rules; {not_asked} by ours, since those were not "
+                "asked"
+            )
+    if predictions is not None:
+        patches = {
+            result.instance_id: _patch(run, result.instance_id, result.attempt)
+            for result in official.submitted(results)
+        }
+        text, damaged = official.predictions(tally.config, patches)
+        write_page(predictions, text.encode())
+        if damaged:
+            _say(f"{predictions}: the patches of {', '.join(damaged)} are no UTF-8; what is not was replaced")
+
+
+def _patch(run: RunFolder, ident: str, number: int) -> bytes:
+    from m3agent.agent.errors import UsageError
+
+    try:
+        return run.patch(ident, number)
+    except OSError as error:
+        where = run.attempt(ident, number)
+        raise UsageError(
+            f"{where}: the patch cannot be read ({(error.strerror or str(error)).lower()}); remove the folder and run "
+            "again to repeat the attempt."
+        ) from None
+
+
+def _show_page(run: RunFolder, report: Report, comparison: Comparison | None, page: Path | None) -> None:
+    """Write the page and the sessions' pages; without a file, write only the page, to stdout."""
+    from m3agent.agent.report.write import write_page
+    from m3agent.evals.report.page import render, rows
+    from m3agent.evals.report.sessions import write_sessions
+
+    sessions = {} if page is None else write_sessions(run, report, page, _say)
+    made = render(report, rows(run, report, sessions), comparison).encode()
+    if page is None:
+        print_bytes(made)
+        return
+    write_page(page, made)
+    linked = sum(bool(session.link) for session in sessions.values())
+    beside = f", and beside it the pages of {linked:,} sessions" if linked else ""
+    _say(f"wrote {page} ({len(made) / 1000:,.0f} kB){beside}")
+
+
+def _say(text: str) -> None:
+    print_note(f"m3agent: {text}")

@@ -1,0 +1,231 @@
+"""`m3agent eval run`: let an agent attempt a benchmark, and grade its patches.
+
+The same command continues a run that stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, run
+from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.settings.options import Flags, takes_settings
+from m3agent.agent.util.sanitize import print_note
+
+if TYPE_CHECKING:
+    from m3agent.agent.endpoint.choice import EndpointChoice
+    from m3agent.agent.settings.settings import Settings
+    from m3agent.evals.data.run_folder import RunFolder
+    from m3agent.evals.run.protocols import Agent
+
+VERIFYING_MINUTES = 30.0
+"""Minutes that m3agent gets beyond --max-minutes, to start its sandboxes and to verify its patch."""
+OTHER_MINUTES = 60.0
+
+
+@eval_app.command("run")
+@takes_settings(
+    "endpoint",
+    "model",
+    "thinking",
+    "context_budget",
+    "max_tokens",
+    "max_cost",
+    "candidates",
+    engine="Engine to start for each attempt: embedded.",
+    max_turns="Limit of an attempt's requests to the model.",
+    max_minutes="Time limit of an attempt, in minutes.",
+    seed="Seed of the embedded engine's search at the first attempt.",
+)
+def eval_run(
+    rows: Rows,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder of the run, a new one or one to go on with.", metavar="RUN"
+        ),
+    ],
+    ids: Ids = None,
+    attempts: Annotated[
+        int | None, typer.Option(help="Attempts at each instance.", min=1, metavar="N")
+    ] = None,
+    pass_k: Annotated[
+        int | None, typer.Option(help="The same, for pass@1 to pass@N in the report.", min=1, metavar="N")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Attempts at a time.", min=1, max=1024, metavar="N")] = 1,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster that makes the attempts: ray://HOST:PORT.", metavar="ADDRESS"),
+    ] = None,
+    agent_command: Annotated[
+        str | None,
+        typer.Option(
+            help="Another agent: a command with {repo}, {issue}, {image}, {output}.", metavar="COMMAND"
+        ),
+    ] = None,
+    agent_name: Annotated[
+        str | None, typer.Option(help="What to call it, its version included.", metavar="NAME")
+    ] = None,
+    agent_env: Annotated[
+        str | None, typer.Option(help="Variables that it gets besides PATH and HOME.", metavar="NAME,...")
+    ] = None,
+    agent_minutes: Annotated[
+        float | None, typer.Option(help="Longest an attempt's agent may take.", min=0.01, metavar="M")
+    ] = None,
+    environment_minutes: Annotated[
+        float, typer.Option(help="Longest an attempt's environment may take.", min=0.01, metavar="M")
+    ] = 90,
+    test_minutes: Annotated[
+        float, typer.Option(help="Longest the grading of an attempt may take.", min=0.01, metavar="M")
+    ] = 180,
+    *,
+    flags: Flags,
+    validation: Validation = None,
+    official: Annotated[
+        bool, typer.Option("--official/--no-official", help="Ask the official package's rules as well.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let an agent attempt a benchmark's instances and grade its patches; the same command goes on where it stopped.
+
+    Exit codes: 0 every attempt has a result; 2 wrong use; 3 the machine or the model server kept some from one; 130
+    interrupted.
+    """
+    with faults():
+        from m3agent.agent.errors import UsageError
+        from m3agent.evals.data.instance import DataError
+        from m3agent.evals.data.load import digest, load
+        from m3agent.evals.grade.validate import Validations
+        from m3agent.evals.run.evaluate import Experiment, evaluate
+        from m3agent.evals.run.wiring import standard_parts
+
+        say = print_note
+        if attempts is not None and pass_k is not None:
+            raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
+        name, command, agent_settings, agent, seconds = _agent(
+            flags, agent_command, agent_name, agent_env, agent_minutes
+        )
+        try:
+            instances = load(rows, ids=names(ids))
+        except DataError as error:
+            raise UsageError(str(error)) from None
+        invalid: dict[str, str] = {}
+        if validation is not None:
+            instances, invalid = Validations.read(validation).sorted_out(instances)
+        experiment = Experiment(
+            instances,
+            digest(instances, invalid),
+            name,
+            {"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
+            command,
+            agent_settings,
+            attempts or pass_k or 1,
+            workers,
+        )
+        parts = partial(
+            standard_parts,
+            agent,
+            experiment.seconds,
+            official=official,
+            invalid=invalid,
+        )
+        try:
+            folder = evaluate(experiment, output, parts, say, run, cluster=cluster)
+        except KeyboardInterrupt:
+            say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
+            raise
+        raise typer.Exit(conclude(folder, output, as_json=as_json))
+
+
+def _agent(
+    told: Flags,
+    command: str | None,
+    name: str | None,
+    variables: str | None,
+    minutes: float | None,
+) -> tuple[str, tuple[str, ...], dict[str, str], Agent, float]:
+    """Return the agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
+    from m3agent import __version__
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.settings.loader import load_settings
+    from m3agent.agent.settings.settings import SETTINGS
+    from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
+    from m3agent.evals.run.own_agent import OwnAgent
+
+    if command is None:
+        for option, value in (("--agent-name", name), ("--agent-env", variables)):
+            if value is not None:
+                raise UsageError(f"{option} is for another agent: give its command with --agent-command.")
+        settings = load_settings(Path("/"), told, os.environ).settings  # no repository's own settings
+        seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
+        agent = OwnAgent(settings, _endpoint(settings), seconds)
+        return f"m3agent {__version__}", (), agent.told, agent, seconds
+    if given := [SETTINGS[one].option for one, value in told.items() if value is not None]:
+        raise UsageError(
+            f"{given[0]} is for our own agent: put what the other one is to be told into its command."
+        )
+    argv, passed = parse_command(command), parse_variables(variables)
+    seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
+    return name or Path(argv[0]).name, argv, {}, OtherAgent(argv, passed, seconds), seconds
+
+
+def _endpoint(settings: Settings) -> EndpointChoice:
+    """Return the model server for all attempts. Print it before anything is sent there."""
+    from m3agent.agent.endpoint.choice import ModelServer, choose_endpoint
+    from m3agent.agent.endpoint.disclosure import announce
+    from m3agent.agent.settings.settings import state_dir
+
+    say, state = print_note, state_dir(os.environ)
+    choice = choose_endpoint(settings, state)
+    say(f"m3agent: engine {choice.description}")
+    if isinstance(choice, ModelServer) and not settings.yes:
+        announce(choice.url, state, say, "repositories and issues go")
+    return choice
+
+
+def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
+    """Print the results of a run, with a score only if every attempt has a result; return the exit code.
+
+    Args:
+        folder: The run's folder.
+        output: The value of the option -o, for messages.
+        as_json: Whether to print JSON.
+    """
+    from m3agent.agent.errors import EnvironmentFault
+    from m3agent.evals.data.results import Verdict
+
+    results = folder.results()
+    left = len(folder.left())
+    counts = Counter(result.verdict for result in results)
+    counted = len(results) - counts[Verdict.INVALID]
+    if as_json:
+        found: dict[str, object] = {
+            "folder": str(folder.path),
+            "complete": left == 0,
+            "attempts": len(folder.wanted()),
+            "left": left,
+            "verdicts": {verdict: counts[verdict] for verdict in Verdict},
+        }
+        if left == 0:
+            found |= {"resolved": counts[Verdict.RESOLVED], "counted": counted}
+        print_bytes(json.dumps(found, indent=2).encode() + b"\n")
+    if left:
+        why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
+        told = f", most often: {why[0][0]}" if why else ""
+        print_note(
+            f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
+            "the same command makes them again"
+        )
+        return EnvironmentFault.exit_code
+    if not as_json:
+        invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
+        typer.echo(f"resolved {counts[Verdict.RESOLVED]} of {counted} attempts{invalid}; {output}")
+    typer.echo(f"m3agent: the report: m3agent eval report {output}", err=True)
+    return 0

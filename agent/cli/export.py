@@ -1,0 +1,94 @@
+"""`m3agent sessions export`: write sessions as trajectories for other programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from m3agent.agent.cli.common import faults, print_bytes
+
+if TYPE_CHECKING:
+    from m3agent.agent.session.record import SessionRecord
+
+
+class Format(StrEnum):
+    """Formats of trajectories."""
+
+    atif = "atif"
+    sft = "sft"
+
+
+def export(
+    sessions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Ids, beginnings of ids, or 'last'; for sft all there are if none is named.",
+            metavar="SESSION...",
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002  # the option's name
+        Format,
+        typer.Option(help="atif: one session, ATIF 1.8 (JSON); sft: verified ones, chat format (JSONL)."),
+    ] = Format.atif,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", help="Write to this file; - is standard output.", metavar="FILE"),
+    ] = "-",
+) -> None:
+    """Write sessions as trajectories: ATIF for viewers and benchmarks, chat-format JSONL to train on."""
+    with faults():
+        from m3agent.agent.errors import UsageError
+        from m3agent.agent.report.write import check_target, write_page
+        from m3agent.agent.session.catalog import find_session, list_sessions
+        from m3agent.agent.settings.settings import state_dir
+
+        state = state_dir(os.environ)
+        if output != "-":
+            check_target(Path(output))
+        if format is Format.sft and not sessions:
+            folders = [Path(summary.folder) for summary in list_sessions(state) if not summary.problem]
+        else:
+            folders = [find_session(state, name) for name in sessions or ()]
+        if format is Format.atif and len(folders) != 1:
+            raise UsageError("--format atif writes one session: name one")
+        if format is Format.atif:
+            written = _atif(folders[0])
+        else:
+            written, left_out = _sft(folders)
+            if left_out:
+                typer.echo(f"m3agent: left out {left_out}: not verified, or not whole", err=True)
+        if output == "-":
+            print_bytes(written)
+        else:
+            write_page(Path(output), written)
+
+
+def _atif(folder: Path) -> bytes:
+    from m3agent.agent.trajectory.atif import to_atif
+
+    return json.dumps(to_atif(*_read(folder)), indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _sft(folders: list[Path]) -> tuple[bytes, int]:
+    """Return the lines, and the number of sessions without one."""
+    import io
+
+    from m3agent.agent.trajectory.sft import to_sft, write_jsonl
+
+    rows = [row for folder in folders if (row := to_sft(*_read(folder))) is not None]
+    out = io.BytesIO()
+    count = write_jsonl(rows, out)
+    return out.getvalue(), len(folders) - count
+
+
+def _read(folder: Path) -> tuple[SessionRecord, list[dict[str, Any]] | None]:
+    """Read a session's record, and its messages if they were kept, without changing anything on the disk."""
+    from m3agent.agent.session.messages import read_messages
+    from m3agent.agent.session.record import read_session
+
+    return read_session(folder), read_messages(folder)

@@ -1,0 +1,145 @@
+"""`m3agent mcp`: list and check the MCP servers that a fix would use, and trust those of a repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, Repo, faults, run
+from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.util.table import columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from m3agent.agent.repo.repository import Repository
+    from m3agent.tools.mcp.server import McpServer
+
+mcp_app = typer.Typer(help="Tools of other programs, by the Model Context Protocol.", no_args_is_help=True)
+
+
+@mcp_app.command("list")
+def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
+    """The servers that your file and the repository's name, and what each would start or reach. Nothing is started."""
+    with faults():
+        import json
+
+        found = [
+            {"server": server.name, "file": str(path), "used": used, "starts": _starts(server)}
+            for path, used, server in _named(_repository(repo))
+        ]
+        if as_json:
+            typer.echo(json.dumps(found, indent=2))
+        elif found:
+            rows = [
+                (
+                    printable_line(one["server"], 40),
+                    "yes" if one["used"] else "not trusted",
+                    printable_line(one["starts"], 90),
+                    printable_line(one["file"]),
+                )
+                for one in found
+            ]
+            typer.echo(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), nl=False)
+        else:
+            typer.echo("no MCP server is named, neither in your file nor in the repository's", err=True)
+
+
+@mcp_app.command("check")
+def mcp_check(repo: Repo = Path()) -> None:
+    """Start the servers that a fix would use, and print their tools as the model would have them.
+
+    Exit codes: 0 all answer; 1 one does not, or a tool is left out; 2 wrong use.
+    """
+    with faults():
+        from m3agent.agent.mcp.config import configured
+        from m3agent.agent.settings.loader import load_settings
+        from m3agent.agent.settings.settings import state_dir
+
+        def note(sentence: str) -> None:
+            print_note(f"m3agent: {sentence}")
+
+        said: list[str] = []
+        settings = load_settings(repo, {"mcp": True}, os.environ).settings
+        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, note)
+        schemas = run(_offered(list(servers), said))
+        rows = [(one["name"], " ".join(one["description"].split())[:100]) for one in schemas]
+        typer.echo(columns([("TOOL", "DESCRIPTION"), *rows]) if rows else "", nl=False)
+        for sentence in said:
+            note(sentence)
+        raise typer.Exit(1 if said else 0)
+
+
+@mcp_app.command("trust")
+def mcp_trust(repo: Repo = Path()) -> None:
+    """Let fixes use the servers that the repository's .mcp.json names now. Where it changes, it has to be trusted anew."""
+    with faults():
+        from m3agent.agent.mcp.config import read, trust
+        from m3agent.agent.settings.settings import state_dir
+
+        path = _project_file(repo)
+        servers = read(path, None)
+        trust(path, state_dir(os.environ))
+        typer.echo(f"trusted, as it is now: {path}", err=True)
+        for server in servers:
+            typer.echo(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}", err=True)
+
+
+@mcp_app.command("distrust")
+def mcp_distrust(repo: Repo = Path()) -> None:
+    """Take that back."""
+    with faults():
+        from m3agent.agent.mcp.config import distrust
+        from m3agent.agent.settings.settings import state_dir
+
+        path = _project_file(repo)
+        was = distrust(path, state_dir(os.environ))
+        typer.echo(f"{'no longer trusted' if was else 'was not trusted'}: {path}", err=True)
+
+
+def _repository(repo: Path) -> Repository:
+    from m3agent.agent.repo.repository import open_repository
+
+    return open_repository(repo)
+
+
+def _project_file(repo: Path) -> Path:
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.mcp.config import PROJECT_FILE, project_file
+
+    repository = _repository(repo)
+    path = project_file(repository)
+    if path is None:
+        raise UsageError(f"{repository.root or repository.git_dir} has no {PROJECT_FILE}.")
+    return path
+
+
+def _named(repository: Repository) -> Iterator[tuple[Path, bool, McpServer]]:
+    """Yield each server of each configuration file: the file, whether the server is used, and the server."""
+    from m3agent.agent.mcp.config import files, read
+    from m3agent.agent.settings.settings import state_dir
+
+    # highest precedence first
+    for path, used in reversed(files(repository, state_dir(os.environ), os.environ)):
+        yield from ((path, used, server) for server in read(path, None))
+
+
+def _starts(server: McpServer) -> str:
+    import shlex
+
+    return shlex.join(server.command) if server.command else server.url
+
+
+async def _offered(servers: list[McpServer], said: list[str]) -> list[dict[str, Any]]:
+    import contextlib
+    import tempfile
+
+    from m3agent.agent.mcp.toolset import start_servers, yes
+
+    with tempfile.TemporaryDirectory() as logs:
+        async with contextlib.AsyncExitStack() as stack:
+            tools = await start_servers(servers, None, yes, Path(logs), stack, said.append)
+            return [schema["function"] for schema in tools.schemas]

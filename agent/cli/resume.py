@@ -1,0 +1,161 @@
+"""`m3agent sessions resume` and `fork`: continue an interrupted fix, or a copy of a fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import Apply, AsJson, Branch, PullRequest, faults, print_bytes, run, sinks
+from m3agent.agent.settings.options import Flags, takes_settings
+
+if TYPE_CHECKING:
+    from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.fix.request import FixRequest
+    from m3agent.agent.loop.resume import ResumePoint
+    from m3agent.agent.settings.settings import Settings
+
+Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.", metavar="SESSION")]
+
+
+@takes_settings(
+    "max_tokens",
+    "max_cost",
+    max_turns="Limit of requests to the model, with those made before.",
+    max_minutes="Time limit in minutes, with the time worked before.",
+)
+def resume(
+    session: Which,
+    *,
+    flags: Flags,
+    apply: Apply = False,
+    branch: Branch = None,
+    pr: PullRequest = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a fix that was interrupted or killed, or had reached a limit.
+
+    The model is sent what it was sent before, byte for byte; a call that had begun is not run again; the work tree is
+    put back to its last state. Everything else is as it was set then, but for the limits given here.
+    """
+    with faults():
+        from m3agent.agent.delivery.apply import HandOver
+        from m3agent.agent.session.catalog import find_session
+        from m3agent.agent.settings.settings import state_dir
+
+        hand_over = HandOver(apply, branch, pr)
+        _go_on(find_session(state_dir(os.environ), session), "", flags, hand_over, as_json)
+
+
+@takes_settings(
+    "max_tokens",
+    "max_cost",
+    max_turns="Limit of requests to the model from there on.",
+    max_minutes="Time limit in minutes from there on.",
+)
+def fork(
+    session: Which,
+    turn: Annotated[
+        int | None,
+        typer.Option(help="Go on from the end of this turn; the last one if left out.", metavar="N"),
+    ] = None,
+    tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
+    *,
+    flags: Flags,
+    apply: Apply = False,
+    branch: Branch = None,
+    pr: PullRequest = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on from an earlier point of a fix in a session of its own, and leave the first as it is.
+
+    Any session will do, also one that is over or at work. The new one has the conversation and the work tree as they were
+    at the end of the turn; its limits count from there.
+    """
+    with faults():
+        from m3agent.agent.delivery.apply import HandOver
+        from m3agent.agent.session.catalog import find_session
+        from m3agent.agent.session.fork import fork as fork_session
+        from m3agent.agent.session.log_reader import LOG, read_log
+        from m3agent.agent.settings.settings import state_dir
+
+        hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
+        state = state_dir(os.environ)
+        forked, _ = fork_session(state, read_log(find_session(state, session) / LOG), turn)
+        forked.close()
+        _go_on(forked.folder, tell, flags, hand_over, as_json)
+
+
+def _go_on(folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool) -> None:
+    """Resume the session in `folder`; `tell` is the user's message to the model."""
+    code, patch = run(_resume(folder, tell, limits, hand_over, as_json))
+    if patch and not as_json:
+        print_bytes(patch)
+    raise typer.Exit(code)
+
+
+async def _resume(
+    folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool
+) -> tuple[int, bytes]:
+    from m3agent.agent.context.neutralise import harmless
+    from m3agent.agent.fix import orchestrate as flow
+    from m3agent.agent.loop.resume import resume_point
+    from m3agent.agent.session.session import Session
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.ui.event_printer import Screen
+
+    state = state_dir(os.environ)
+    screen = Screen()
+    with screen:
+        session, lines = Session.open(folder, sinks(screen, as_json=as_json))
+        try:
+            point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
+            request = _request(point, limits, hand_over, state, screen.say)
+            screen.read(lines)
+            result = await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
+        finally:
+            session.close()
+    return result.exit_code, result.patch
+
+
+def _request(
+    point: ResumePoint,
+    limits: Flags,
+    hand_over: HandOver,
+    state: Path,
+    say: Callable[[str], None],
+) -> FixRequest:
+    """Return the request of the session's fix. Raises UsageError if its repository no longer exists."""
+    from m3agent.agent.fix.request import FixRequest
+    from m3agent.agent.issue.load import Issue
+    from m3agent.agent.mcp.config import configured
+    from m3agent.agent.repo.repository import open_repository
+
+    where, issue = point.started["repository"], point.started["issue"]
+    repository = open_repository(Path(where["root"] or where["git_dir"]))
+    settings = _settings(point, limits, repository.root or repository.git_dir)
+    what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
+    mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
+    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
+
+
+def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
+    """Return the session's settings with the same server, the new limits, and the key, which is never logged."""
+    from m3agent.agent.loop.resume import used_embedded_engine
+    from m3agent.agent.settings.loader import load_settings, settings_of
+    from m3agent.agent.settings.settings import SETTINGS
+
+    values = {name: value for name, value in point.started["settings"].items() if name in SETTINGS}
+    if values.get("endpoint") is None:  # keep the server that the session found
+        if used_embedded_engine(point.started):
+            values["engine"] = "embedded"
+        else:
+            values |= {"endpoint": point.started["endpoint"]["url"], "engine": None}
+    flags = {name: value for name, value in limits.items() if value is not None}
+    now = load_settings(folder, flags, os.environ).settings
+    values |= {name: getattr(now, name) for name in flags}
+    return dataclasses.replace(settings_of(values), api_key=now.api_key)

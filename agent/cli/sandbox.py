@@ -1,0 +1,224 @@
+"""`m3agent sandbox`: run a command where tool calls run, build and remove environment images."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import Repo, faults, run
+from m3agent.agent.settings.options import Flags, takes_settings
+from m3agent.agent.util.sanitize import print_note
+
+if TYPE_CHECKING:
+    from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
+    from m3agent.sandbox.network.proxy import NetworkRequest
+
+TIMEOUT = 60.0  # seconds, as for code_exec
+KEEP_GB = 20.0  # default budget for environment images, in gigabytes
+TIMED_OUT, PIPE_CLOSED = 124, 141  # exit codes of `timeout` and of shells
+
+sandbox_app = typer.Typer(
+    help="Run commands where tool calls run; build and remove environment images.", no_args_is_help=True
+)
+
+
+@sandbox_app.command("exec", context_settings={"allow_interspersed_args": False})
+@takes_settings("sandbox", "image", "allow_net")
+def sandbox_exec(
+    command: Annotated[
+        list[str], typer.Argument(help="The program and its arguments.", metavar="COMMAND...")
+    ],
+    repo: Repo = Path(),
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which everything it started is killed.", min=0.01, max=86400)
+    ] = TIMEOUT,
+    *,
+    flags: Flags,
+) -> None:
+    """Run one command as a tool call would, over the repository's files; nothing it does reaches them.
+
+    Output and exit code are passed through, standard input too unless it is a terminal. Exit codes of its own: 2 wrong
+    use; 3 no sandbox; 124 timed out; 126 and 127 the command cannot be run, is not there; 128+N ended by signal N;
+    130 interrupted.
+    """
+    with faults():
+        raise typer.Exit(run(_exec(repo, flags, command, timeout)))
+
+
+@sandbox_app.command("shell")
+@takes_settings("sandbox", "image", "allow_net")
+def sandbox_shell(repo: Repo = Path(), *, flags: Flags) -> None:
+    """Open a shell where tool calls run, over a copy of the repository's files that is gone when it ends.
+
+    Where standard input is no terminal, the shell reads its commands from it. Ends with the shell's exit code.
+    """
+    with faults():
+        raise typer.Exit(run(_shell(repo, flags)))
+
+
+@sandbox_app.command("build")
+def sandbox_build(
+    repo: Repo = Path(),
+    exclude_newer: Annotated[
+        str | None,
+        typer.Option(help="Only packages uploaded before this day, like 2024-05-31, count.", metavar="DATE"),
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Docker image to install into.", metavar="IMG")] = None,
+) -> None:
+    """Build the image with the repository's environment, unless it is there, and print its name.
+
+    What `fix` does by itself where the setting `environment` is `auto`. Exit codes: 0, also where the repository
+    declares nothing (then nothing is printed); 2 wrong use; 3 it could not be built.
+    """
+    with faults():
+        name = run(_build(repo, exclude_newer, image))
+        if name is not None:
+            typer.echo(name)
+
+
+@sandbox_app.command("prune")
+def sandbox_prune(
+    all_images: Annotated[bool, typer.Option("--all", help="Remove every environment image.")] = False,
+    keep_gb: Annotated[
+        float, typer.Option(help="Gigabytes of environment images to keep.", min=0, metavar="N")
+    ] = KEEP_GB,
+) -> None:
+    """Remove the least recently used environment images beyond a budget, and what killed processes left behind.
+
+    Only images, containers and volumes that m3agent made are touched, and of containers and volumes only those whose
+    process is gone.
+    """
+    with faults():
+        run(_prune(0.0 if all_images else keep_gb))
+
+
+async def _exec(repo: Path, flags: Flags, command: list[str], timeout: float) -> int:
+    async with _opened(repo, flags) as sandbox:
+        return await _passed_through(sandbox, command, timeout)
+
+
+async def _shell(repo: Path, flags: Flags) -> int:
+    from m3agent.agent.ui.pty import FOREVER, SHELL, terminal_session
+
+    async with _opened(repo, flags) as sandbox:
+        if sys.stdin is not None and sys.stdin.isatty():
+            return await terminal_session(sandbox)
+        return await _passed_through(sandbox, ["sh", "-c", f"exec {SHELL}"], FOREVER)
+
+
+async def _passed_through(sandbox: Sandbox, command: list[str], timeout: float) -> int:
+    """Run a command with this process's standard streams; return the exit code to pass on."""
+    from m3agent.agent.ui.stdio import Output, standard_input
+
+    output = Output()
+    feed = None if sys.stdin is None or sys.stdin.isatty() else standard_input()
+    try:
+        result = await output.beside(sandbox.exec(command, timeout=timeout, feed=feed, sink=output.put))
+    except BrokenPipeError:
+        return PIPE_CLOSED
+    return _exit_code(result, timeout, output.taken)
+
+
+async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> str | None:
+    import asyncio
+    from datetime import datetime
+
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.repo.repository import open_repository
+    from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.sandbox.images.environment import find_environment
+
+    if exclude_newer is not None:
+        try:
+            datetime.fromisoformat(exclude_newer)
+        except ValueError:
+            raise UsageError(f"--exclude-newer: '{exclude_newer}' is not a day like 2024-05-31") from None
+    repository = await asyncio.to_thread(open_repository, repo)
+    state = state_dir(os.environ)
+    with scratch_folder(state) as folder:
+        workspace = await asyncio.to_thread(workspace_of, repository, folder)
+        name = await find_environment(workspace, state, _say, base=image, exclude_newer=exclude_newer)
+    if name is None:
+        _say("the repository declares nothing that a bare sandbox lacks: there is nothing to build")
+    return name
+
+
+async def _prune(keep_gb: float) -> None:
+    import asyncio
+
+    from m3agent.agent.repo.snapshot import sweep_scratch
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.sandbox.backends.engine import connect
+    from m3agent.sandbox.images.prune import Pruned, prune
+
+    state = state_dir(os.environ)
+
+    def work() -> Pruned:
+        api = connect()
+        try:
+            return prune(api, state, keep_bytes=int(keep_gb * 1e9), say=_say)
+        finally:
+            api.close()
+
+    folders = await asyncio.to_thread(sweep_scratch, state)
+    done = await asyncio.to_thread(work)
+    for name in done.images:
+        typer.echo(f"removed {name}")
+    _say(
+        f"freed {done.freed / 1e9:.1f} GB in {len(done.images)} images; also removed {done.containers} containers, "
+        f"{done.volumes} volumes and {folders} folders that killed processes had left"
+    )
+
+
+def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
+    """Return the exit code to pass on. Print notes about cut output, a timeout, lack of memory or a failed start."""
+    if result.digest.startswith("exec"):  # the command never ran, and stderr has the reason
+        _say(result.stderr.decode(errors="replace"))
+    elif result.total_bytes > taken:
+        _say(f"the output was cut: {result.total_bytes - taken:,} bytes more are not shown")
+    if result.timed_out:
+        _say(f"timed out after {timeout:g} s: everything it had started was killed")
+        return TIMED_OUT
+    if result.oom:
+        _say("a process was killed: out of memory")
+    return result.exit if result.exit >= 0 else 128 - result.exit
+
+
+@contextlib.asynccontextmanager
+async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
+    """Open a sandbox over the repository's files, made as `fix` makes it."""
+    import asyncio
+
+    from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
+    from m3agent.agent.repo.repository import open_repository
+    from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
+    from m3agent.agent.settings.loader import load_settings
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.sandbox.backends.factory import new_sandbox
+
+    repository = await asyncio.to_thread(open_repository, repo)
+    settings = load_settings(repo, flags, os.environ).settings
+    spec, backend = await chosen_sandbox(settings, _say)
+
+    def tell(request: NetworkRequest) -> None:
+        if request.verdict != "allowed":
+            _say(f"network: {request.verdict}: {request.reason}")
+
+    state = state_dir(os.environ)
+    with scratch_folder(state) as folder:
+        workspace = await asyncio.to_thread(workspace_of, repository, folder)
+        spec = await with_environment(spec, backend, workspace, settings, state, _say)
+        async with new_sandbox(backend, spec, workspace, _say, tell) as sandbox:
+            yield sandbox
+
+
+def _say(text: str) -> None:
+    """Print a note for the person."""
+    print_note(f"m3agent: {text}")

@@ -1,0 +1,162 @@
+"""`m3agent serve check` and `m3agent serve scrape`: check a running server, and configure Prometheus for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, run
+from m3agent.agent.cli.serve.app import serve_app
+
+if TYPE_CHECKING:
+    from m3agent.agent.endpoint.server import ChosenServer
+    from m3agent.serving.check.check import Check
+    from m3agent.serving.client.endpoint import Endpoint
+    from m3agent.serving.plan.planner import Wish
+
+ServerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        help="The server; if left out the configured one, else one that runs here.",
+        metavar="URL",
+    ),
+]
+ServedModel = Annotated[
+    str | None, typer.Option("--model", help="The model, of a server that has several.", metavar="NAME")
+]
+
+
+@serve_app.command()
+def check(
+    endpoint: ServerUrl = None,
+    model: ServedModel = None,
+    context: Annotated[
+        int | None, typer.Option(help="Window that the server was started for, in tokens.", metavar="N")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")
+    ] = None,
+    typical: Typical = None,
+    prometheus: Annotated[
+        str | None, typer.Option(help="A Prometheus that should read the server's metrics.", metavar="URL")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a running server: its parsers, tokenizer and cache, whether its model answers sensibly, its settings.
+
+    Exit codes: 0 nothing failed; 2 wrong use; 4 something failed, or no server answers.
+    """
+    with faults():
+        from m3agent.agent.cli import check_table
+        from m3agent.agent.errors import ServerFault
+
+        found = run(_check(endpoint, model, (context, concurrency, typical), prometheus))
+        text = check_table.as_json(found) if as_json else check_table.table(found, failed="failed")
+        print_bytes(text.encode())
+        raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
+
+
+@serve_app.command()
+def scrape(
+    endpoint: ServerUrl = None,
+    model: ServedModel = None,
+    credentials_file: Annotated[
+        str | None,
+        typer.Option(
+            help="File with the key, on Prometheus' machine, where metrics need one.", metavar="FILE"
+        ),
+    ] = None,
+    alerts: Annotated[
+        bool, typer.Option("--alerts", help="Print rules for alerts instead: a file of its own.")
+    ] = False,
+) -> None:
+    """Print the configuration with which a Prometheus reads a running server's metrics."""
+    with faults():
+        from m3agent.serving.check.scrape import alert_rules, scrape_config
+
+        found = run(_chosen(endpoint, model)).endpoint
+        text = alert_rules(found) if alerts else scrape_config(found, credentials_file=credentials_file)
+        print_bytes(text.encode())
+
+
+async def _check(
+    url: str | None,
+    model: str | None,
+    work: tuple[int | None, int | None, int | None],
+    prometheus: str | None,
+) -> list[Check]:
+    """Run all checks; each name appears once."""
+    from m3agent.serving.check.checklist import checklist
+    from m3agent.serving.check.model_check import model_check
+    from m3agent.serving.check.prefix_probe import examine
+    from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
+
+    context, concurrency, typical = work
+    server = await _chosen(url, model)
+    endpoint, key = server.endpoint, server.key
+    workload = _workload(endpoint, context, concurrency, typical)
+    tokenizer = _tokenizer(server)
+    _listen(f"{endpoint.model} at {endpoint.url}")
+    _listen("prefix cache and tokenizer")
+    findings = await examine(endpoint, api_key=key, timeout=EXAMINE_SECONDS)
+    found = await wire_check(
+        endpoint,
+        api_key=key,
+        context=context,
+        tokenizer=tokenizer,
+        listen=_listen,
+        findings=findings,
+    )
+    found += await model_check(endpoint, api_key=key, listen=_listen)
+    _listen("settings and metrics")
+    found += await checklist(
+        endpoint, api_key=key, workload=workload, prometheus=prometheus, findings=findings
+    )
+    return list({one.name: one for one in found}.values())
+
+
+async def _chosen(url: str | None, model: str | None) -> ChosenServer:
+    from m3agent.agent.endpoint.server import chosen_server
+
+    return await chosen_server(url, model, embedded="which has no parsers, cache or metrics to look at")
+
+
+def _workload(
+    endpoint: Endpoint, context: int | None, concurrency: int | None, typical: int | None
+) -> Wish | None:
+    """Return the workload that the server must carry; None if no option names one."""
+    from m3agent.agent.errors import UsageError
+    from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+    from m3agent.serving.plan.planner import Wish
+
+    if context is None and concurrency is None and typical is None:
+        return None
+    window = context or endpoint.max_model_len or NATIVE_CONTEXT
+    try:
+        return Wish(context=window, concurrency=concurrency or 1, typical=typical)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _tokenizer(server: ChosenServer) -> Path | None:
+    """Return the model's tokenizer.json on this machine: in the model's folder, else the one that packing uses."""
+    from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+    from m3agent.agent.settings.settings import state_dir
+
+    endpoint, settings, record = server.endpoint, server.settings, server.record
+    served = endpoint.model if record is None or record.checkpoint is None else record.checkpoint
+    beside = Path(served) / "tokenizer.json"
+    if endpoint.local and Path(served).is_absolute() and beside.is_file():
+        return beside
+    if settings.tokenizer == "server":  # the server's tokenizer cannot check itself
+        return None
+    source = chosen_tokenizer(settings, str(state_dir(os.environ)), endpoint.model)
+    return None if source is None else Path(source.location)
+
+
+def _listen(what: str) -> None:
+    typer.echo(f"m3agent: checking {what}", err=True)

@@ -1,0 +1,217 @@
+"""`m3agent serve`: plan a model server for this machine, start it and keep it running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import Typical, faults, print_bytes, run
+from m3agent.agent.cli.plan import PlanPrecision
+from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from m3agent.agent.cli.serve.options import ServeRequest
+    from m3agent.serving.embedded.repair import Budget
+
+_LAUNCH = "Launching M3"
+_EMBEDDED = "The embedded engine"
+
+
+class ServeEngine(StrEnum):
+    """The engines that can be served."""
+
+    vllm = "vllm"
+    sglang = "sglang"
+    trtllm = "trtllm"
+    dynamo = "dynamo"
+    embedded = "embedded"
+
+
+@serve_app.callback(invoke_without_command=True)
+def serve(
+    context: typer.Context,
+    engine: Annotated[
+        ServeEngine | None,
+        typer.Option(help="The best for these GPUs if left out, embedded where there are none."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The checkpoint: a folder, or a name on Hugging Face.",
+            metavar="PATH|NAME",
+            rich_help_panel=_LAUNCH,
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="GPUs to use, like 4xH200; all visible ones if left out.", metavar="SPEC"),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            help="Longest prompt and answer in tokens; 524,288, or what fits, if left out.",
+            metavar="N",
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")] = 1,
+    typical: Typical = None,
+    precision: Annotated[PlanPrecision | None, typer.Option(help="Of the weights.")] = None,
+    vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="A documented command (`m3agent plan --recipe list`) in place of a plan.", metavar="NAME"
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen on. Where other machines reach it, it asks for a key."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    load_minutes: Annotated[
+        float | None, typer.Option(help="Give up where it does not answer by then.", min=0.1, metavar="M")
+    ] = None,
+    container: Annotated[
+        bool, typer.Option("--container", help="Run it in a container of Docker, of the recipe's image.")
+    ] = False,
+    image: Annotated[
+        str | None, typer.Option(help="Run it in a container of this image.", metavar="NAME")
+    ] = None,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch the image if it is not here.")] = False,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Run it as a job of Slurm; --gpus says on what.")
+    ] = False,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option for sbatch, like --sbatch=--partition=gpu; repeatable.", metavar="OPTION"
+        ),
+    ] = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(help="Number of this node, of several that one engine runs on.", min=0, metavar="R"),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Address of node 0, with --node-rank.", metavar="HOST[:PORT]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, the reasons and the command; start nothing.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once it serves; `m3agent serve stop` ends it.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the embedded engine's search.", min=0, metavar="N")] = 0,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Changes the embedded engine tries at most, however long that takes.", min=1, metavar="N"
+        ),
+    ] = None,
+) -> None:
+    """Serve M3 on this machine's GPUs until interrupted; `fix` finds it.
+
+    What follows -- goes to the engine as it is and replaces what m3agent would set. Exit codes: 2 wrong use or no plan
+    for it; 3 no GPU, port taken, no engine installed; 4 the engine does not start or does not stay.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with faults():
+        from m3agent.agent.cli.serve import options as serve_choice
+        from m3agent.agent.settings.settings import state_dir
+
+        options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
+        asked = serve_choice.ServeRequest(
+            engine=None if engine is None else engine.value,
+            model=model,
+            gpus=gpus,
+            context=window,
+            concurrency=concurrency,
+            typical=typical,
+            precision=None if precision is None else precision.value,
+            vision=vision,
+            recipe=recipe,
+            host=host,
+            port=port,
+            load_minutes=load_minutes,
+            options=tuple(options),
+            container=container or image is not None,
+            image=image,
+            pull=pull,
+            slurm=slurm,
+            sbatch=tuple(sbatch or ()),
+            node_rank=node_rank,
+            master=master,
+        )
+        state = state_dir(os.environ)
+        if detach and not dry_run:
+            from m3agent.agent.cli.serve.manage import detached
+
+            raise typer.Exit(detached(sys.argv, state))
+        if why := serve_choice.why_embedded(asked, os.environ):
+            from m3agent.serving.embedded.repair import Budget
+
+            _refuse_other_machines(host)
+            if dry_run:
+                given = {"--seed": seed or None, "--candidates": candidates}
+                print_bytes(serve_choice.dry_run_embedded(asked, why, given).encode())
+                return
+            run(_embedded(host, port, Budget.chosen(candidates, seed), state))
+        elif dry_run:
+            print_bytes(serve_choice.dry_run(asked, os.environ).encode())
+        else:
+            run(_serve(asked, state))
+
+
+async def _serve(asked: ServeRequest, state: Path) -> None:
+    from m3agent.agent.cli.serve.launch import launch
+    from m3agent.agent.errors import ServerFault
+    from m3agent.agent.ui.serve_display import ServeView
+    from m3agent.serving.launch.server import LaunchFailed, Server
+
+    with ServeView() as view:
+        server, record = launch(asked, state, os.environ, view.say)
+        try:
+            await Server(server, record, os.environ, view).run()
+        except LaunchFailed as error:
+            raise ServerFault(str(error)) from None
+
+
+def _refuse_other_machines(host: str) -> None:
+    from m3agent.agent.errors import UsageError
+    from m3agent.serving.client.http import is_loopback
+
+    if not is_loopback(host):
+        raise UsageError(
+            f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
+        )
+
+
+async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
+    import asyncio
+
+    from m3agent.agent.errors import EnvironmentFault
+    from m3agent.serving.embedded.server import EmbeddedServer
+    from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
+
+    try:
+        async with EmbeddedServer(host=host, port=port, budget=budget) as server:
+            folder = new_folder(state)
+            pid = os.getpid()
+            write_record(folder, ServerRecord(url=server.url, engine="embedded", pid=pid, born=born(pid)))
+            try:
+                typer.echo(f"serving the embedded engine at {server.url} (Ctrl-C ends it)", err=True)
+                await asyncio.Event().wait()
+            finally:
+                remove_record(folder)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+        ) from None

@@ -1,0 +1,275 @@
+"""Turn the options of `m3agent serve` into what to start: checkpoint, GPUs, plan and command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.serving.launch.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from m3agent.serving.launch.nodes import node_commands
+from m3agent.serving.launch.prepare import OptionsError, Prepared, Wanted, prepare, random_weights
+from m3agent.serving.plan.detect import Detected, DetectionError, detect
+from m3agent.serving.plan.gpus import Fleet, parse_gpus
+from m3agent.serving.plan.known_issues import Engine
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision, Shape
+from m3agent.serving.plan.planner import Plan, Wish, longest_context, plans, refusals
+from m3agent.serving.plan.recipe import recipe
+from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
+
+SMALLEST = Shape(dense=1, sparse=1)
+"""The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
+DYNAMO_RECIPE = "dynamo-vllm-agg"
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """The options of `m3agent serve`.
+
+    Most fields have the meaning of the option with their name. `options` are passed on to the engine,
+    `sbatch` to Slurm.
+    """
+
+    engine: str | None = None
+    model: str | None = None
+    gpus: str | None = None
+    context: int | None = None
+    concurrency: int = 1
+    typical: int | None = None
+    precision: str | None = None
+    vision: bool = False
+    recipe: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    load_minutes: float | None = None
+    options: tuple[str, ...] = ()
+    container: bool = False
+    image: str | None = None
+    pull: bool = False
+    slurm: bool = False
+    sbatch: tuple[str, ...] = ()
+    node_rank: int | None = None
+    master: str | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether the server runs on this machine's GPUs."""
+        return not self.slurm
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to start, and where.
+
+    Attributes:
+        prepared: The job.
+        plan: The plan; None for a recipe that is used as documented.
+        fleet: The GPUs that the plan is for; None without a plan.
+        detected: The GPUs of this machine, if it was searched for them.
+        checkpoint: The checkpoint, if it is known.
+        notes: Sentences to show to the user.
+    """
+
+    prepared: Prepared
+    plan: Plan | None
+    fleet: Fleet | None
+    detected: Detected | None
+    checkpoint: Checkpoint | None
+    notes: tuple[str, ...]
+
+
+def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
+    """Return the reason for using the embedded engine, or None if it is not used.
+
+    It is used if `--engine` names it. It is also used if no option but host and port is given and this
+    machine has no GPU.
+    """
+    if asked.engine is not None or asked != replace(ServeRequest(), host=asked.host, port=asked.port):
+        return "--engine names it" if asked.engine == "embedded" else None
+    try:
+        detect(environ)
+    except DetectionError as error:
+        return str(error) if error.none else None
+    return None
+
+
+def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object]) -> str:
+    """Return the command that serves the embedded engine, for a shell; everything else is in comments.
+
+    Args:
+        asked: The options.
+        why: The reason for using the embedded engine.
+        options: The options of the search, by flag. None means that the option was not given.
+    """
+    port = asked.port or "PORT"
+    argv = ["m3agent", "serve", "--engine", "embedded", "--host", asked.host, "--port", str(asked.port)]
+    for flag, value in options.items():
+        argv += [] if value is None else [flag, str(value)]
+    host = f"[{asked.host}]" if ":" in asked.host else asked.host
+    lines = [
+        "m3agent: the engine embedded, a search for small repairs that needs no GPU and is not M3",
+        f"why: {why}",
+        f"address: http://{host}:{port}/v1, for this machine only"
+        + ("" if asked.port else "; PORT is a free one, which it says when it starts"),
+        "next: start it with the command below; 'm3agent fix ISSUE' in a repository then finds it",
+        "or: 'm3agent fix ISSUE --engine embedded' starts it for one fix",
+    ]
+    return "".join(f"# {line}\n" for line in lines) + shlex.join(argv) + "\n"
+
+
+def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
+    """Return the command, for a shell; the plan and its reasons are in comments."""
+    from m3agent.agent.cli.plan import plan_details
+    from m3agent.serving.plan.command import command_line
+
+    choice = choose(asked, environ, key=None, local=False)
+    job = choice.prepared.job
+    lines = [*(f"m3agent: {note}" for note in choice.notes)]
+    if choice.plan is not None:
+        lines += plan_details(choice.plan).strip("\n").splitlines()
+    if not choice.prepared.recipe.verified:
+        lines.append(UNVERIFIED)
+    lines = [f"# {line}" for line in lines]
+    lines += ["#", f"# {choice.prepared.recipe.name}, changed for agent work and this plan:"]
+    lines += changes_text(choice.prepared.changes)
+    for name, text in job.files.items():
+        lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
+    lines += [f"# beside the engine: {package}" for package in choice.prepared.packages]
+    if job.nodes > 1 and job.engine in ("vllm", "sglang"):
+        lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
+        nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
+        for one in node_commands(job, nodes):
+            lines += [f"# {one.node}:", command_line(one.argv, one.env)]
+        return "\n".join(lines) + "\n"
+    return "\n".join([*lines, command_line(job.argv, job.env)]) + "\n"
+
+
+def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:
+    """Plan and prepare the server.
+
+    Args:
+        asked: The options.
+        environ: The environment variables.
+        key: The API key that the server will ask for, or None.
+        local: The named GPUs must exist on this machine.
+
+    Raises:
+        EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError: The options, the checkpoint or the named GPUs are unusable.
+    """
+    wanted = Wanted(
+        host=asked.host,
+        port=asked.port,
+        model=None,
+        key=key,
+        options=asked.options,
+        context=asked.context,
+        vision=asked.vision,
+    )
+    try:
+        checkpoint = (
+            None
+            if asked.model is None
+            else read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
+        )
+        if checkpoint is not None:
+            wanted = replace(wanted, model=checkpoint.name)
+        if asked.slurm and asked.gpus is None and asked.recipe is None:
+            raise UsageError(
+                "--slurm runs it elsewhere: say on which GPUs with --gpus, like 8xH200 or 2x8xH100"
+            )
+        named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
+        if named is not None:
+            prepared = prepare(recipe(named), wanted)
+            here = detect(environ) if local and prepared.job.argv[0] != "srun" else None
+            return Choice(prepared, None, None, here, checkpoint, here.notes if here else ())
+        detected: Detected | None = None
+        notes: tuple[str, ...] = ()
+        if asked.gpus is None or local:
+            detected = detect(environ)
+            notes = detected.notes
+        fleet = _fleet(asked, detected)
+        plan, more = _plan(asked, fleet, checkpoint, local=asked.gpus is None)
+        prepared = prepare(recipe(plan.recipe), wanted, plan)
+    except DetectionError as error:
+        raise EnvironmentFault(str(error)) from None
+    except (CheckpointError, OptionsError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if checkpoint is None:
+        checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+    return Choice(prepared, plan, fleet, detected, checkpoint, (*notes, *more))
+
+
+def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
+    """Return the GPUs to plan for. Named GPUs must be present if this machine's GPUs are known."""
+    if asked.gpus is None:
+        assert detected is not None, "asked for where none are named"
+        return detected.fleet
+    fleet = parse_gpus(asked.gpus)
+    if detected is None:
+        return fleet
+    here = detected.fleet
+    if fleet.nodes > 1 and asked.node_rank is None:
+        return fleet  # the GPUs of several nodes cannot be checked here
+    if fleet.gpu.name != here.gpu.name or fleet.per_node > here.count:
+        raise EnvironmentFault(
+            f"this machine has {here}, not {fleet}: leave --gpus out to use what is here, or add --dry-run to see the plan"
+        )
+    return replace(here, per_node=fleet.per_node, nodes=fleet.nodes)
+
+
+def _plan(
+    asked: ServeRequest, fleet: Fleet, checkpoint: Checkpoint | None, *, local: bool
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the best plan, and notes about it for the user."""
+    from m3agent.agent.cli.plan import refusal
+
+    precision = asked.precision and Precision(asked.precision)
+    wish = Wish(
+        context=NATIVE_CONTEXT if asked.context is None else asked.context,
+        concurrency=asked.concurrency,
+        typical=asked.typical,
+        precision=precision or (None if checkpoint is None else checkpoint.precision),
+        engine=None if asked.engine is None else Engine(asked.engine),
+        vision=asked.vision,
+    )
+    notes: list[str] = []
+    if checkpoint is not None:
+        wish = replace(wish, shape=checkpoint.shape)
+        if not checkpoint.whole:
+            notes.append(f"{checkpoint.name} has not M3's widths, so its memory is not reckoned")
+            wish = replace(wish, shape=SMALLEST)
+    found = plans(fleet, wish)
+    if not found and asked.context is None and (longest := longest_context(fleet, wish)):
+        notes.append(f"{fleet} does not hold {wish.context:,} tokens: the window is {longest:,}")
+        wish = replace(wish, context=longest)
+        found = plans(fleet, wish)
+    if not found:
+        fault = EnvironmentFault if local else UsageError
+        raise fault(refusal(fleet, wish, refusals(fleet, wish)))
+    plan = found[0]
+    if checkpoint is not None and not checkpoint.whole:
+        plan = replace(plan, kv_tokens=0)
+    return plan, tuple(notes)
+
+
+def barred(choice: Choice, version: str) -> str | None:
+    """Return the reason why this version of the engine must not serve the plan; None if it may."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
+    from m3agent.serving.plan.known_issues import Severity, met
+
+    plan = choice.plan
+    if plan is None:
+        return None
+    try:
+        number = Version(version).base_version
+    except InvalidVersion:
+        return None
+    for trap in met(replace(plan.setup, version=number), Severity.REFUSE):
+        return f"{plan.engine} {version} is installed: {trap.effect}; {trap.remedy} ({trap.source})"
+    if not SpecifierSet(plan.versions, prereleases=True).contains(number):
+        return f"{plan.engine} {version} is installed, and M3 needs {plan.versions}: install such a version"
+    return None

@@ -1,0 +1,166 @@
+"""`m3agent report` and `m3agent sessions`: show earlier fixes as tables, JSON or a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, faults, print_bytes
+from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.util.table import columns
+
+if TYPE_CHECKING:
+    from m3agent.agent.report.model import SessionReport
+    from m3agent.agent.session.catalog import Summary
+
+sessions_app = typer.Typer(
+    help="Earlier fixes: which there are, and what came of them.", no_args_is_help=True
+)
+
+WHICH = "A session's id, the beginning of one, or 'last'"
+COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE")
+WIDTHS = (30, 16, 12, 6, 9, 9, 40, 60)  # most characters of each column
+
+
+@sessions_app.command("list")
+def sessions_list(as_json: AsJson = False) -> None:
+    """Print all sessions, newest first."""
+    with faults():
+        from m3agent.agent.session.catalog import list_sessions
+        from m3agent.agent.settings.settings import state_dir
+
+        found = list_sessions(state_dir(os.environ))
+        if as_json:
+            _print_json([_fields(summary) for summary in found])
+        elif found:
+            typer.echo(columns([COLUMNS, *(_row(summary) for summary in found)]), nl=False)
+        else:
+            typer.echo("m3agent: there are no sessions yet", err=True)
+        for summary in found:
+            if summary.problem and not as_json:
+                print_note(f"m3agent: {summary.problem}")
+
+
+@sessions_app.command("show")
+def sessions_show(
+    session: Annotated[str, typer.Argument(help=f"{WHICH}.", metavar="SESSION")], as_json: AsJson = False
+) -> None:
+    """Print what came of one session."""
+    with faults():
+        from m3agent.agent.errors import UsageError
+        from m3agent.agent.session.catalog import find_session, summary_of
+        from m3agent.agent.settings.settings import state_dir
+
+        summary = summary_of(find_session(state_dir(os.environ), session))
+        if as_json:
+            _print_json(_fields(summary))
+        elif summary.problem:
+            raise UsageError(summary.problem)
+        else:
+            typer.echo(_details(summary), nl=False)
+
+
+def report(
+    sessions: Annotated[
+        list[str],
+        typer.Argument(help=f"{WHICH}; or the path of a session's folder or of a log.", metavar="SESSION..."),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
+        ),
+    ],
+) -> None:
+    """Write a page of HTML that shows sessions: verdict, patch, timeline, tokens. It needs nothing else to be read."""
+    with faults():
+        from m3agent.agent.report.page import render
+        from m3agent.agent.report.write import check_target, write_page
+        from m3agent.agent.settings.settings import state_dir
+
+        if output != "-":
+            check_target(Path(output))
+        state = state_dir(os.environ)
+        page = render([_read(state, name) for name in dict.fromkeys(sessions)]).encode()
+        if output == "-":
+            print_bytes(page)
+        else:
+            write_page(Path(output), page)
+            typer.echo(f"m3agent: wrote {output} ({len(page) / 1000:,.0f} kB)", err=True)
+
+
+def _read(state: Path, name: str) -> SessionReport:
+    """Return the report of a session. Its name is a path if it looks like one, else an id."""
+    from m3agent.agent.report.reader import report_of
+    from m3agent.agent.session.catalog import find_session
+    from m3agent.agent.session.log_reader import LOG, read_log
+
+    path = Path(name)
+    if "/" not in name and path.suffix != ".jsonl":
+        path = find_session(state, name)
+    if path.name == LOG:
+        path = path.parent
+    path = path.resolve()
+    folder = path if path.is_dir() else None
+    return report_of(read_log(path / LOG if folder else path), folder)
+
+
+def _row(summary: Summary) -> tuple[str, ...]:
+    from m3agent.agent.report import text
+
+    cells = (
+        summary.id,
+        text.moment(summary.started)[:16] or text.UNKNOWN,
+        summary.status,
+        text.count(summary.turns),
+        text.price(summary.price),
+        text.size(summary.bytes),
+        summary.repository or text.UNKNOWN,
+        summary.issue or text.UNKNOWN,
+    )
+    return tuple(printable_line(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
+
+
+def _details(summary: Summary) -> str:
+    from m3agent.agent.report import text
+
+    def tokens() -> str:
+        if summary.prompt_tokens is None:
+            return ""
+        cached = "" if summary.cached_tokens is None else f" ({summary.cached_tokens:,} cached)"
+        return f"{summary.prompt_tokens:,} in{cached}, {text.count(summary.completion_tokens)} out"
+
+    known = {
+        "id": summary.id,
+        "started": text.moment(summary.started),
+        "status": summary.status,
+        "reason": summary.reason,
+        "issue": summary.issue,
+        "source": summary.source,
+        "repository": summary.repository,
+        "commit": summary.commit,
+        "engine": summary.engine,
+        "turns": text.count(summary.turns),
+        "calls": text.count(summary.calls),
+        "tokens": tokens(),
+        "price": text.price(summary.price),
+        "time": text.duration(summary.seconds),
+        "patch": summary.patch or "none",
+        "folder": f"{summary.folder} ({text.size(summary.bytes)})",
+    }
+    return "".join(f"{name:<11} {printable_line(value, 500)}\n" for name, value in known.items() if value)
+
+
+def _fields(summary: Summary) -> dict[str, object]:
+    import dataclasses
+
+    return dataclasses.asdict(summary)
+
+
+def _print_json(value: object) -> None:
+    import json
+
+    print_bytes(json.dumps(value, indent=2).encode() + b"\n")

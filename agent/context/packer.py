@@ -1,0 +1,319 @@
+"""One pack while it is being made: the candidate files, their chunks and their counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import fsencode
+
+from m3agent.agent.context import rules
+from m3agent.agent.context.cache import Cache, key
+from m3agent.agent.context.chunk_format import (
+    FIRST_REASON,
+    PLAIN,
+    REDACTED,
+    STORED,
+    as_they_are,
+    estimate,
+    shown_name,
+)
+from m3agent.agent.context.files import (
+    Listing,
+    WorkTree,
+    list_generated,
+    list_matching,
+)
+from m3agent.agent.context.history import History, sort_key
+from m3agent.agent.context.types import Context, PackedFile
+from m3agent.agent.repo.host_git import HostGit
+
+TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
+if TYPE_CHECKING:
+    from m3agent.agent.context.counting import Counting
+    from m3agent.agent.context.tokenizer.counter import Counter
+    from m3agent.agent.context.tokenizer.source import TokenizerSource
+
+MAX_NAMES = 200
+"""Largest number of omitted files to name; the others are only counted."""
+
+_STEP = 500
+_DELIMITERS = sum(map(len, as_they_are(PLAIN, b"", b"")))
+_IGNORE_FILE = ".m3agentignore"
+
+Progress = Callable[[int, int], None]
+"""Callback with the number of files read so far and the total number."""
+
+
+class PackOptions:
+    """Options of a pack.
+
+    Attributes:
+        budget: Largest number of tokens; None for no limit.
+        tokenizer: The tokenizer; None to estimate counts.
+        cache: Folder for results of earlier packs; None to keep nothing.
+        issue: Text by which files are ranked if not all fit.
+        frozen: Whether to keep the text of an earlier pack and append the changes since then.
+        include: Patterns of files to include, as in .gitignore; empty for all.
+        exclude: Patterns of files to leave out, as in .gitignore.
+        progress: Receives the progress of reading.
+    """
+
+    __slots__ = ("budget", "cache", "exclude", "frozen", "include", "issue", "progress", "tokenizer")
+
+    def __init__(
+        self,
+        *,
+        budget: int | None = None,
+        tokenizer: TokenizerSource | None = None,
+        cache: str | None = None,
+        issue: str = "",
+        frozen: bool = False,
+        include: tuple[str, ...] = (),
+        exclude: tuple[str, ...] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self.budget = budget
+        self.tokenizer = tokenizer
+        self.cache = cache
+        self.issue = issue
+        self.frozen = frozen
+        self.include = include
+        self.exclude = exclude
+        self.progress = progress
+
+
+class Source:
+    """A file that may be packed.
+
+    Attributes:
+        path: Its path.
+        name: Its path as shown.
+        data: Its bytes.
+        key: Its key in the cache.
+        churn: How often it changed (see `history`); None if it has no history.
+        tokens: Tokens of its chunk.
+        form: Its form (see `forms`).
+        text: Its chunk, for forms that are stored; else None.
+    """
+
+    __slots__ = ("churn", "data", "form", "key", "name", "path", "text", "tokens")
+
+    def __init__(self, path: str, name: bytes, data: bytes, key: bytes, churn: float | None) -> None:
+        self.path = path
+        self.name = name
+        self.data = data
+        self.key = key
+        self.churn = churn
+        self.tokens = 0
+        self.form = PLAIN
+        self.text: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Approximate size of its chunk in bytes."""
+        return len(self.data) + len(self.name) + _DELIMITERS
+
+    @property
+    def packed(self) -> PackedFile:
+        """The context's description of this file, shown whole."""
+        return PackedFile(self.name.decode(), self.tokens, len(self.data))
+
+
+class Packing:
+    """Collect files, order them and provide their chunks to the module that arranges the context.
+
+    Attributes:
+        options: The options.
+        sources: Files that may be shown.
+        dropped: Files that are left out so far, with the reason.
+        head: Number of the commit on the first-parent line, which churn counts from.
+        variant: Name of the rules and the tokenizer, for cache keys.
+    """
+
+    def __init__(self, options: PackOptions) -> None:
+        self.options = options
+        tokenizer = options.tokenizer
+        self.variant = f"{rules.VERSION} {tokenizer.id if tokenizer else 'estimate'}"
+        self.cache = Cache(options.cache, self.variant)
+        self._used: set[bytes] = set()
+        self._counter: Counter | None = None
+        self._counting: Counting | None = None
+        self._uncounted: list[Source] = []
+        self._news = False
+        self.sources: list[Source] = []
+        self.dropped: list[tuple[bytes, rules.Reason]] = []
+        self._unsettled: set[str] = set()
+        self.head = 0
+
+    def add_tree(self, repository: HostGit, listing: Listing) -> None:
+        """Add the files of a repository's work tree."""
+        skipped = _skipped(repository, listing, self.options)
+        for path, reason in listing.left_out:
+            self.add(path, reason)
+        total = len(listing.settled)
+        with WorkTree(repository.folder) as tree:
+            for number, (path, settled) in enumerate(listing.settled.items()):
+                if self.options.progress and number % _STEP == 0:
+                    self.options.progress(number, total)
+                found = skipped.get(path) or rules.reason_by_name(path) or tree.read(path)
+                if found is not None:
+                    self.add(path, found)
+                    if not settled:
+                        self._unsettled.add(path)
+
+    def add(self, path: str, found: bytes | rules.Reason) -> None:
+        """Add a file, or record the reason for leaving it out."""
+        name = shown_name(path)
+        if isinstance(found, rules.Reason):
+            self.dropped.append((name, found))
+            return
+        source = Source(path, name, found, key(name, found), 0.0)
+        if not self._recall(source):
+            self._make(source)
+        self._used.add(source.key)
+        if source.form >= FIRST_REASON:
+            self.dropped.append((name, rules.BY_CONTENT[source.form - FIRST_REASON]))
+        else:
+            self.sources.append(source)
+
+    def set_history(self, history: History) -> None:
+        """Set how often each file changed.
+
+        Files being edited count as new, because they will change again.
+        """
+        self.head = history.count
+        for source in self.sources:
+            edited = source.path in self._unsettled
+            source.churn = None if edited else history.churn.get(fsencode(source.path))
+
+    def chunk(self, source: Source) -> bytes:
+        """Return the chunk of a file that is shown whole."""
+        return b"".join(self.pieces(source))
+
+    def pieces(self, source: Source) -> list[bytes]:
+        """Return the pieces of the chunk, without copying the file."""
+        return as_they_are(source.form, source.name, source.data) if source.text is None else [source.text]
+
+    def count(self, chunk: bytes) -> int:
+        """Return the number of tokens of a chunk that belongs to no file."""
+        if self.options.tokenizer is None:
+            return estimate(chunk)
+        name = key(b"", chunk)
+        if name not in self.cache.entries:
+            if self._counter is None:
+                self._counter = self._open_counter()
+                self.cache.exact = self._counter.exact
+            self.cache.add(name, (self._counter.count(chunk.decode()), PLAIN))
+            self._news = True
+        self._used.add(name)
+        return self.cache.entries[name][0]
+
+    def not_shown(self, room: int | None) -> bytes:
+        """Return a note with the names of omitted files, in at most `room` tokens.
+
+        Credential files are not named.
+        """
+        # The project's own files first; vendored files are seldom needed.
+        ranked = sorted(
+            (reason is rules.VENDORED, reason is not rules.OVER_BUDGET, name)
+            for name, reason in self.dropped
+            if reason is not rules.CREDENTIALS
+        )
+        names = [name for *_, name in ranked]
+        named = min(len(names), MAX_NAMES)
+        while names:
+            lines = [b"These files exist but are not shown here; file_read reads them:", *names[:named]]
+            if named < len(names):
+                lines.append(b"(and %d more)" % (len(names) - named))
+            note = b"\n".join((b"<not_shown>", *lines, b"</not_shown>", b""))
+            if room is None or self.count(note) <= room:
+                return note
+            if named == 0:
+                break
+            named //= 2
+        return b""
+
+    def order(self) -> None:
+        """Sort the files in the order of display and complete their token counts.
+
+        Call it after adding all files.
+        """
+        if self._counting is not None:
+            counts, self._counter = self._counting.result()
+            self.cache.exact = self._counter.exact
+            for source, tokens in zip(self._uncounted, counts, strict=True):
+                source.tokens = tokens
+                self.cache.entries[source.key] = tokens, source.form
+        self.sources.sort(key=lambda source: sort_key(source.churn, source.size, source.path))
+
+    def save(self) -> None:
+        """Write new results to the cache."""
+        if self._news:
+            self.cache.save(self._used)
+
+    def context(
+        self, pieces: list[bytes], files: list[PackedFile], tokens: int, *, rebased: bool = True
+    ) -> Context:
+        """Return a context that consists of these pieces."""
+        shown = {file.path for file in files}
+        redacted = (source.name.decode() for source in self.sources if source.form == REDACTED)
+        return Context(
+            pieces,
+            tuple(files),
+            tuple((name.decode(), str(reason)) for name, reason in sorted(self.dropped)),
+            tokens,
+            exact=self.cache.exact and self.options.tokenizer is not None,
+            redacted=tuple(name for name in redacted if name in shown),
+            rebased=rebased,
+        )
+
+    def _recall(self, source: Source) -> bool:
+        """Fill in a file's results from the cache; return whether they are complete."""
+        known = self.cache.entries.get(source.key)
+        if known is None:
+            return False
+        source.tokens, source.form = known
+        if source.form in (STORED, REDACTED):
+            source.text = self.cache.text(source.key)
+            return source.text is not None
+        return True
+
+    def _make(self, source: Source) -> None:
+        from m3agent.agent.context.chunks import make
+
+        source.form, chunk = make(source.name, source.path, source.data)
+        source.text = chunk if source.form in (STORED, REDACTED) else None
+        self._news = True
+        if source.form < FIRST_REASON and self.options.tokenizer is not None:
+            if self._counting is None:
+                from m3agent.agent.context.counting import Counting
+
+                self._counting = Counting(self._open_counter)
+            self._counting.add(chunk)
+            self._uncounted.append(source)
+        source.tokens = estimate(chunk)  # replaced when the tokens are counted
+        self.cache.add(source.key, (source.tokens, source.form), source.text)
+
+    def _open_counter(self) -> Counter:
+        from m3agent.agent.context.tokenizer.counter import open_counter
+
+        assert self.options.tokenizer is not None, "nothing is counted without a tokenizer"
+        return open_counter(self.options.tokenizer)
+
+
+def _skipped(repository: HostGit, listing: Listing, options: PackOptions) -> dict[str, rules.Reason]:
+    """Return the files of a work tree that the repository or the user excludes, with the reason."""
+    skipped: dict[str, rules.Reason] = {}
+    with WorkTree(repository.folder) as tree:
+        attributes = [tree.read(path) for path in listing.settled if path.endswith(".gitattributes")]
+    if any(isinstance(text, bytes) and b"linguist-" in text for text in attributes):
+        skipped.update(dict.fromkeys(list_generated(repository), rules.GENERATED))
+    if any(path.endswith(_IGNORE_FILE) for path in listing.settled):
+        found = list_matching(repository, f"--exclude-per-directory={_IGNORE_FILE}")
+        skipped.update(dict.fromkeys(found, rules.IGNORED))
+    if options.include:
+        found = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.include))
+        skipped.update((path, rules.EXCLUDED) for path in listing.settled if path not in found)
+    if options.exclude:
+        found = list_matching(repository, *(f"--exclude={pattern}" for pattern in options.exclude))
+        skipped.update(dict.fromkeys(found, rules.EXCLUDED))
+    return skipped

@@ -1,0 +1,378 @@
+"""Hand the patch over: write it into the work tree, or commit it to a new branch.
+
+Neither way overwrites uncommitted changes, unless the caller allows it with `over_uncommitted`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent.errors import PermissionRefused, UsageError
+from m3agent.agent.repo.repository import GitCommandFailed, Repository
+from m3agent.agent.repo.snapshot import scratch_folder
+from m3agent.sandbox.store.git import TreeEntry
+from m3agent.sandbox.store.workspace import Patch, Workspace
+
+STAGED = "m3agent"
+"""A folder in the git folder of the user's repository. Files are written here in full before they move into
+the work tree.
+"""
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """What to do with a patch besides printing it.
+
+    Attributes:
+        apply: Write the patch into the work tree.
+        branch: Commit the patch to a new branch with this name.
+        pull_request: Commit the patch to a new branch (named `branch`, if given), push it to origin and open
+            a pull request.
+
+    Raises:
+        UsageError: `apply` is combined with `branch` or `pull_request`.
+    """
+
+    apply: bool = False
+    branch: str | None = None
+    pull_request: bool = False
+
+    def __post_init__(self) -> None:
+        if self.apply and (self.branch is not None or self.pull_request):
+            other = "--pr" if self.pull_request else "--branch"
+            raise UsageError(f"--apply and {other} are two ways to hand over one patch: give one of them")
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to do besides printing the patch."""
+        return self.apply or self.branch is not None or self.pull_request
+
+    def check(self, repository: Repository) -> None:
+        """Check the request against the repository, without using the network.
+
+        Raises:
+            UsageError: The branch name is invalid or taken, or the repository has no work tree to apply a
+                patch to.
+        """
+        if self.branch is not None:
+            check_branch(repository, self.branch)
+        if self.apply and repository.bare:
+            raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
+
+
+def check_branch(repository: Repository, name: str) -> None:
+    """Refuse a branch name that git does not accept or that conflicts with an existing branch.
+
+    Raises:
+        UsageError: With the reason.
+    """
+    refused = UsageError(f"'{name}' is not a branch name git accepts: choose another")
+    try:
+        said = repository.git("check-ref-format", "--branch", name)
+    except GitCommandFailed:
+        raise refused from None
+    if said.strip() != os.fsencode(name) or name == "@":  # @{-1} stands for another branch, @ for HEAD
+        raise refused
+    parts = name.split("/")
+    above = [f"refs/heads/{'/'.join(parts[:n])}" for n in range(1, len(parts))]
+    # the pattern matches the branch itself and branches below it; git cannot store both `a` and `a/b`
+    found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
+    refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found))
+
+
+def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
+    """Refuse a new branch name that conflicts with an existing branch.
+
+    Args:
+        name: The name of the new branch.
+        branches: The names of the existing branches.
+        where: Where they exist, as the end of a clause in the error message (such as " on origin").
+
+    Raises:
+        UsageError: The branch exists. Or one of the two names is a folder of the other (`a` and `a/b`).
+    """
+    for taken in branches:
+        if taken == name:
+            raise UsageError(f"branch {name} exists already{where}: choose another name, or delete it first")
+        if taken.startswith(f"{name}/") or name.startswith(f"{taken}/"):
+            raise UsageError(
+                f"there can be no branch {name} beside branch {taken}{where}: choose another name"
+            )
+
+
+def apply_to_work_tree(
+    repository: Repository, workspace: Workspace, patch: Patch, *, over_uncommitted: bool = False
+) -> None:
+    """Write the patched files into the user's work tree: all of them, or none.
+
+    If this process is killed, each file has either its old or its new content, and the work tree has no other
+    changes. Files that already match the patch are skipped, so the call can be repeated.
+
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+        over_uncommitted: Also write to files with uncommitted changes. The patch was made on top of those
+            changes. Set it only if the user has seen the patch.
+
+    Raises:
+        UsageError: The repository is bare.
+        PermissionRefused: A file has uncommitted changes, changed since the session started, lies behind a
+            symbolic link, or cannot be written.
+    """
+    root = repository.root
+    if root is None:
+        raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
+    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    left = [path for path in patch.paths if not _is_there(root / path, workspace, patched.get(path))]
+    patch = dataclasses.replace(patch, paths=tuple(left))
+    if not over_uncommitted:
+        refuse_dirty(repository, patch, "--apply")
+    for path in patch.paths:
+        _refuse_moved(root, path, workspace, base.get(path))
+    try:
+        with scratch_folder(repository.git_dir, STAGED) as staged:
+            _write_all(root, patch.paths, base, patched, workspace, staged)
+    except OSError as error:
+        raise PermissionRefused(
+            f"the patch could not be written to {error.filename2 or error.filename}: {error.strerror}; it is kept in the "
+            "session's folder"
+        ) from None
+    for path in patch.paths:
+        folder = (root / path).parent
+        while folder != root and _remove_if_empty(folder):  # git also removes a folder with its last file
+            folder = folder.parent
+
+
+def _write_all(
+    root: Path,
+    paths: Sequence[str],
+    base: Mapping[str, TreeEntry],
+    patched: Mapping[str, TreeEntry],
+    workspace: Workspace,
+    staged: Path,
+) -> None:
+    """Bring the files at `paths` from `base` to `patched`, through temporary files in `staged`.
+
+    Raises:
+        OSError: A file could not be written. All files are as they were before the call.
+    """
+    made: list[Path] = []
+    moves: list[_Move] = []
+    try:
+        for path in paths:
+            for folder in _missing_folders(root, root / path):
+                folder.mkdir()
+                made.append(folder)
+            target = root / path
+            # a move within one file system is atomic; from another file system it is a copy
+            same = target.parent.stat().st_dev == staged.stat().st_dev
+            room = staged if same else target.parent
+            move = _Move(target, _new_name(room), _new_name(room))
+            moves.append(move)
+            # write both before the first move: most failures (a full disk, permissions) happen here,
+            # while the work tree is still unchanged
+            for source, entries in ((move.new, patched), (move.old, base)):
+                if path in entries:
+                    _write(source, workspace, entries[path])
+            if path in base and not move.target.is_symlink():
+                mode = stat.S_IMODE(move.target.stat().st_mode)
+                move.old.chmod(mode)
+                if path in patched and base[path].mode == patched[path].mode:
+                    move.new.chmod(mode)
+        _carry_out(moves)
+    finally:
+        for move in moves:
+            move.new.unlink(missing_ok=True)
+            move.old.unlink(missing_ok=True)
+        for folder in reversed(made):
+            _remove_if_empty(folder)
+
+
+def commit_to_branch(
+    repository: Repository,
+    workspace: Workspace,
+    patch: Patch,
+    name: str,
+    message: str,
+    option: str = "--branch",
+) -> str:
+    """Commit the patch to a new branch that starts at HEAD, and return the id of the commit.
+
+    The work tree, the index and the checked-out branch do not change.
+
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+        name: The name of the new branch.
+        message: The commit message.
+        option: The command-line option that the user gave, for error messages.
+
+    Raises:
+        PermissionRefused: The patch changes files that have uncommitted changes. HEAD does not have these
+            changes.
+        UsageError: The branch name is invalid or taken.
+    """
+    refuse_dirty(repository, patch, option)
+    check_branch(repository, name)
+    patched = workspace.entries(patch.tree)
+    who = _identity(repository)
+    text = message.encode("utf-8", "replace")
+    commands = [
+        b"commit refs/heads/%s\ncommitter %s\ndata %d\n%s\nfrom %s\n"
+        % (os.fsencode(name), who, len(text), text, repository.head.encode())
+    ]
+    for path in patch.paths:
+        quoted = b'"%s"' % os.fsencode(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(
+            b"\n", b"\\n"
+        )
+        if path not in patched:
+            commands.append(b"D %s\n" % quoted)
+            continue
+        entry = patched[path]
+        link = stat.S_ISLNK(entry.mode)
+        # line ends and the user's own clean filters apply, as they would for `git add`
+        filters = ["--no-filters"] if link else [f"--path={path}"]
+        blob = repository.git(
+            "hash-object", "-w", *filters, "--stdin", stdin=workspace.store.get_blob(entry.sha)
+        )
+        commands.append(b"M %06o %s %s\n" % (entry.mode, blob.strip(), quoted))
+    repository.git("fast-import", "--quiet", "--date-format=raw", stdin=b"".join(commands))
+    return repository.git("rev-parse", f"refs/heads/{name}").decode().strip()
+
+
+def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
+    """Raise PermissionRefused if the patch changes files that have uncommitted changes."""
+    dirty = sorted(repository.dirty_paths() & set(patch.paths))
+    if dirty:
+        names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
+        raise PermissionRefused(
+            f"{option} refused: {names} has uncommitted changes, which are yours; commit or stash them, then apply the "
+            "patch with 'git apply'"
+        )
+
+
+@dataclass(frozen=True)
+class _Move:
+    """One file to put in place.
+
+    Attributes:
+        target: The path in the work tree.
+        new: A temporary file that replaces `target`. If it does not exist, `target` is deleted.
+        old: A copy of the file now at `target`, for undoing the move. It does not exist if there is no file
+            at `target`.
+    """
+
+    target: Path
+    new: Path
+    old: Path
+
+
+def _carry_out(moves: list[_Move]) -> None:
+    """Carry out all moves. If one fails, undo those before it and raise its OSError."""
+    done = 0
+    try:
+        for move in moves:
+            if os.path.lexists(move.new):
+                move.new.replace(move.target)
+            else:
+                move.target.unlink()
+            done += 1
+    except OSError:
+        for move in reversed(moves[:done]):
+            if os.path.lexists(move.old):
+                move.old.replace(move.target)
+            else:
+                move.target.unlink()
+        raise
+
+
+def _new_name(folder: Path) -> Path:
+    return folder / f".m3agent-{secrets.token_hex(6)}.tmp"
+
+
+def _missing_folders(root: Path, target: Path) -> list[Path]:
+    """Return the parent folders of `target` below `root` that do not exist, outermost first."""
+    return [f for f in reversed(target.parents) if f.is_relative_to(root) and not f.exists()]
+
+
+def _remove_if_empty(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:  # it is not empty, does not exist, or we may not remove it
+        return False
+    return True
+
+
+def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bool:
+    """Return whether the file at `target` already matches the patch."""
+    try:
+        mode = target.lstat().st_mode
+    except OSError:
+        return entry is None and not os.path.lexists(target)
+    if entry is None or stat.S_ISLNK(mode) != stat.S_ISLNK(entry.mode):
+        return False
+    content = workspace.store.get_blob(entry.sha)
+    if stat.S_ISLNK(mode):
+        return _link_target(target) == content
+    runs = bool(mode & 0o100) == bool(entry.mode & 0o100)
+    return stat.S_ISREG(mode) and runs and target.read_bytes() == content
+
+
+def _link_target(link: Path) -> bytes:
+    # Path.readlink() would normalize "x/" and "./x" to "x"
+    return os.readlink(os.fsencode(link))  # noqa: PTH115
+
+
+def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | None) -> None:
+    """Refuse a file that is not as it was when the session started."""
+    target = root / path
+    if target.parent.resolve() != (root.resolve() / path).parent:
+        raise PermissionRefused(f"{target} lies behind a link: the patch is kept in the session's folder")
+    try:
+        info = target.lstat()
+    except FileNotFoundError:
+        now = None
+    except NotADirectoryError:
+        raise PermissionRefused(
+            f"{target} cannot be made, a part of its path is a file: the patch is kept in the session's folder"
+        ) from None
+    else:
+        if stat.S_ISDIR(info.st_mode):
+            raise PermissionRefused(f"{target} is a folder now: the patch is kept in the session's folder")
+        now = _link_target(target) if stat.S_ISLNK(info.st_mode) else target.read_bytes()
+    if now != (None if old is None else workspace.store.get_blob(old.sha)):
+        raise PermissionRefused(
+            f"{target} changed while the fix was made: nothing was written; the patch is kept in the session's folder"
+        )
+
+
+def _write(target: Path, workspace: Workspace, entry: TreeEntry) -> None:
+    content = workspace.store.get_blob(entry.sha)
+    if stat.S_ISLNK(entry.mode):
+        target.symlink_to(os.fsdecode(content))
+        return
+    fd = os.open(
+        target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o777 if entry.mode & 0o100 else 0o666
+    )
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _identity(repository: Repository) -> bytes:
+    """Return name, address and time for the commit: the user's, or m3agent's own if git knows no user."""
+    try:
+        return repository.git("var", "GIT_COMMITTER_IDENT").strip()
+    except GitCommandFailed:
+        import time
+
+        return b"m3agent <m3agent@localhost> %d +0000" % int(time.time())

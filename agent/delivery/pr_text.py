@@ -1,0 +1,168 @@
+"""Write the texts of a pull request: title, body, commit message and branch name.
+
+Most of the content comes from strangers: the issue, the model's text, names of files and tests. It must not
+ping anybody, close an issue, or look like m3agent's own words. This holds in Markdown and also in a commit
+message, because GitHub uses the body as the commit message when it squashes. Therefore such content stands in
+fenced code, and a space breaks up whatever GitHub would act on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from m3agent import __version__
+from m3agent.agent.context.output import redact_text
+from m3agent.agent.issue.load import Issue
+from m3agent.agent.issue.tracker.names import Project
+from m3agent.agent.util.sanitize import replace_unprintable
+from m3agent.agent.verify.verify import Verification
+
+TITLE_LENGTH = 100
+"""The longest title, in characters. GitHub accepts 256 and shows about 70 in lists."""
+
+WORDS_LENGTH = 4_000
+"""The most characters of the model's final message."""
+
+MOST_LISTED, ENTRY_LENGTH = 30, 200
+"""The most entries of a list, and the most characters of an entry. All lists together stay far below the
+65,536 characters that GitHub accepts.
+"""
+
+SLUG_LENGTH = 40
+
+# Mentions; issues by number, as GH-1, and by address. GitHub ignores their case.
+_LIVE = re.compile(
+    r"@(?=\S)|#(?=\d)|(?<![a-z0-9])gh-(?=\d)|/(?:issues|pull|discussions)/(?=\d)", re.IGNORECASE
+)
+
+
+_OPENINGS = {
+    "verified": "This patch was made by a program. Fresh sandboxes saw tests turn from red to green with it, and none "
+    "the other way. Read it before you merge it.",
+    "unverified": "**Nothing has checked this patch**, which was made by a program: there was no test to check it by. "
+    "It is a draft until somebody has read and tried it.",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The content of a pull request.
+
+    Attributes:
+        issue: The issue that the patch fixes.
+        patched: The paths of the changed files.
+        evidence: The result of the verification.
+        words: The model's final message.
+        model: The model's name.
+        uncommitted: The number of the user's files that differed from HEAD. The tests saw these changes, but
+            the pull request does not contain them.
+    """
+
+    issue: Issue
+    patched: Sequence[str]
+    evidence: Verification
+    words: str
+    model: str
+    uncommitted: int = 0
+
+
+def title(issue_title: str) -> str:
+    """Return the title of the pull request and of the commit: one line."""
+    return _line(f"Fix: {issue_title}", TITLE_LENGTH)
+
+
+def commit_message(issue: Issue, verdict: str) -> str:
+    """Return the message of the commit with the patch."""
+    return f"{title(issue.title)}\n\nMade by m3agent {__version__}; verdict: {verdict}.\n"
+
+
+def branch_name(issue: Issue, taken: Container[str]) -> str:
+    """Return a branch name that is not in `taken`: from the issue's number on a tracker, else its title."""
+    number = re.search(r"://.*/(?:issues|work_items)/([0-9]+)$", issue.source)
+    words = re.sub(r"[^a-z0-9]+", "-", issue.title.lower()).strip("-")
+    slug = number[1] if number else words[:SLUG_LENGTH].rstrip("-") or issue.digest[:12]
+    name, count = f"m3agent/{slug}", 1
+    while name in taken:
+        count += 1
+        name = f"m3agent/{slug}-{count}"
+    return name
+
+
+def closes(issue: Issue, project: Project) -> str:
+    """Return the line that makes a merge close the issue.
+
+    It is empty if the issue is not on the same GitHub as `project`.
+    """
+    found = re.fullmatch(
+        rf"{re.escape(project.web)}/([\w.-]+/[\w.-]+)/issues/([0-9]+)", issue.source, re.ASCII
+    )
+    if project.kind != "github" or found is None:
+        return ""
+    return f"Fixes {'' if found[1].lower() == project.project.lower() else found[1]}#{found[2]}"
+
+
+def body(work: Work, project: Project) -> str:
+    """Return the body of a pull request, in GitHub's Markdown.
+
+    Args:
+        work: The content; its patch is verified or unverified.
+        project: The project that the pull request is opened on.
+    """
+    evidence = work.evidence
+    parts = [_OPENINGS[evidence.verdict], closes(work.issue, project)]
+    parts += ["## Evidence", fenced(_line(f"{evidence.verdict}: {evidence.reason}", 500))]
+    parts += _listed("Red before, green with the patch", evidence.fixed)
+    parts += _listed("Broken", evidence.broken)
+    parts += _listed("Red before and still red", evidence.still_red)
+    parts += _listed("Tests that the patch adds", evidence.new_tests)
+    parts += _listed("Flaky, left out of account", evidence.flaky)
+    if work.uncommitted:
+        parts.append(
+            f"The tests ran with uncommitted changes to {work.uncommitted} "
+            f"{'file' if work.uncommitted == 1 else 'files'} that this pull request does not hold."
+        )
+    parts += _listed("Files changed", work.patched)
+    parts += ["## What the model says", "Its own words, checked by nobody:", fenced(_words(work.words))]
+    model = _line(work.model, ENTRY_LENGTH).replace("`", "'")
+    parts.append(f"Made by m3agent {__version__} with `{model or 'a model without a name'}`.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def fenced(text: str) -> str:
+    """Return `text` as a code block whose fence is longer than any in `text`."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _listed(heading: str, entries: Iterable[str]) -> list[str]:
+    """Return a heading with the number of entries, and the first entries; nothing if there are no entries."""
+    lines = [_line(entry, ENTRY_LENGTH) for entry in entries]
+    if not lines:
+        return []
+    some = f", the first {MOST_LISTED}" if len(lines) > MOST_LISTED else ""
+    return [f"{heading} ({len(lines)}{some}):", fenced("\n".join(lines[:MOST_LISTED]))]
+
+
+def _words(text: str) -> str:
+    lines = [_inert(line) for line in redact_text(_as_unicode(text)).strip().splitlines()]
+    words = "\n".join(lines)
+    return words if len(words) <= WORDS_LENGTH else words[: WORDS_LENGTH - 1] + "…"
+
+
+def _line(text: str, limit: int) -> str:
+    """Return `text` as one inert line of at most `limit` characters."""
+    line = " ".join(_inert(redact_text(_as_unicode(text))).split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _inert(line: str) -> str:
+    """Return the line without control characters, and with a space in everything that GitHub would act on."""
+    return _LIVE.sub(lambda match: f"{match[0]} ", replace_unprintable(line))
+
+
+def _as_unicode(text: str) -> str:
+    """Replace surrogate escapes: file names may hold bytes that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()

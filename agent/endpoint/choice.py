@@ -1,0 +1,156 @@
+"""Decide which model server a command talks to. No other code decides it.
+
+The first of these is used:
+
+1. the endpoint or the engine `embedded` that the settings name (a flag overrides the other layers; see
+   `settings.py`),
+2. the newest server of `m3agent serve` that runs here and is ready,
+3. the engine `embedded`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
+
+from m3agent.agent.errors import ServerFault, UsageError
+from m3agent.agent.settings.settings import Settings
+from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
+
+Source: TypeAlias = Literal["named", "running", "embedded"]
+"""Where the server comes from: the settings, `m3agent serve`, or the command itself."""
+
+_Running: TypeAlias = tuple[Path, ServerRecord]
+"""The folder and the record of a server that runs here."""
+
+
+@dataclass(frozen=True)
+class ModelServer:
+    """A server to talk to.
+
+    Attributes:
+        url: Its address.
+        key: The API key to send, or None.
+        source: Where it comes from.
+        description: The choice in words, for people.
+        record: Its record, if `m3agent serve` runs it here and the settings do not name it.
+    """
+
+    url: str
+    key: str | None = field(repr=False)
+    source: Source
+    description: str
+    record: ServerRecord | None = None
+
+
+@dataclass(frozen=True)
+class EmbeddedEngine:
+    """The engine `embedded`, which the command must start itself (see `opened`).
+
+    Attributes:
+        candidates: The most changes that it tries; None for its own limit.
+        seed: The seed of its search.
+    """
+
+    description: ClassVar[str] = "embedded: search-based repair judged by the tests, no language model"
+    candidates: int | None = None
+    seed: int = 0
+
+
+EndpointChoice: TypeAlias = ModelServer | EmbeddedEngine
+
+
+def choose_endpoint(settings: Settings, state: Path) -> EndpointChoice:
+    """Choose what a fix talks to. Blocking.
+
+    Args:
+        settings: The settings in force.
+        state: The state folder, which has the records of running servers.
+
+    Raises:
+        ServerFault: A server runs here, but none is ready.
+        UsageError: A setting of the embedded engine's search is given, but another server was chosen.
+    """
+    choice = _choose(settings, live_servers(state))
+    if isinstance(choice, ModelServer):
+        _refuse_search_settings(settings, choice)
+    return choice
+
+
+def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
+    """Choose a server for a task that needs a language model, such as tokenizing. Blocking.
+
+    Running servers of the engine `embedded` are ignored.
+
+    Returns:
+        The server; None if the choice is the engine `embedded`.
+
+    Raises:
+        ServerFault: A server runs here, but none is ready.
+    """
+    running = [server for server in live_servers(state) if server[1].engine != "embedded"]
+    choice = _choose(settings, running)
+    return choice if isinstance(choice, ModelServer) else None
+
+
+@contextlib.asynccontextmanager
+async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
+    """Yield the chosen server. The embedded engine is started first, and stopped when the context ends."""
+    if isinstance(choice, ModelServer):
+        yield choice
+        return
+    from m3agent.serving.embedded.repair import Budget
+    from m3agent.serving.embedded.server import EmbeddedServer
+
+    async with EmbeddedServer(budget=Budget.chosen(choice.candidates, choice.seed)) as server:
+        yield ModelServer(server.url, None, "embedded", choice.description)
+
+
+def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:
+    """Choose among the settings' server, the running servers (newest first) and the embedded engine."""
+    if settings.endpoint is not None:
+        key = _key_at(settings.endpoint, running) or settings.key
+        return ModelServer(settings.endpoint, key, "named", f"{settings.endpoint} (named)")
+    if settings.engine is None and running:
+        folder, record = next((one for one in running if one[1].phase is Phase.READY), running[0])
+        if record.phase is not Phase.READY:
+            raise _not_ready(record)
+        description = f"{record.url} (running here: {_described(record)})"
+        return ModelServer(record.url, key_of(folder) or settings.key, "running", description, record)
+    return EmbeddedEngine(settings.candidates, settings.seed or 0)
+
+
+def _key_at(url: str, running: Sequence[_Running]) -> str | None:
+    """Return the key of the running server with this address; None if there is no such server.
+
+    A resumed session names the server that it used before.
+    """
+    return next((key_of(folder) for folder, record in running if record.url == url), None)
+
+
+def _described(record: ServerRecord) -> str:
+    """Return the server's engine and its known problem, if there is one."""
+    if record.wire_ok is False:
+        return f"{record.engine}, which failed its wire check"
+    if record.random_weights:
+        return f"{record.engine} with random weights"
+    return f"{record.engine}, which failed its model check" if record.model_ok is False else record.engine
+
+
+def _not_ready(record: ServerRecord) -> ServerFault:
+    return ServerFault(
+        f"the server of ours at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
+        "name another with --endpoint"
+    )
+
+
+def _refuse_search_settings(settings: Settings, server: ModelServer) -> None:
+    given = [name for name in ("seed", "candidates") if getattr(settings, name) is not None]
+    if given:
+        where = f"{server.url}, which is running" if server.source == "running" else server.url
+        raise UsageError(
+            f"--{given[0]} steers the embedded engine, not the server at {where}: add --engine embedded, or leave it out"
+        )

@@ -1,0 +1,61 @@
+"""Choose and probe the server that a command of `m3agent serve` looks at, in the same way as for a fix."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from m3agent.agent.endpoint.choice import choose_model_server
+from m3agent.agent.errors import UsageError
+from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.serving.client.endpoint import Endpoint, probe
+from m3agent.serving.launch.record import ServerRecord
+
+
+@dataclass(frozen=True)
+class ChosenServer:
+    """A server that answered.
+
+    Attributes:
+        endpoint: What the server says about itself.
+        key: The API key to send, or None.
+        record: Its record, or None; see `ModelServer`.
+        settings: The settings in force.
+    """
+
+    endpoint: Endpoint
+    key: str | None = field(repr=False)
+    record: ServerRecord | None
+    settings: Settings
+
+
+async def chosen_server(url: str | None, model: str | None, *, embedded: str) -> ChosenServer:
+    """Choose the server and ask it which model and engine it has.
+
+    Args:
+        url: The address that the user gave with the command, or None.
+        model: The model that the user gave with the command, or None.
+        embedded: Why the command cannot use the embedded engine, as a clause for an error.
+
+    Raises:
+        UsageError: There is no server, or only the embedded engine.
+        ServerFault: A server runs here, but none is ready.
+        ModelServerError: The server does not answer, or refuses.
+    """
+    settings = load_settings(Path(), {"endpoint": url, "model": model}, os.environ).settings
+    server = await asyncio.to_thread(choose_model_server, settings, state_dir(os.environ))
+    if server is None and settings.engine is not None:
+        raise UsageError(f"the settings name the embedded engine, {embedded}: name a server with --endpoint")
+    if server is None:
+        raise UsageError(
+            "no server is running here: start one with `m3agent serve`, or name one with --endpoint"
+        )
+    endpoint = await probe(server.url, api_key=server.key, model=settings.model)
+    if endpoint.flavour == "embedded":
+        raise UsageError(
+            f"{endpoint.url} is the embedded engine, {embedded}: name another server with --endpoint"
+        )
+    return ChosenServer(endpoint, server.key, server.record, settings)

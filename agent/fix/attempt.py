@@ -1,0 +1,205 @@
+"""Run one attempt at an issue, from its session's start to the verdict on its patch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.exit_codes import Failure
+from m3agent.agent.fix import session_events
+from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.fix.run_context import Ground
+from m3agent.agent.loop import prompt
+from m3agent.agent.loop.compaction import Window
+from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.loop import Loop, Outcome
+from m3agent.agent.loop.model_step import Model
+from m3agent.agent.loop.resume import ResumePoint
+from m3agent.agent.loop.sampling import Variation
+from m3agent.agent.loop.tool_executor import Calls, PendingCall
+from m3agent.agent.mcp.toolset import OtherTools
+from m3agent.agent.repo.snapshot import TREES
+from m3agent.agent.session.messages import Conversation
+from m3agent.agent.session.session import CALLS, Session
+from m3agent.agent.stall import StallDetector
+from m3agent.agent.verify.verify import Verification, verify
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.serving.client.client import Client
+from m3agent.serving.client.messages import Delta
+from m3agent.tools.registry import Toolset
+
+
+@dataclass
+class Attempt:
+    """The input of an attempt and its progress so far, which also counts if the attempt ends early.
+
+    Attributes:
+        say: Receives notes for people.
+        started: Start of the attempt on the monotonic clock, in seconds.
+    """
+
+    request: FixRequest
+    session: Session
+    limits: RunLimits
+    variation: Variation
+    say: Callable[[str], None]
+    on_delta: Callable[[Delta], None]
+    started: float = field(default_factory=time.monotonic)
+    stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    """Closes the sandbox, the client and the conversation."""
+    workspace: Workspace | None = None
+    messages: Conversation | None = None
+    pending: list[PendingCall] = field(default_factory=list)
+    """Calls without a result from an earlier process of this session."""
+    sandbox: Sandbox | None = None
+    other_tools: OtherTools = field(default_factory=OtherTools)
+    """MCP tools that the model may call."""
+    loop: Loop | None = None
+    outcome: Outcome | None = None
+    patch: Patch | None = None
+    evidence: Verification | None = None
+    server_key: str | None = field(default=None, repr=False)
+    """The model server's key. It must not appear in anything that is published."""
+    failure: Failure | None = None
+    """The error that ended the attempt early; the model did not cause it."""
+    overtaken_by: int | None = None
+    """Number of another attempt that was verified before this one ended."""
+
+    def go_on(self, point: ResumePoint) -> None:
+        """Prepare to resume a session that ended early. Raises UsageError if a part of it is gone."""
+        folder = self.session.folder
+        if not (folder / TREES).is_dir():
+            raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
+        store = TreeStore(folder / TREES)
+        store.sweep()  # safe, because the lock on the log keeps other processes away
+        self.workspace = Workspace(store, point.started["tree"])
+        self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
+        self.pending = point.pending(self.messages)
+        self.session.write(session_events.session_resumed(point, self.messages, self.pending))
+
+    async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:
+        """Start the attempt's sandbox. Raises SandboxError."""
+        assert self.workspace is not None
+        log = session_events.log_requests(self.session, "session")
+        self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
+        await self.stack.enter_async_context(self.sandbox)
+
+    async def work(self, ground: Ground, dirty: int, cache_is_warm: asyncio.Event) -> None:
+        """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
+
+        Args:
+            ground: The model server and the packed repository.
+            dirty: Number of files that differ from the commit.
+            cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
+                it, so that the server finds their prompts in its cache.
+
+        Raises:
+            SandboxError, ModelServerError, M3AgentError: The attempt ended early.
+        """
+        assert self.sandbox is not None
+        self.server_key = ground.key
+        try:
+            client = await self.stack.enter_async_context(
+                Client(
+                    ground.endpoint,
+                    api_key=ground.key,
+                    on_retry=lambda note: self.session.write(session_events.retry(note)),
+                )
+            )
+            if self.messages is None:
+                begun = Conversation.begin(self.session.folder, self._first_messages(ground, dirty))
+                self.messages = self.stack.enter_context(contextlib.closing(begun))
+            if self.variation.number > 1:
+                await cache_is_warm.wait()
+
+            def on_delta(delta: Delta) -> None:
+                cache_is_warm.set()
+                self.on_delta(delta)
+
+            self.loop = self._new_loop(client, self.sandbox, ground, self.messages, on_delta)
+            if self.request.resume is not None:
+                await self.sandbox.rollback(self.request.resume.tree)
+                self.loop.go_on_from(self.request.resume)
+            self.outcome = await self.loop.run(self.pending)
+            self.patch = await self.sandbox.patch()
+        finally:
+            cache_is_warm.set()
+            await self.stack.aclose()
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the tests say that the issue is fixed."""
+        return self.evidence is not None and self.evidence.verdict == "verified"
+
+    async def verify(self, backend: Backend, spec: SandboxSpec, known: dict[str, Verification]) -> None:
+        """Verify the patch unless it is empty. `known` caches verifications by tree id. Raises SandboxError."""
+        if self.patch is None or self.patch.empty:
+            return
+        assert self.workspace is not None
+        log = session_events.log_requests(self.session, "verify")
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(backend, spec, of, self.say, log)
+
+        if self.patch.tree not in known:
+            found = await verify(
+                self.workspace,
+                self.patch,
+                fresh,
+                self.session.folder / CALLS,
+                self.request.settings.reruns,
+            )
+            known[self.patch.tree] = found
+        self.evidence = known[self.patch.tree]
+        session_events.log_verification(self.session, self.evidence)
+
+    def _first_messages(self, ground: Ground, dirty: int) -> list[dict[str, Any]]:
+        issue, settings, endpoint = self.request.issue, self.request.settings, ground.endpoint
+        assert ground.context is not None, "only a session that goes on has none"
+        if issue.images and not endpoint.images and self.variation.number == 1:
+            self.say(f"{endpoint.host} takes no images: the issue's {len(issue.images)} are left out")
+        return prompt.first_messages(
+            ground.context,
+            issue,
+            self.request.repository.head,
+            dirty,
+            images=endpoint.images,
+            instructions=settings.instructions,
+            hosts=settings.allow_net.hosts if settings.allow_net else (),
+            hint=self.variation.hint,
+        )
+
+    def _new_loop(
+        self,
+        client: Client,
+        sandbox: Sandbox,
+        ground: Ground,
+        messages: Conversation,
+        on_delta: Callable[[Delta], None],
+    ) -> Loop:
+        point = self.request.resume
+        stall = point.stall if point is not None else StallDetector()
+        tools = Toolset(sandbox, self.session.folder / CALLS, self.other_tools)
+        model = Model(
+            client,
+            self.session,
+            self.limits,
+            messages,
+            stall,
+            tools.schemas,
+            prices=ground.prices,
+            thinking=self.request.settings.thinking,
+            sampling=self.variation.sampling,
+            on_delta=on_delta,
+        )
+        calls = Calls(sandbox, tools, self.session)
+        window = Window(ground.endpoint.max_model_len)
+        return Loop(model, calls, sandbox, self.session, self.limits, messages, stall, window)

@@ -1,0 +1,92 @@
+"""Run a new fix, given an issue, a folder and settings. The command line and the Python API both use this module."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from m3agent.agent.delivery.apply import HandOver
+from m3agent.agent.fix.finalize import FixResult
+from m3agent.agent.fix.orchestrate import fix
+from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.issue.attachments import load_attachments
+from m3agent.agent.issue.images import fitting
+from m3agent.agent.issue.load import Issue, load_issue
+from m3agent.agent.mcp.config import configured
+from m3agent.agent.repo.repository import Repository, open_repository, origin_url
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.session import Session
+from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.serving.client.daemon_thread import in_background
+from m3agent.serving.client.messages import Delta
+
+
+def read_issue(
+    spec: str,
+    repository: Repository,
+    settings: Settings,
+    env: Mapping[str, str],
+    say: Callable[[str], None],
+    stdin: TextIO | None,
+) -> Issue:
+    """Return the issue that `spec` names. Blocking. Raises the errors of `load_issue`."""
+    return load_issue(
+        spec,
+        stdin=stdin,
+        origin=lambda: origin_url(repository),
+        github_api=settings.github_api,
+        env=env,
+        say=say,
+    )
+
+
+async def new_fix(
+    spec: str,
+    repo: Path,
+    flags: Mapping[str, object],
+    hand_over: HandOver,
+    *,
+    attach: Sequence[Path] = (),
+    stdin: TextIO | None = None,
+    env: Mapping[str, str] = os.environ,
+    say: Callable[[str], None],
+    sinks: Sequence[Callable[[Line], None]],
+    listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
+) -> FixResult:
+    """Read the issue and the settings, and run the fix.
+
+    Args:
+        spec: Names the issue.
+        repo: The repository's folder.
+        flags: Settings that override all others.
+        hand_over: What to do with the patch.
+        attach: Files to attach to the issue.
+        stdin: Where to read the issue from if `spec` says so.
+        env: The environment variables.
+        say: Receives notes for people.
+        sinks: Receive every line of the log.
+        listener: Returns the callback for the streamed answers of a session, given its id.
+
+    Raises:
+        M3AgentError: The input is missing or invalid. Later failures are results.
+    """
+    repository = await asyncio.to_thread(open_repository, repo)
+    settings = load_settings(repo, flags, env).settings
+
+    def read() -> Issue:
+        attached = load_attachments(attach, say=say)
+        issue = read_issue(spec, repository, settings, env, say, stdin)
+        return dataclasses.replace(issue, images=fitting((*attached, *issue.images), say))
+
+    issue = await in_background(read)
+    state = state_dir(env)
+    mcp = configured(repository, settings, state, env, say)
+    request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
+    with contextlib.closing(Session.create(state, sinks)) as session:
+        return await fix(request, session, state, say=say, listener=listener)

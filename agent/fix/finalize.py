@@ -1,0 +1,224 @@
+"""End an attempt: hand over its patch, and write the last events of its session."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
+from m3agent.agent.delivery.pr_text import Work, commit_message
+from m3agent.agent.delivery.pull_request import offer
+from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
+from m3agent.agent.exit_codes import Failure, exit_code_of
+from m3agent.agent.fix.attempt import Attempt
+from m3agent.agent.loop.loop import Outcome
+from m3agent.agent.session import events
+from m3agent.agent.session.session import PATCH
+from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.serving.client.http import mask_key
+
+
+@dataclass(frozen=True)
+class Change:
+    """A patch, and the workspace that holds its trees."""
+
+    workspace: Workspace
+    patch: Patch
+
+
+@dataclass(frozen=True)
+class FixResult:
+    """The result of a fix.
+
+    Attributes:
+        status: How the fix ended.
+        exit_code: Exit code of the process.
+        reason: Why it ended so, in one sentence.
+        session: The session's folder.
+        evidence: The verification; None if nothing was verified.
+        change: The patch; None if nothing was changed.
+    """
+
+    status: Status
+    exit_code: int
+    reason: str
+    session: Path
+    evidence: Verification | None
+    change: Change | None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether a test that failed passes with the patch, and no test that passed fails."""
+        return self.status is Status.VERIFIED
+
+    @property
+    def patch(self) -> bytes:
+        """The patch in the format of `git apply`; empty if nothing was changed."""
+        return b"" if self.change is None else self.change.patch.text
+
+
+async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -> FixResult:
+    """End an attempt that was not interrupted, and return its result.
+
+    Args:
+        attempt: The attempt.
+        hand_over: Whether to hand over its patch; true for the chosen attempt only.
+        notes: Notes for the user, added to those about the patch.
+
+    Raises:
+        SandboxError: The patch cannot be read. The attempt has not been ended.
+        EnvironmentFault: The log cannot be written, so it does not say how the attempt ended.
+    """
+    if attempt.failure is not None:
+        return _failed(attempt, attempt.failure)
+    if attempt.overtaken_by is not None:
+        return end_early(attempt, f"attempt {attempt.overtaken_by} was verified first")
+    assert attempt.outcome is not None
+    assert attempt.patch is not None
+    status, reason = judge(attempt.outcome, attempt.evidence)
+    exit_code = EXIT_CODES[status]
+    found = [*notes, *_notes_on(attempt, attempt.patch)]
+    opened = None
+    wanted = attempt.request.hand_over
+    if hand_over and wanted.asked and attempt.evidence is not None:
+        try:
+            if status not in (Status.VERIFIED, Status.UNVERIFIED):
+                found.append("the patch was not handed over, since the fix did not succeed")
+            else:
+                # written before the user's repository changes, so that the patch survives the end of this process
+                attempt.session.write_file(PATCH, attempt.patch.text)
+                if wanted.pull_request:
+                    opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
+                    found.append(f"opened pull request {opened}")
+                else:
+                    found.append(_hand_over(attempt, attempt.patch, status))
+        except M3AgentError as error:
+            attempt.session.write(
+                events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
+            )
+            exit_code = error.exit_code
+    return _write(attempt, status, reason, exit_code, attempt.patch, found, opened)
+
+
+def end_early(
+    attempt: Attempt,
+    reason: str,
+    status: Status = Status.INTERRUPTED,
+    exit_code: int = EXIT_CODES[Status.INTERRUPTED],
+) -> FixResult:
+    """End a session early, with the patch of its last checkpoint."""
+    patch = None
+    if attempt.workspace is not None and attempt.sandbox is not None:
+        with contextlib.suppress(SandboxError):  # the patch is for convenience: keep the first reason
+            patch = attempt.workspace.patch(attempt.sandbox.tree)
+    try:
+        return _write(attempt, status, reason, exit_code, patch, [])
+    except M3AgentError:  # if the state folder cannot be written, the caller's reason says so
+        return FixResult(status, exit_code, reason, attempt.session.folder, None, None)
+
+
+def _failed(attempt: Attempt, error: Failure) -> FixResult:
+    """End an attempt that an error stopped. Raises EnvironmentFault if the log cannot be written."""
+    exit_code = exit_code_of(error)
+    attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
+    return end_early(attempt, str(error), Status.ERROR, exit_code)
+
+
+def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
+    notes = []
+    if patch.runs_later:
+        notes.append(f"these files run by themselves later, read them first: {', '.join(patch.runs_later)}")
+    if attempt.sandbox is not None:
+        notes += [f"not in the patch: {name} ({why})" for name, why in attempt.sandbox.left_out.items()]
+    return notes
+
+
+def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
+    """Apply or commit the patch, as requested; return a sentence that says what was done."""
+    request, workspace = attempt.request, attempt.workspace
+    assert workspace is not None
+    if (branch := request.hand_over.branch) is None:
+        apply_to_work_tree(request.repository, workspace, patch)
+        return f"applied to the work tree: {', '.join(patch.paths)}"
+    message = commit_message(request.issue, status)
+    commit = commit_to_branch(request.repository, workspace, patch, branch, message)
+    return f"committed to branch {branch} as {commit[:12]}"
+
+
+async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: str) -> str:
+    """Open a pull request and return its address; `words` is the model's last answer."""
+    request, workspace, loop = attempt.request, attempt.workspace, attempt.loop
+    assert workspace is not None
+    assert loop is not None
+    model = loop.model.client.endpoint.model
+    for key in (request.settings.key, attempt.server_key):
+        words = mask_key(words, key)
+    work = Work(request.issue, patch.paths, evidence, words, model)
+    return await offer(
+        request.repository,
+        workspace,
+        patch,
+        work,
+        branch=request.hand_over.branch,
+        github_api=request.settings.github_api,
+        say=attempt.say,
+    )
+
+
+def _write(
+    attempt: Attempt,
+    status: Status,
+    reason: str,
+    exit_code: int,
+    patch: Patch | None,
+    notes: list[str],
+    pull_request: str | None = None,
+) -> FixResult:
+    session, used, loop = attempt.session, attempt.limits.used, attempt.loop
+    text = patch.text if patch is not None else b""
+    path = session.write_file(PATCH, text) if text else None
+    session.write(
+        events.SessionFinished(
+            status=status,
+            exit=exit_code,
+            reason=reason,
+            patch=str(path) if path else None,
+            paths=list(patch.paths) if patch is not None else [],
+            notes=notes,
+            pull_request=pull_request,
+            turns=loop.model.turn if loop else 0,
+            calls=loop.calls.number if loop else 0,
+            prompt_tokens=used.prompt,
+            cached_tokens=used.cached,
+            completion_tokens=used.completion,
+            reasoning_tokens=used.reasoning,
+            cached_share=used.cached_share,
+            tokens_per_second=used.tokens_per_second,
+            price=used.price,
+            seconds=round(time.monotonic() - attempt.started, 3),
+        )
+    )
+    change = None
+    if text and patch is not None and attempt.workspace is not None:
+        change = Change(attempt.workspace, patch)
+    return FixResult(status, exit_code, reason, session.folder, attempt.evidence, change)
+
+
+def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:
+    """Return the status of a fix and its reason. A verified patch counts more than how the loop ended."""
+    if evidence is not None and evidence.verdict == "verified":
+        return Status.VERIFIED, evidence.reason
+    if outcome.kind == "limit":
+        return Status.LIMIT, outcome.reason
+    if outcome.kind == "stalled":
+        return Status.STALLED, outcome.reason
+    if evidence is None:
+        return Status.EMPTY, "the model changed nothing" + (
+            f": {outcome.text.strip()[:300]}" if outcome.text.strip() else ""
+        )
+    return Status(evidence.verdict), evidence.reason

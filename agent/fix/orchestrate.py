@@ -1,0 +1,294 @@
+"""Run one fix, from the issue to the verified patch. This is the main flow of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from m3agent.agent.delivery.pull_request import destination
+from m3agent.agent.endpoint.choice import choose_endpoint, opened
+from m3agent.agent.errors import EnvironmentFault, M3AgentError
+from m3agent.agent.exit_codes import FAILURES
+from m3agent.agent.fix import session_events
+from m3agent.agent.fix.attempt import Attempt
+from m3agent.agent.fix.finalize import FixResult, end, end_early
+from m3agent.agent.fix.ranking import Rank, ranked, result_of
+from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.fix.run_context import Ground, prepare
+from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
+from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.sampling import Variation, variations
+from m3agent.agent.mcp.toolset import start_servers
+from m3agent.agent.repo.snapshot import TREES, workspace_of
+from m3agent.agent.session import events
+from m3agent.agent.session.retention import at_work_on, trim
+from m3agent.agent.session.session import CALLS, Session
+from m3agent.agent.session.usage import Totals
+from m3agent.agent.util.append_only import fault
+from m3agent.agent.util.concurrency import all_of
+from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.store.git import copy_store
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.threads import uninterrupted
+from m3agent.serving.client.messages import Delta
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What all attempts share.
+
+    Attributes:
+        ground: The model server and the packed repository.
+        backend, spec: How to start sandboxes.
+        dirty: Number of files that differ from the commit.
+        started: Returns the first event of an attempt's log.
+        shared: Events of the preparation, which every attempt's log contains.
+    """
+
+    ground: Ground
+    backend: Backend
+    spec: SandboxSpec
+    dirty: int
+    started: Callable[[Variation], events.Event]
+    shared: list[events.Event]
+
+
+async def fix(
+    request: FixRequest,
+    session: Session,
+    state: Path,
+    *,
+    say: Callable[[str], None],
+    listener: Callable[[str], Callable[[Delta], None]] = lambda _: lambda _: None,
+) -> FixResult:
+    """Run one fix to its end and log it.
+
+    Args:
+        request: What to do. A resumed fix has one attempt; a new fix has as many as its settings say.
+        session: Session of the first attempt; the caller closes it. The sessions of the other attempts are created
+            after the preparation.
+        state: The state folder.
+        say: Receives notes for people.
+        listener: Returns the callback for the streamed answers of an attempt, given its session id.
+
+    Returns:
+        The result. Expected failures (no sandbox, no model server, a refused hand-over) are results with an exit code.
+
+    Raises:
+        asyncio.CancelledError: The fix was interrupted. The log says so, and the patch so far is written.
+    """
+    first = _first_attempt(request, session, say, listener)
+    attempts = [first]
+    with contextlib.ExitStack() as sessions:
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(first.stack)
+            try:
+                prepared = await _prepare(first, state, stack, say)
+                for attempt in _further_attempts(first, prepared, sessions, listener):
+                    attempts.append(attempt)
+                    await stack.enter_async_context(attempt.stack)
+                await _work(attempts, prepared)
+                if lost := await asyncio.to_thread(trim, state):
+                    say(
+                        f"{len(lost)} old sessions lost their trees and messages, "
+                        "for sessions took too much of the disk"
+                    )
+            except asyncio.CancelledError:
+                for attempt in attempts:
+                    end_early(attempt, "interrupted")
+                raise
+            except FAILURES as error:
+                for attempt in attempts:
+                    attempt.failure = attempt.failure or error
+        return await _hand_over_the_best(attempts)
+
+
+def _first_attempt(
+    request: FixRequest,
+    session: Session,
+    say: Callable[[str], None],
+    listener: Callable[[str], Callable[[Delta], None]],
+) -> Attempt:
+    settings, point = request.settings, request.resume
+    limits = RunLimits(settings.max_turns, settings.max_minutes, settings.max_tokens, settings.max_cost)
+    if point is not None:
+        limits.started -= point.seconds
+        limits.used = point.used
+        variation = point.variation
+    else:
+        variation = variations(settings.attempts, settings.seed)[0]
+        limits.together = Totals() if settings.attempts > 1 else None
+    return Attempt(request, session, limits, variation, say, listener(session.id))
+
+
+def _further_attempts(
+    first: Attempt,
+    prepared: Prepared,
+    sessions: contextlib.ExitStack,
+    listener: Callable[[str], Callable[[Delta], None]],
+) -> Iterator[Attempt]:
+    """Yield the other attempts, each with its own session, which `sessions` closes. Raises EnvironmentFault."""
+    settings = first.request.settings
+    if first.request.resume is not None:
+        return
+    for variation in variations(settings.attempts, settings.seed)[1:]:
+        session = sessions.enter_context(contextlib.closing(first.session.beside(variation.number)))
+        session.write(prepared.started(variation))
+        for event in prepared.shared:
+            session.write(event)
+        limits = dataclasses.replace(first.limits, used=Totals())
+        attempt = Attempt(first.request, session, limits, variation, first.say, listener(session.id))
+        attempt.started, attempt.other_tools = first.started, first.other_tools
+        yield attempt
+
+
+async def _prepare(
+    first: Attempt, state: Path, stack: contextlib.AsyncExitStack, say: Callable[[str], None]
+) -> Prepared:
+    """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
+    request, settings, repository = first.request, first.request.settings, first.request.repository
+    request.hand_over.check(repository)
+    if request.hand_over.pull_request:
+        await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
+    spec, backend = await chosen_sandbox(settings, say)
+    if spec.backend == "docker":  # check the engine now: otherwise model requests could be paid for in vain
+        (await asyncio.to_thread(connect)).close()
+    choice = await asyncio.to_thread(choose_endpoint, settings, state)
+    server = await stack.enter_async_context(opened(choice))
+    dirty = 0
+    if request.resume is not None:
+        first.go_on(request.resume)
+    else:
+        dirty = len(await asyncio.to_thread(repository.dirty_paths))
+        first.workspace = await asyncio.to_thread(workspace_of, repository, first.session.folder)
+    assert first.workspace is not None
+    workspace, shared = first.workspace, list[events.Event]()
+
+    def started(variation: Variation) -> events.SessionStarted:
+        return session_events.session_started(
+            request, backend, server, workspace.base, dirty, variation, first.session.id
+        )
+
+    def log(event: events.Event) -> None:
+        shared.append(event)
+        first.session.write(event)
+
+    if request.resume is None:
+        first.session.write(started(first.variation))
+    if repository.root is not None:
+        own = [first.session.id]
+        for other in await asyncio.to_thread(at_work_on, state, str(repository.root), own):
+            say(f"session {other} works on this repository as well: their patches may not fit together")
+
+    async def offer_tools() -> None:
+        earlier = None if request.resume is None else request.resume.tools
+        logs = first.session.folder / CALLS
+        offered = await start_servers(request.mcp, earlier, request.may_call, logs, stack, say)
+        first.other_tools = offered
+        if earlier is None and offered.schemas:
+            log(events.ToolsOffered(tools=offered.schemas))
+
+    async def start_sandbox() -> SandboxSpec:
+        begun = time.monotonic()
+        ready = await with_environment(spec, backend, workspace, settings, state, say)
+        if ready.image != spec.image:
+            seconds = round(time.monotonic() - begun, 3)
+            log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))
+        await first.start_sandbox(ready, backend)
+        return ready
+
+    ground, ready, _ = await all_of(prepare(request, server, state, log, say), start_sandbox(), offer_tools())
+    return Prepared(ground, backend, ready, dirty, started, shared)
+
+
+async def _work(attempts: Sequence[Attempt], prepared: Prepared) -> None:
+    """Run all attempts concurrently until all have ended or one is verified.
+
+    Verifications run one after the other, because tests may be sensitive to load.
+    """
+    first, cache_is_warm, verifying = attempts[0], asyncio.Event(), asyncio.Lock()
+    known: dict[str, Verification] = {}
+
+    async def make(attempt: Attempt) -> None:
+        try:
+            if attempt is not first:
+                await _set_up(attempt, first, prepared)
+            await attempt.work(prepared.ground, prepared.dirty, cache_is_warm)
+            async with verifying:
+                await attempt.verify(prepared.backend, prepared.spec, known)
+        except FAILURES as error:
+            attempt.failure = error
+
+    tasks = {asyncio.create_task(make(attempt)): attempt for attempt in attempts}
+    pending = set(tasks)
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if best := [tasks[task] for task in done if tasks[task].is_verified]:
+                for task in pending:
+                    tasks[task].overtaken_by = best[0].variation.number
+                break
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def _set_up(attempt: Attempt, first: Attempt, prepared: Prepared) -> None:
+    """Give an attempt its own copy of the initial work tree, and a sandbox. Raises SandboxError, EnvironmentFault."""
+    assert first.workspace is not None
+    source, target = first.workspace.store.git_dir, attempt.session.folder / TREES
+    try:
+        store = await uninterrupted(lambda: copy_store(source, target))
+    except OSError as error:
+        raise fault(error, attempt.session.folder) from None
+    attempt.workspace = Workspace(store, first.workspace.base)
+    await attempt.start_sandbox(prepared.spec, prepared.backend)
+
+
+async def _hand_over_the_best(attempts: Sequence[Attempt]) -> FixResult:
+    """Choose the best attempt, end all attempts, and return the result of the chosen one."""
+    chosen, notes = attempts[0], list[str]()
+    try:
+        if len(attempts) > 1:
+            chosen = await _choose(attempts)
+            notes = [f"attempt {chosen.variation.number} of {len(attempts)} was chosen"]
+            for attempt in attempts:
+                if attempt is not chosen:
+                    # a log that cannot be written must not prevent the end of the chosen attempt
+                    with contextlib.suppress(EnvironmentFault):
+                        await end(attempt, hand_over=False, notes=notes)
+        return await end(chosen, hand_over=True, notes=notes)
+    except asyncio.CancelledError:
+        end_early(chosen, "interrupted")
+        raise
+    except FAILURES as error:
+        chosen.failure = error
+        return await end(chosen, hand_over=False)
+
+
+async def _choose(attempts: Sequence[Attempt]) -> Attempt:
+    """Return the best attempt, and log the ranking in all attempts. Raises SandboxError if a patch cannot be read."""
+
+    def rank() -> list[Rank]:
+        return ranked(
+            [
+                result_of(attempt.variation.number, attempt.workspace, attempt.patch, attempt.evidence)
+                for attempt in attempts
+            ]
+        )
+
+    ranks = await asyncio.to_thread(rank)
+    event = session_events.attempt_chosen(ranks, [attempt.session for attempt in attempts])
+    for attempt in attempts:
+        with contextlib.suppress(M3AgentError):
+            attempt.session.write(event)
+    return attempts[ranks[0].number - 1]

@@ -1,0 +1,36 @@
+"""Define the request for a fix: what to fix, where, and what to do with the patch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from m3agent.agent.delivery.apply import HandOver
+from m3agent.agent.issue.load import Issue
+from m3agent.agent.loop.resume import ResumePoint
+from m3agent.agent.mcp.toolset import MayCall, yes
+from m3agent.agent.repo.repository import Repository
+from m3agent.agent.settings.settings import Settings
+from m3agent.tools.mcp.server import McpServer
+
+
+@dataclass(frozen=True)
+class FixRequest:
+    """What to fix, where, and what to do with the patch.
+
+    Attributes:
+        issue: The issue to fix.
+        repository: The repository to fix it in.
+        settings: The settings in force.
+        hand_over: What to do with the patch.
+        resume: Where to continue a session that ended early; None for a new session.
+        mcp: MCP servers whose tools the model may use besides m3agent's own tools.
+        may_call: Asked before each call of an MCP server's tool; the call is made if it returns True.
+    """
+
+    issue: Issue
+    repository: Repository
+    settings: Settings
+    hand_over: HandOver = field(default_factory=HandOver)
+    resume: ResumePoint | None = None
+    mcp: tuple[McpServer, ...] = ()
+    may_call: MayCall = yes

@@ -1,0 +1,134 @@
+"""Prepare what all attempts at an issue share: the model server and the packed repository."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from m3agent.agent.context.cache import folder_of
+from m3agent.agent.context.pack import pack
+from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+from m3agent.agent.context.types import Context
+from m3agent.agent.endpoint.choice import ModelServer
+from m3agent.agent.endpoint.disclosure import announce
+from m3agent.agent.errors import UsageError
+from m3agent.agent.fix import session_events
+from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.loop.compaction import conversation_room
+from m3agent.agent.session.events import Event
+from m3agent.agent.session.usage import prices_of
+from m3agent.agent.settings.settings import Settings
+from m3agent.agent.util.concurrency import all_of
+from m3agent.serving.check.prefix_probe import examine
+from m3agent.serving.client.endpoint import Endpoint, probe
+from m3agent.serving.client.prices import Prices
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all attempts at an issue share.
+
+    Attributes:
+        endpoint: The model server, as probed.
+        key: API key of the server; None without one.
+        prices: What the server costs; None if unknown.
+        context: The repository as text; None if the conversation contains it already (a resumed session).
+    """
+
+    endpoint: Endpoint
+    key: str | None = field(repr=False)
+    prices: Prices | None
+    context: Context | None
+
+
+async def prepare(
+    request: FixRequest,
+    server: ModelServer,
+    state: Path,
+    log: Callable[[Event], None],
+    say: Callable[[str], None],
+) -> Ground:
+    """Probe the server and pack the repository for it.
+
+    Args:
+        request: The fix to prepare.
+        server: The model server to use.
+        state: Folder for sessions and caches.
+        log: Receives the events to log.
+        say: Receives notes for the person.
+
+    Raises:
+        UsageError: The repository or the settings do not allow the run, such as a price limit without known prices.
+        ModelServerError: The server did not answer as expected.
+    """
+    settings, started = request.settings, time.monotonic()
+    endpoint = await probe(server.url, api_key=server.key, model=settings.model)
+    prices = _check_host(endpoint, settings, state, say)
+    context, findings = await all_of(
+        _pack(request, endpoint, server.key, state, log), examine(endpoint, api_key=server.key)
+    )
+    log(session_events.endpoint_probed(endpoint, findings, time.monotonic() - started))
+    for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
+        say(advice)
+    return Ground(endpoint, server.key, prices, context)
+
+
+async def _pack(
+    request: FixRequest, endpoint: Endpoint, key: str | None, state: Path, log: Callable[[Event], None]
+) -> Context | None:
+    """Pack the repository within the model's window; return None if the conversation contains it already."""
+    if request.resume is not None:
+        return None
+    settings, checkout = request.settings, request.repository.checkout
+    started = time.monotonic()
+
+    def work() -> Context:
+        options = PackOptions(
+            budget=_budget(settings, endpoint),
+            tokenizer=chosen_tokenizer(
+                settings, str(state), settings.model or endpoint.model, endpoint=endpoint.url, api_key=key
+            ),
+            cache=folder_of(str(state), checkout.git_dir),
+            issue=request.issue.text,
+            frozen=settings.prefix == "frozen",
+        )
+        return pack(checkout, options)
+
+    context = await asyncio.to_thread(work)
+    log(session_events.context_packed(context, time.monotonic() - started))
+    return context
+
+
+def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
+    """Return the token budget for the repository.
+
+    It is the configured budget, limited to what the window leaves beside the conversation. None means no limit.
+    """
+    window = endpoint.max_model_len
+    if window is None:
+        return settings.context_budget
+    room = window - conversation_room(window)
+    return room if settings.context_budget is None else min(room, settings.context_budget)
+
+
+def _check_host(
+    endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]
+) -> Prices | None:
+    """Return the server's prices, and announce a host that receives data for the first time.
+
+    Raises:
+        UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
+    """
+    prices = prices_of(endpoint, settings.server_price)
+    if settings.max_cost is not None and prices is None:
+        raise UsageError(
+            f"--max-cost: the prices of {endpoint.host} are not known; give --server-price for a server of your own, "
+            "or use --max-tokens instead"
+        )
+    if not settings.yes:
+        announce(endpoint.url, state, say, "the repository and the issue go")
+    return prices

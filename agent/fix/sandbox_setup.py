@@ -1,0 +1,72 @@
+"""Choose the sandbox that the settings request, and add the repository's own environment if an engine can build it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from m3agent.agent.settings.settings import Settings
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
+from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.declared.declared import read_declared
+from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.images.environment import REPOSITORY, files_of, find_environment, touch
+from m3agent.sandbox.network.allow_list import describe
+from m3agent.sandbox.store.workspace import Workspace
+
+
+async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tuple[SandboxSpec, Backend]:
+    """Return the sandbox that the settings request, and its backend on this machine.
+
+    Args:
+        settings: The settings in force.
+        say: Receives notes for people, such as the hosts that the sandbox may reach.
+
+    Raises:
+        EngineUnavailable: This machine has no backend.
+    """
+    limits = Limits(parse_bytes(settings.memory), settings.cpus)
+    hosts = settings.allow_net.hosts if settings.allow_net else ()
+    if hosts:
+        say(describe(hosts))
+    spec = SandboxSpec(settings.sandbox, settings.image, limits, hosts)
+    return spec, await choose_backend(spec, say)
+
+
+async def with_environment(
+    spec: SandboxSpec,
+    backend: Backend,
+    workspace: Workspace,
+    settings: Settings,
+    state: Path,
+    say: Callable[[str], None],
+) -> SandboxSpec:
+    """Return the sandbox to start, with the image of the repository's environment. Building it may take minutes.
+
+    If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
+    is never replaced.
+
+    Raises:
+        EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
+    """
+    if spec.image is not None:
+        if spec.image.startswith(f"{REPOSITORY}:"):
+            touch(state, spec.image)
+        return spec
+    if settings.environment == "off":
+        return spec
+    if backend == "bwrap":
+        declared = await asyncio.to_thread(lambda: read_declared(files_of(workspace)))
+        if not declared.empty:
+            say(
+                "bubblewrap has no images: the repository's dependencies are not there, unless this machine has them"
+            )
+        return spec
+    try:
+        image = await find_environment(workspace, state, say)
+    except EnvironmentFailed as error:
+        say(f"{error}; going on without the repository's dependencies")
+        return spec
+    return spec if image is None else replace(spec, image=image)

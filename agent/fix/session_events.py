@@ -1,0 +1,161 @@
+"""Build the log events of a fix."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from m3agent import __version__
+from m3agent.agent.context.types import Context
+from m3agent.agent.endpoint.choice import ModelServer
+from m3agent.agent.errors import M3AgentError
+from m3agent.agent.fix.ranking import Rank
+from m3agent.agent.fix.request import FixRequest
+from m3agent.agent.loop.resume import ResumePoint
+from m3agent.agent.loop.sampling import Variation
+from m3agent.agent.loop.tool_executor import PendingCall
+from m3agent.agent.session import events
+from m3agent.agent.session.messages import Conversation
+from m3agent.agent.session.session import Session
+from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.backends.factory import Backend
+from m3agent.sandbox.network.proxy import NetworkRequest
+from m3agent.serving.check.prefix_probe import Findings
+from m3agent.serving.client.client import RetryNote
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.tools.test_runner import TestReport
+
+
+def session_started(
+    request: FixRequest,
+    backend: Backend,
+    server: ModelServer,
+    tree: str,
+    dirty: int,
+    variation: Variation,
+    group: str,
+) -> events.SessionStarted:
+    """Return the first event of a session; `group` is the session id of the first attempt."""
+    repository, issue = request.repository, request.issue
+    return events.SessionStarted(
+        m3agent=__version__,
+        repository={
+            "root": str(repository.root) if repository.root else None,
+            "git_dir": str(repository.git_dir),
+            "head": repository.head,
+            "branch": repository.branch,
+            "bare": repository.bare,
+            "shallow": repository.shallow,
+            "dirty": dirty,
+        },
+        issue={
+            "title": issue.title,
+            "source": issue.source,
+            "digest": issue.digest,
+            "text": issue.text,
+            "images": [
+                {"name": i.name, "media_type": i.media_type, "bytes": len(i.data), "digest": i.digest}
+                for i in issue.images
+            ],
+        },
+        endpoint={"url": server.url, "source": server.source, "description": server.description},
+        sandbox={"backend": backend, "image": request.settings.image, "memory": request.settings.memory},
+        settings=request.settings.public(),
+        tree=tree,
+        attempt={**dataclasses.asdict(variation), "group": group} if variation.of > 1 else None,
+    )
+
+
+def context_packed(context: Context, seconds: float) -> events.ContextPacked:
+    """Return the event for the packed repository."""
+    return events.ContextPacked(
+        files=len(context.files),
+        tokens=context.tokens,
+        exact=context.exact,
+        dropped=dict(Counter(reason for _, reason in context.dropped)),
+        redacted=list(context.redacted),
+        digest=context.digest,
+        seconds=round(seconds, 3),
+    )
+
+
+def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> events.EndpointProbed:
+    """Return the event for a probed model server."""
+    return events.EndpointProbed(
+        url=endpoint.url,
+        model=endpoint.model,
+        flavour=endpoint.flavour,
+        version=endpoint.version,
+        max_model_len=endpoint.max_model_len,
+        reasoning_field=endpoint.reasoning_field,
+        images=endpoint.images,
+        prefix_caching=findings.prefix_caching,
+        cached_tokens=findings.cached_tokens,
+        tokenizer_seconds=findings.tokenizer_seconds,
+        seconds=round(seconds, 3),
+    )
+
+
+def session_resumed(
+    point: ResumePoint, messages: Conversation, pending: Sequence[PendingCall]
+) -> events.SessionResumed:
+    """Return the event for a resumed session."""
+    return events.SessionResumed(
+        m3agent=__version__,
+        messages=len(messages),
+        tree=point.tree,
+        interrupted=[each.call.id for each in pending if each.is_cut_off],
+    )
+
+
+def retry(note: RetryNote) -> events.Retry:
+    """Return the event for a request that is sent again."""
+    return events.Retry(attempt=note.attempt, wait=note.wait_seconds, reason=note.reason)
+
+
+def log_requests(session: Session, where: Literal["session", "verify"]) -> Callable[[NetworkRequest], None]:
+    """Return a callback that logs the network requests of a sandbox."""
+
+    def log(request: NetworkRequest) -> None:
+        with contextlib.suppress(M3AgentError):  # if the log cannot be written, the next event fails as well
+            session.write(events.NetworkRequest(where=where, **dataclasses.asdict(request)))
+
+    return log
+
+
+def log_verification(session: Session, evidence: Verification) -> None:
+    """Log the test runs of a verification and its verdict."""
+    runs: tuple[tuple[Literal["before", "after"], TestReport, str], ...] = (
+        ("before", evidence.before, evidence.old_tree),
+        ("after", evidence.after, evidence.new_tree),
+    )
+    for where, report, tree in runs:
+        session.write(
+            events.TestFinished(where=where, call=None, complete=report.complete, tree=tree, **report.sets)
+        )
+    session.write(
+        events.Verify(
+            verdict=evidence.verdict,
+            reason=evidence.reason,
+            fixed=list(evidence.fixed),
+            broken=list(evidence.broken),
+            still_red=list(evidence.still_red),
+            new=list(evidence.new_tests),
+            flaky=list(evidence.flaky),
+            seconds=evidence.seconds,
+        )
+    )
+
+
+def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events.AttemptChosen:
+    """Return the event for the chosen attempt.
+
+    Args:
+        ranks: All attempts, best first.
+        sessions: Sessions of all attempts, in the order of their numbers.
+    """
+    ranking = [{**dataclasses.asdict(rank), "session": sessions[rank.number - 1].id} for rank in ranks]
+    return events.AttemptChosen(chosen=ranks[0].number, ranking=ranking)

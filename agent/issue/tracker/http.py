@@ -1,0 +1,332 @@
+"""Send requests to a tracker's API, with limits on bytes and seconds.
+
+Each error response becomes an error with a one-sentence message.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
+
+from m3agent import __version__
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
+from m3agent.agent.issue.load import MAX_BYTES, quoted, too_large
+from m3agent.agent.issue.tracker.names import Project
+from m3agent.agent.util.sanitize import replace_unprintable
+from m3agent.serving.client.http import is_local, mask_key
+from m3agent.serving.client.retry import api_policy
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_RESPONSE = 4 * MAX_BYTES
+"""The largest response, in bytes: an issue of `MAX_BYTES` as JSON, with the other fields around it."""
+
+_REDIRECTS = (301, 302, 307, 308)
+_NAMES = {"github": "GitHub", "gitlab": "GitLab"}
+
+
+class TooLarge(Exception):
+    """The response has more bytes than the limit."""
+
+
+class TooSlow(Exception):
+    """The response took more seconds than the limit."""
+
+
+class _Transient(EnvironmentFault):
+    """A failure that a retry after a second may fix."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A key for an API and its source. The key is never shown."""
+
+    value: str = field(repr=False)
+    source: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response of the API.
+
+    Attributes:
+        json: The decoded body.
+        url: The address that sent the response (after a redirect).
+        next: The address of the next page; None on the last page.
+    """
+
+    json: Any
+    url: str
+    next: str | None
+
+
+def new_client(url: str, timeout: float) -> httpx2.Client:
+    """Return an HTTP client that follows no redirects and uses no proxy for addresses on this machine.
+
+    Args:
+        url: An address on the server that the client will talk to.
+        timeout: The longest silence, in seconds.
+    """
+    import httpx2
+
+    return httpx2.Client(
+        timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
+        trust_env=not is_local(url),
+        headers={"User-Agent": f"m3agent/{__version__}"},
+    )
+
+
+def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> bytes:
+    """Read the body of a response. At most one chunk beyond the limit is held in memory.
+
+    Args:
+        response: A response whose body is a stream.
+        limit: The largest body, in bytes.
+        deadline: The time of `time.monotonic()` by which the body must be complete.
+
+    Raises:
+        TooLarge: The body has more than `limit` bytes.
+        TooSlow: The deadline passed.
+    """
+    length = response.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooLarge
+    data = bytearray()
+    for piece in response.iter_bytes():
+        data += piece
+        if len(data) > limit:
+            raise TooLarge
+        if time.monotonic() > deadline:
+            raise TooSlow
+    return bytes(data)
+
+
+def token_variable(reference: Project) -> str:
+    """Return, as part of a sentence, which environment variables to set for a token."""
+    if reference.kind == "github":
+        return "GITHUB_TOKEN"
+    return (
+        "GITLAB_TOKEN"
+        if reference.host == "gitlab.com"
+        else f"GITLAB_HOST to {reference.host} and GITLAB_TOKEN"
+    )
+
+
+class Api:
+    """One tracker's API, for one issue or project.
+
+    Args:
+        reference: The issue or project.
+        token: The key to send, or None.
+        client: The HTTP client.
+        say: Receives messages for people.
+        timeout: The longest silence of the server, in seconds. A whole response may take three times as long.
+    """
+
+    def __init__(
+        self,
+        reference: Project,
+        token: Token | None,
+        client: httpx2.Client,
+        *,
+        say: Callable[[str], None],
+        timeout: float,
+    ) -> None:
+        self._reference = reference
+        self.token = token
+        self._client = client
+        self._say = say
+        self._timeout = timeout
+        self._name = _NAMES[reference.kind]
+        self._host = urlsplit(reference.api).netloc
+        self._variable = token_variable(reference)
+
+    def get(self, url: str) -> Answer:
+        """Return the response to GET `url`. Follow one redirect within the API's host.
+
+        Raises:
+            UsageError: The issue or project does not exist (any more), or the response is too large.
+            PermissionRefused: The API denies access.
+            EnvironmentFault: The API does not answer, limits the rate of requests, or answers with another
+                error.
+        """
+        response, body = self._fetch(url)
+        if response.status_code in _REDIRECTS:
+            url = self._same_host(url, response.headers.get("location", ""), "sends us on")
+            response, body = self._fetch(url)
+            if response.status_code in _REDIRECTS:
+                raise EnvironmentFault(f"{self._host} sends us in circles for {self._reference.label}.")
+        if response.status_code != 200:
+            raise self._refusal(response, body)
+        following = response.links.get("next", {}).get("url")
+        if following is not None:
+            following = self._same_host(url, following, "names a next page")
+        return Answer(self._parsed(body), url, following)
+
+    def post(self, url: str, value: object) -> Answer:
+        """Create `value` at `url` and return the response.
+
+        The request is sent once, because a retry could create the object twice. After an `EnvironmentFault`
+        it is unknown whether the object was created.
+
+        Raises:
+            UsageError, PermissionRefused, EnvironmentFault: As for `get`.
+        """
+        response, body = self._fetch_once(url, json.dumps(value).encode())
+        if response.status_code != 201:
+            raise self._refusal(response, body)
+        return Answer(self._parsed(body), url, None)
+
+    def not_the_api(self) -> EnvironmentFault:
+        """Return the error for a server whose response is not from the expected API."""
+        advice = (
+            "check --github-api (GitHub Enterprise has its API under /api/v3)"
+            if self._reference.kind == "github"
+            else "check the address"
+        )
+        return EnvironmentFault(f"What answers at {self._host} is not the API of {self._name}: {advice}.")
+
+    def _parsed(self, body: bytes) -> Any:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            raise self.not_the_api() from None
+
+    def _same_host(self, base: str, link: str, does: str) -> str:
+        """Resolve `link` against `base`, and refuse any address outside the API.
+
+        The token must not reach another host.
+        """
+        here = urlsplit(self._reference.api)
+        try:
+            url = urljoin(base, link)
+            there = urlsplit(url)
+        except ValueError:
+            raise EnvironmentFault(f"{self._host} {does} at an address that is none.") from None
+        if (here.scheme, here.netloc) != (there.scheme, there.netloc):
+            raise EnvironmentFault(
+                f"{self._host} {does} at another address ({quoted(there.netloc or url)}), which is not followed: "
+                "give the issue's present address."
+            )
+        return url
+
+    def _fetch(self, url: str) -> tuple[httpx2.Response, bytes]:
+        def tell(error: BaseException) -> None:
+            self._say(f"{str(error).rstrip('.')}; trying again")
+
+        return api_policy(_Transient, tell)(self._fetch_once, url)
+
+    def _fetch_once(self, url: str, sent: bytes | None = None) -> tuple[httpx2.Response, bytes]:
+        import httpx2
+
+        deadline = time.monotonic() + 3 * self._timeout
+        method, headers = "GET", self._headers()
+        if sent is not None:
+            method, headers = "POST", headers | {"Content-Type": "application/json"}
+        try:
+            with self._client.stream(method, url, headers=headers, content=sent) as response:
+                body = read_bounded(response, MAX_RESPONSE, deadline)
+        except TooLarge:
+            raise too_large(f"The {self._reference.what}") from None
+        except (TooSlow, httpx2.TimeoutException):
+            raise EnvironmentFault(
+                f"{self._host} did not answer in time: try again later{self._reference.instead}."
+            ) from None
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            raise _Transient(f"The connection to {self._host} failed: {_reason(error)}.") from None
+        except (httpx2.InvalidURL, ValueError):
+            raise EnvironmentFault(f"{self._host} named an address that is none.") from None
+        if response.status_code >= 500:
+            raise _Transient(
+                f"{self._host} has a fault of its own ({response.status_code}): try again later."
+            )
+        return response, body
+
+    def _headers(self) -> dict[str, str]:
+        if self._reference.kind == "gitlab":
+            return {"PRIVATE-TOKEN": self.token.value} if self.token else {}
+        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+        return headers | ({"Authorization": f"Bearer {self.token.value}"} if self.token else {})
+
+    def _refusal(self, response: httpx2.Response, body: bytes) -> M3AgentError:
+        status, label, token = response.status_code, self._reference.label, self.token
+        words = self._words(body)
+        reset = _reset(response.headers)
+        if status == 429 or (status == 403 and (reset is not None or "rate limit" in words.lower())):
+            when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
+            advice = "" if token else f"; a token in {self._variable} raises the limit"
+            return EnvironmentFault(
+                f"{self._host} answers no more requests {when}: its rate limit is reached{advice}."
+            )
+        if status == 404:
+            advice = (
+                f"or the token from {token.source} may not see it"
+                if token
+                else f"or it is private: then set {self._variable} to a token that may read it"
+            )
+            return UsageError(f"{self._host} has no {self._reference.what}, {advice}.")
+        if status == 410:
+            return UsageError(f"The {self._reference.what} was deleted.")
+        if status == 401:
+            advice = (
+                f"does not accept the token from {token.source}: it is wrong or has expired"
+                if token
+                else f"asks for a token: set {self._variable}"
+            )
+            return PermissionRefused(f"{self._host} {advice}.")
+        said = f" ({words})" if words else ""
+        if status == 403:
+            advice = f"the token from {token.source}" if token else f"us without a token in {self._variable}"
+            return PermissionRefused(f"{self._host} refuses {label} to {advice}{said}.")
+        if status == 422:
+            return PermissionRefused(f"{self._host} refuses this for {label}{said}.")
+        return EnvironmentFault(f"{self._host} answered {status} for {label}{said}.")
+
+    def _words(self, body: bytes) -> str:
+        """Return the messages in an error's JSON as one short line, without the token."""
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            return ""
+        if not isinstance(answer, dict):
+            return ""
+        details = answer.get("errors")
+        told = [answer, *(details if isinstance(details, list) else [])]
+        messages = [entry.get("message") for entry in told if isinstance(entry, dict)]
+        message = ": ".join(text for text in messages if isinstance(text, str))
+        message = mask_key(message, self.token.value if self.token else None)
+        return replace_unprintable(message).strip()[:200].rstrip(".")
+
+
+def _reset(headers: httpx2.Headers) -> float | None:
+    """Return when the API accepts requests again, in seconds since 1970; None if the headers do not say."""
+    wait = headers.get("retry-after", "")
+    if wait.isdecimal():
+        return time.time() + int(wait)
+    for prefix in ("x-ratelimit", "ratelimit"):
+        at = headers.get(f"{prefix}-reset", "")
+        if headers.get(f"{prefix}-remaining") == "0" and at.isdecimal():
+            return float(at)
+    return None
+
+
+def _local(seconds: float) -> str:
+    """Return a time as text in this machine's time zone."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    except (OverflowError, OSError, ValueError):
+        return "a time that is none"
+
+
+def _reason(error: BaseException) -> str:
+    """Return the root cause of a transport error, such as "Connection refused"."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return text.rstrip(".")

@@ -1,0 +1,61 @@
+"""Limits of one session: turns, time, tokens and cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from m3agent.agent.session.usage import Totals
+from m3agent.serving.client.messages import Turn
+
+
+@dataclass
+class RunLimits:
+    """The limits of one session, and its usage so far.
+
+    Attributes:
+        turns: Most turns.
+        minutes: Most wall time, in minutes.
+        tokens: Most completion tokens; None means no limit.
+        cost: Most cost in US dollars; None means no limit.
+        started: When the session started, on the monotonic clock.
+        used: What this session has used.
+        together: What all attempts at one issue have used together. If set, the limits of tokens and cost apply to it.
+    """
+
+    turns: int
+    minutes: float
+    tokens: int | None = None
+    cost: float | None = None
+    started: float = field(default_factory=time.monotonic)
+    used: Totals = field(default_factory=Totals)
+    together: Totals | None = None
+
+    def add(self, turn: Turn, price: float | None) -> None:
+        """Count one turn; `price` is in US dollars, None if unknown."""
+        self.used.add(turn, price)
+        if self.together is not None:
+            self.together.add(turn, price)
+
+    @property
+    def deadline(self) -> float:
+        """When the time limit is reached, on the monotonic clock in seconds."""
+        return self.started + self.minutes * 60
+
+    @property
+    def seconds(self) -> float:
+        """Wall time used, in seconds."""
+        return time.monotonic() - self.started
+
+    def reached(self) -> str | None:
+        """Return the limit that is reached, in words; None if no limit is reached."""
+        if self.used.turns >= self.turns:
+            return f"{self.turns} turns"
+        if time.monotonic() >= self.deadline:
+            return f"{self.minutes:g} minutes"
+        spent = self.used if self.together is None else self.together
+        if self.tokens is not None and (spent.completion or 0) >= self.tokens:
+            return f"{self.tokens:,} completion tokens"
+        if self.cost is not None and (spent.price or 0.0) >= self.cost:
+            return f"${self.cost:.2f}"
+        return None

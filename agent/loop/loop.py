@@ -1,0 +1,228 @@
+"""Run the loop: ask the model and run its calls, until it is done, stalled or at a limit.
+
+The conversation only grows: each request repeats the messages of the last one and adds new ones. The one exception is a
+summary when the context window is nearly full. Every call gets exactly one result. This module does not depend on a
+particular model or sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from m3agent.agent.context.output import redact_text
+from m3agent.agent.loop import completion_gate, prompt, turn_events
+from m3agent.agent.loop.compaction import Window, calls_made
+from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.loop.model_step import Chanting, Model
+from m3agent.agent.loop.resume import ResumePoint
+from m3agent.agent.loop.tool_executor import Calls, PendingCall
+from m3agent.agent.session import events
+from m3agent.agent.session.messages import FIRST, Conversation
+from m3agent.agent.session.session import Session
+from m3agent.agent.stall import StallDetector, Verdict, as_seen
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.serving.client.messages import Turn
+from m3agent.serving.errors import ContextTooLong, DeadlineExceeded, ModelServerError
+
+LAST_WORDS_TOKENS = 2000
+LAST_WORDS_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Why the loop ended.
+
+    Attributes:
+        kind: `done` (the model said so, and the gate accepted it), `limit` or `stalled`.
+        reason: The reason, in one sentence.
+        text: The model's last answer.
+    """
+
+    kind: Literal["done", "limit", "stalled"]
+    reason: str
+    text: str
+
+
+@dataclass
+class Loop:
+    """The loop of one session.
+
+    Attributes:
+        asked: How often the gate has told the model what is missing.
+        told: The user's message to the model in a resumed session.
+    """
+
+    model: Model
+    calls: Calls
+    sandbox: Sandbox
+    session: Session
+    limits: RunLimits
+    messages: Conversation
+    stall: StallDetector
+    window: Window
+    asked: int = 0
+    told: str = ""
+
+    def go_on_from(self, point: ResumePoint) -> None:
+        """Take over the state from an earlier process of this session."""
+        self.model.turn, self.asked, self.told = point.turn, point.asked, point.tell
+        self.calls.number, self.calls.tested_tree, self.calls.tests = (
+            point.calls,
+            point.tested_tree,
+            point.tests,
+        )
+
+    async def run(self, pending: Sequence[PendingCall] = ()) -> Outcome:
+        """Run turns until there is an outcome.
+
+        Args:
+            pending: Calls without a result from an earlier process of this session. They run first.
+
+        Raises:
+            SandboxError, ModelServerError, M3AgentError: The session ended early; the caller reports it.
+        """
+        if stop := await self._carry_out(pending):
+            return Outcome("stalled", stop.text, "")
+        if self.told:
+            self._tell(self.told)
+        elif self.messages[-1]["role"] == "assistant" or prompt.asks_for_words(self.messages[-1]):
+            self._tell(prompt.RESUMED)
+        too_long = shortened = False
+        while True:
+            if limit := self.limits.reached():
+                return await self._at_limit(limit)
+            try:
+                if too_long or self.window.is_nearly_full(self.messages):
+                    await self._summarise()
+                    too_long, shortened = False, True
+                answer = await self.model.ask()
+            except DeadlineExceeded:
+                return await self._at_limit(f"{self.limits.minutes:g} minutes")
+            except ContextTooLong as error:
+                if shortened or not self.window.refused(error.limit, self.messages):
+                    raise
+                too_long = True
+                continue
+            except Chanting as chanting:
+                note, stop = await self._heed(chanting.verdict)
+                if stop is not None:
+                    return Outcome("stalled", stop.text, "")
+                self._tell(note)
+                continue
+            shortened = False
+            self.window.told(answer.usage, len(self.messages))
+            if outcome := await self._answered(answer):
+                return outcome
+
+    async def _answered(self, answer: Turn) -> Outcome | None:
+        """Process an answer: run its calls, send the model a message, or return the outcome."""
+        message = answer.message
+        verdict = self.stall.answered(
+            reasoning=message.reasoning, text=message.text, calls=len(message.calls), finish=answer.finish
+        )
+        note, stop = await self._heed(verdict)
+        if message.calls:
+            stop = await self._carry_out([PendingCall(call) for call in message.calls], note) or stop
+        if stop is not None:
+            return Outcome("stalled", stop.text, message.text)
+        if message.calls:
+            return None
+        if answer.finish == "length":
+            self._tell(prompt.CUT_OFF, note)
+            return None
+        tree = await self.sandbox.checkpoint()
+        missing = completion_gate.missing(
+            text=message.text,
+            changed=tree != self.sandbox.workspace.base,
+            tested_since_change=self.calls.tested_tree == tree,
+        )
+        self.session.write(events.Gate(turn=self.model.turn, missing=missing, asked=self.asked))
+        if not missing or self.asked >= completion_gate.MOST_ASKED:
+            return Outcome("done", "the model says it is done", message.text)
+        self.asked += 1
+        self._tell(missing, note)
+        return None
+
+    async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> Verdict | None:
+        """Run a turn's calls in order; return the verdict that stops the loop, or None.
+
+        Notes are put into a result. After a new user message, chat templates may drop earlier reasoning.
+        """
+        stop: Verdict | None = None
+        notes = [note]
+        for pending in calls:
+            call, result = pending.call, pending.result
+            known = result is not None
+            if result is None:
+                result = await self.calls.run(call, self.model.turn)
+            elif pending.is_cut_off:
+                number, tree = pending.started["call"], self.sandbox.tree
+                self.session.write(
+                    turn_events.call_finished(self.model.turn, number, call, result, "interrupted", 0.0, tree)
+                )
+            content = redact_text(result.content)
+            if not known:
+                verdict = self.stall.see(as_seen(call, result, content, self.sandbox.tree))
+                note, ends = await self._heed(verdict)
+                notes.append(note)
+                stop = ends or stop
+            content += "".join(f"\n\n[note: {note}]" for note in filter(None, notes))
+            self.messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+            notes = []
+        return stop
+
+    async def _heed(self, verdict: Verdict | None) -> tuple[str, Verdict | None]:
+        """Log a verdict of the stall detector. Return the note for the model, and the verdict if it stops the loop."""
+        if verdict is None:
+            return "", None
+        text = verdict.text
+        if verdict.action == "force":
+            text += f"\n\n{await self._where_it_stands()}"
+        self.session.write(turn_events.stall(self.model.turn, verdict, text))
+        return ("", verdict) if verdict.action == "stop" else (text, None)
+
+    async def _where_it_stands(self) -> str:
+        diff = (await self.sandbox.patch()).text.decode(errors="replace")
+        return prompt.where_it_stands(self.calls.tests, diff)
+
+    async def _summarise(self) -> None:
+        """Replace the conversation by the model's summary, except the first messages and the last steps.
+
+        If the request does not fit into the context window, or the answer is empty or repetitive, a list of the calls
+        replaces the summary.
+
+        Raises:
+            ModelServerError: There was no answer for another reason.
+        """
+        before, kept = len(self.messages), self.window.kept_steps(self.messages)
+        self._tell(prompt.SUMMARISE)
+        own = ""
+        with contextlib.suppress(ContextTooLong, Chanting):
+            own = (await self.model.ask("none", self.window.summary_tokens)).message.text.strip()
+        text = prompt.summary(
+            own or calls_made(self.messages[FIRST : kept.start]), await self._where_it_stands()
+        )
+        self.session.write(
+            events.ContextSummarised(
+                turn=self.model.turn, messages=before, kept=len(kept), own_words=bool(own), text=text
+            )
+        )
+        self.messages.summarise(text, kept)
+        self.window.forget()
+
+    async def _at_limit(self, limit: str) -> Outcome:
+        """Ask the model for a last summary, without calls. The tools stay in the prompt, to keep its prefix equal."""
+        self._tell(prompt.LIMIT_REACHED.format(limit=limit))
+        reason = f"the limit of {limit} was reached"
+        try:
+            answer = await self.model.ask("none", LAST_WORDS_TOKENS, time.monotonic() + LAST_WORDS_SECONDS)
+        except (ModelServerError, Chanting):
+            return Outcome("limit", reason, "")  # the summary is optional: the work counts
+        return Outcome("limit", reason, answer.message.text)
+
+    def _tell(self, *texts: str) -> None:
+        self.messages.append({"role": "user", "content": "\n\n".join(filter(None, texts))})

@@ -1,0 +1,108 @@
+"""Send the loop's requests to the model: log each request, count its usage, and watch each answer while it streams."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from m3agent.agent.loop import turn_events
+from m3agent.agent.loop.limits import RunLimits
+from m3agent.agent.session import events
+from m3agent.agent.session.messages import Conversation
+from m3agent.agent.session.session import Session
+from m3agent.agent.stall import StallDetector, Verdict
+from m3agent.serving.client.client import Client
+from m3agent.serving.client.messages import Delta, Turn
+from m3agent.serving.client.parameters import Sampling
+from m3agent.serving.client.prices import Prices
+from m3agent.serving.wire import ThinkingMode
+
+SAID = frozenset({"reasoning", "text"})
+
+
+class Chanting(Exception):
+    """A streaming answer repeats itself over and over; it was aborted."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.text)
+        self.verdict = verdict
+
+
+@dataclass
+class Model:
+    """One session's conversation with a model server.
+
+    Attributes:
+        client: Sends the requests.
+        session: The session's event log.
+        limits: The limits of the session, and its usage so far.
+        messages: The conversation.
+        stall: Watches the stream for repetition.
+        tools: The `tools` list of every request.
+        prices: Prices of the server; None if unknown.
+        thinking: Thinking mode of every request.
+        sampling: Sampling parameters of every request.
+        on_delta: Receives the stream's deltas.
+        turn: Number of the last request, from 1; 0 before the first.
+    """
+
+    client: Client
+    session: Session
+    limits: RunLimits
+    messages: Conversation
+    stall: StallDetector
+    tools: Sequence[dict[str, Any]]
+    prices: Prices | None = None
+    thinking: ThinkingMode = "adaptive"
+    sampling: Sampling = Sampling()  # noqa: RUF009  # it is frozen
+    on_delta: Callable[[Delta], None] = lambda _: None
+    turn: int = 0
+
+    async def ask(
+        self,
+        tool_choice: Literal["auto", "none"] = "auto",
+        max_tokens: int | None = None,
+        deadline: float | None = None,
+    ) -> Turn:
+        """Send one request. Its answer is in the conversation and the log when this returns.
+
+        Args:
+            tool_choice: Whether the model may call tools.
+            max_tokens: Most tokens of the answer; None leaves it to the client.
+            deadline: When to give up, on the monotonic clock; None means the session's time limit.
+
+        Raises:
+            Chanting: The answer repeated itself and was aborted; the conversation is unchanged.
+            ModelServerError: There was no answer.
+        """
+        self.turn += 1
+        digest = self.messages.digest()
+        self.session.write(events.TurnStarted(turn=self.turn, messages=len(self.messages), digest=digest))
+        answer = None
+        stream = self.client.complete(
+            self.messages,
+            self.tools,
+            tool_choice=tool_choice,
+            max_tokens=max_tokens,
+            thinking=self.thinking,
+            sampling=self.sampling,
+            deadline=deadline or self.limits.deadline,
+        )
+        async with contextlib.aclosing(stream):
+            async for item in stream:
+                if isinstance(item, Turn):
+                    answer = item
+                    continue
+                self.on_delta(item)
+                if item.kind in SAID and (verdict := self.stall.hear(item.text)):
+                    self.on_delta(Delta("reset", ""))
+                    raise Chanting(verdict)
+        assert answer is not None, "a client's stream ends in a Turn"
+        price = self.prices.of(answer.usage, answer.seconds) if self.prices is not None else None
+        self.limits.add(answer, price)
+        self.session.write(turn_events.message(self.turn, answer))
+        self.session.write(turn_events.turn_finished(self.turn, answer, price))
+        self.messages.append(answer.message.to_request(self.client.reasoning_field))
+        return answer

@@ -1,0 +1,174 @@
+"""Find the point from which an interrupted fix can resume, from its session's log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from m3agent.agent.context.output import redact_text
+from m3agent.agent.errors import Status, UsageError
+from m3agent.agent.loop import turn_events
+from m3agent.agent.loop.sampling import Variation
+from m3agent.agent.loop.tool_executor import PendingCall
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.record import CallRecord, TurnRecord, record_of
+from m3agent.agent.session.usage import Totals
+from m3agent.agent.stall import StallDetector, as_seen
+from m3agent.serving.client.messages import ToolCall
+
+RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
+"""Statuses of sessions that can be resumed: the model had not said that it was done."""
+
+WORK_TREE_CHANGED = "[the work tree is no longer as you left it, but as it is on the user's disk now: read files again before you edit them]"
+
+
+_EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
+"""`endpoint.description` of a session with the embedded engine, in logs from before `endpoint.source` was added."""
+
+
+@dataclass
+class ResumePoint:
+    """The state from which a session resumes.
+
+    Attributes:
+        started: The session's `session.started`.
+        tree: Last state of the work tree.
+        turn, calls: Number of the last turn and of the last call.
+        asked: How often the gate told the model what is missing.
+        seconds: Time that earlier processes worked on the session.
+        tell: The user's message to the model.
+        tested_tree: State of the work tree in the last test run.
+        used: Tokens and cost so far.
+        tests: Result of the last test run in the session's sandbox.
+        variation: What distinguishes this attempt from others.
+        tools: Schemas of the MCP tools that the session offers.
+        stall: A detector that has received all earlier answers and finished calls.
+        turns: All turns of the log.
+    """
+
+    started: Line
+    tree: str
+    turn: int = 0
+    calls: int = 0
+    asked: int = 0
+    seconds: float = 0.0
+    tell: str = ""
+    tested_tree: str | None = None
+    used: Totals = field(default_factory=Totals)
+    tests: dict[str, Any] | None = None
+    variation: Variation = Variation()  # noqa: RUF009  # it is frozen
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    stall: StallDetector = field(default_factory=StallDetector)
+    turns: Sequence[TurnRecord] = ()
+
+    def pending(self, messages: Sequence[dict[str, Any]]) -> list[PendingCall]:
+        """Return the calls of the model's last message that have no result in the conversation."""
+        answered = {message.get("tool_call_id") for message in messages}
+        last = next((m for m in reversed(messages) if m["role"] == "assistant"), None)
+        if last is None or not last.get("tool_calls"):
+            return []
+        ids = [call["id"] for call in last["tool_calls"]]
+        turn = next((t for t in reversed(self.turns) if [call.id for call in t.asked] == ids), None)
+        return [
+            PendingCall(_tool_call(call), call.started, call.finished)
+            for call in (turn.asked if turn is not None else ())
+            if call.id not in answered or self._is_later(call.id, messages)
+        ]
+
+    @staticmethod
+    def _is_later(identity: str, messages: Sequence[dict[str, Any]]) -> bool:
+        """Return whether the last message requests this id again, without a result since then."""
+        for message in reversed(messages):
+            if message.get("tool_call_id") == identity:
+                return False
+            if message["role"] == "assistant":
+                return True
+        return False
+
+
+def resume_point(lines: Sequence[Line]) -> ResumePoint:
+    """Return the point from which a session resumes, computed from the lines of its log.
+
+    Raises:
+        UsageError: The session cannot be resumed: it ended before it began, or the model was done.
+    """
+    record = record_of(lines)
+    started = record.started
+    if not started:
+        raise UsageError("the session ended before it had begun, so start it anew")
+    if record.ended and record.ended["status"] not in RESUMABLE:
+        raise UsageError(f"the session is over ({record.ended['status']}): there is nothing to resume")
+    point = ResumePoint(
+        started,
+        started["tree"],
+        seconds=sum(_seconds(begin, end) for begin, end in record.stretches),
+        variation=_variation(started),
+        tools=record.other_tools,
+        turns=record.turns,
+    )
+    for turn in record.own_turns:
+        if turn.finished:
+            point.used.add(turn_events.answer_of(turn.finished), turn.finished["price"])
+    for turn in record.turns:
+        point.turn = max(point.turn, turn.number)
+        point.asked += sum(bool(gate["missing"]) for gate in turn.of_type("gate"))
+        if turn.finished and not turn.of_type("context.summarised"):  # a summary is not work on the issue
+            point.stall.answered(
+                reasoning=turn.reasoning,
+                text=turn.text,
+                calls=len(turn.asked),
+                finish=turn.finished["finish"],
+            )
+        for call in turn.calls:
+            _count_call(point, call)
+    return point
+
+
+def used_embedded_engine(started: Line) -> bool:
+    """Return whether a session started its own embedded engine, from its `session.started`."""
+    endpoint = started["endpoint"]
+    if "source" in endpoint:
+        return bool(endpoint["source"] == "embedded")
+    return bool(endpoint["description"] == _EMBEDDED)
+
+
+def _count_call(point: ResumePoint, call: CallRecord) -> None:
+    """Update the point with what the log has of a call."""
+    if call.started:
+        point.calls = max(point.calls, call.started["call"])
+    if call.finished:
+        point.tree = call.finished["tree"]
+        if not call.is_interrupted:
+            result = turn_events.result_of(call.finished)
+            point.stall.see(as_seen(_tool_call(call), result, redact_text(result.content), point.tree))
+    for tests in call.of_type("test.finished"):
+        point.tested_tree, point.tests = tests["tree"], tests
+
+
+def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:
+    """Return a copy of the point that starts from another work tree and has a message for the model.
+
+    Patches are then differences from that tree.
+    """
+    changed = f"{WORK_TREE_CHANGED}\n\n" if tree != point.tree else ""
+    started = {**point.started, "tree": tree}
+    return replace(point, started=started, tree=tree, tell=changed + tell)
+
+
+def _tool_call(call: CallRecord) -> ToolCall:
+    error = None if call.arguments is not None else "the arguments are not a JSON object"
+    return ToolCall(call.id, call.name, call.arguments, "", error)
+
+
+def _variation(started: Line) -> Variation:
+    """Return the variation of an attempt without its number: it is resumed alone, with the same parameters."""
+    attempt = started.get("attempt")
+    if attempt is None:
+        return Variation()
+    return Variation(hint=attempt["hint"], temperature=attempt["temperature"], seed=attempt["seed"])
+
+
+def _seconds(begin: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()

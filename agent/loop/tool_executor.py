@@ -1,0 +1,106 @@
+"""Run the model's tool calls one by one. Log each call before and after it, and save the work tree after it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.agent.context.output import writes_marker
+from m3agent.agent.loop import turn_events
+from m3agent.agent.session import events
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.session import Session
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.serving.client.messages import ToolCall
+from m3agent.tools.base import ToolResult, refusal
+from m3agent.tools.registry import Toolset, traits_of
+
+INTERRUPTED = "interrupted: it was begun and did not come to its end, and is not run again; the work tree is as before it"
+
+
+@dataclass(frozen=True)
+class PendingCall:
+    """A tool call that has no result in the conversation yet.
+
+    Attributes:
+        call: The call that the model requested.
+        started: Its `call.started` in the log of a resumed session; empty if the call never started.
+        finished: Its `call.finished` in that log; empty if the call never ended.
+    """
+
+    call: ToolCall
+    started: Line = field(default_factory=dict)
+    finished: Line = field(default_factory=dict)
+
+    @property
+    def result(self) -> ToolResult | None:
+        """The result for the model, from the log; None if the call still has to run."""
+        if self.finished and self.finished["status"] != "interrupted":
+            return turn_events.result_of(self.finished)
+        return ToolResult(INTERRUPTED, is_error=True) if self.started else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the call started and never ended."""
+        return bool(self.started) and not self.finished
+
+
+@dataclass
+class Calls:
+    """Runs the tool calls of a session; `number` is the number of the last call."""
+
+    sandbox: Sandbox
+    tools: Toolset
+    session: Session
+    number: int = 0
+    tested_tree: str | None = None
+    """State of the work tree in the last test run."""
+    tests: Mapping[str, Any] | None = None
+    """Result of the last test run: lists of test ids under `passed`, `failed`, `errored` and `skipped`."""
+
+    async def run(self, call: ToolCall, turn: int) -> ToolResult:
+        """Run one call and return its result. Log it before and after its side effect, even if it is interrupted.
+
+        Raises:
+            SandboxError: The sandbox failed. A failed call is a result, not an error.
+        """
+        self.number += 1
+        number, before = self.number, self.sandbox.tree
+        self.session.write(
+            events.CallStarted(
+                turn=turn, call=number, id=call.id, name=call.name, arguments=call.arguments, tree=before
+            )
+        )
+        started = time.monotonic()
+        traits = traits_of(call.name)
+
+        def finish(result: ToolResult, status: turn_events.CallStatus, tree: str) -> None:
+            seconds = time.monotonic() - started
+            self.session.write(turn_events.call_finished(turn, number, call, result, status, seconds, tree))
+
+        try:
+            if problem := writes_marker(call.name, call.arguments):
+                result = refusal(problem)
+            else:
+                result = await self.tools.call(call.name, call.arguments, number, call.error)
+            # MCP tools work outside the sandbox
+            may_change = traits.may_change_tree and call.name not in self.tools.other_names
+            after = await self.sandbox.checkpoint() if may_change else before
+        except asyncio.CancelledError:
+            finish(ToolResult("interrupted", is_error=True), "interrupted", before)
+            raise
+        refused = result.is_error and result.content.startswith("error: ")
+        finish(result, "refused" if refused else "done", after)
+        if after != before:
+            changes = self.sandbox.workspace.store.changed_paths(before, after)
+            self.session.write(events.FileChanged(turn=turn, call=number, changes=changes, tree=after))
+        if "passed" in result.data:
+            self.tested_tree, self.tests = after, result.data
+            self.session.write(turn_events.tests_finished(number, result, after))
+        elif not refused and traits.mentions_tests(call.arguments):
+            # the model may run tests with another tool than the test tool; they run on the current tree
+            self.tested_tree = after
+        return result

@@ -1,0 +1,308 @@
+"""Open the user's repository and query it through git. Nothing in it is changed.
+
+Git runs with the user's own configuration: trusted repositories, ignored files, line ends. From the
+repository's own configuration only plain data is used (see `host_git`). The trees of sandboxes are never read
+this way; `m3agent.sandbox.store.git` reads them, without any configuration.
+"""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from m3agent.agent.context.checkout import Checkout
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.agent.repo.git_config import no_git
+from m3agent.agent.repo.host_git import HostGit, find
+from m3agent.sandbox.store.git_command import for_no_repository
+
+MIN_GIT = (2, 30)
+"""The oldest accepted version of git: the one in Debian 11."""
+
+_SUBMODULE, _SYMLINK = "160000", "120000"
+
+
+class GitCommandFailed(M3AgentError):
+    """A git command failed.
+
+    Attributes:
+        stderr: All of its standard error.
+        said: The first line of its standard error, without git's prefix.
+    """
+
+    exit_code = 3
+
+    def __init__(self, command: str, stderr: str) -> None:
+        self.stderr = stderr
+        said = next((line for line in stderr.splitlines() if line.strip()), "it gave no reason")
+        self.said = said.removeprefix("fatal: ").removeprefix("error: ").strip().rstrip(".")
+        super().__init__(f"git {command} failed: {self.said}.")
+
+
+def git(
+    where: HostGit, args: Sequence[str], *, stdin: bytes | None = None, timeout: float | None = 300
+) -> bytes:
+    """Run `git *args` in the user's repository and return its standard output. Blocking.
+
+    Nothing in the repository can make git start a program or prompt the user. Filters run only if the user's
+    own configuration names them.
+
+    Args:
+        where: The repository.
+        args: The arguments.
+        stdin: Bytes for standard input; None for an empty one.
+        timeout: In seconds; None for no limit.
+
+    Raises:
+        GitCommandFailed: The exit status is not zero.
+        EnvironmentFault: Git or the folder is missing, or git did not end in time.
+    """
+    try:
+        done = where.command().run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
+    except FileNotFoundError:
+        if not os.path.isdir(where.folder):  # noqa: PTH112
+            raise EnvironmentFault(f"The folder {where.folder} is gone.") from None
+        raise no_git() from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFault(
+            f"git {args[0]} did not end within {timeout:g} seconds in {where.folder}."
+        ) from None
+    if done.returncode:
+        raise GitCommandFailed(args[0], done.stderr.decode(errors="replace"))
+    return done.stdout
+
+
+class TreeEntry(NamedTuple):
+    """A file of a commit.
+
+    Attributes:
+        path: The path, relative to the root.
+        mode: Git's mode, as six octal digits.
+        oid: The id of the blob.
+        size: In bytes; 0 for a submodule.
+    """
+
+    path: str
+    mode: str
+    oid: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository in the state in which it was opened.
+
+    Paths in results are relative to the root, with `/`. Bytes that are not UTF-8 appear as surrogate escapes,
+    as in Python's file functions.
+
+    Attributes:
+        host_git: The location of the repository, and how to run git in it.
+        head: The id of the checked-out commit.
+        branch: The checked-out branch; None if HEAD is detached.
+        shallow: Whether the clone is shallow.
+    """
+
+    host_git: HostGit
+    head: str
+    branch: str | None
+    shallow: bool
+
+    @property
+    def root(self) -> Path | None:
+        """The work tree's folder; None for a bare repository."""
+        return None if self.host_git.root is None else Path(self.host_git.root)
+
+    @property
+    def git_dir(self) -> Path:
+        """The git folder of this work tree."""
+        return Path(self.host_git.git_dir)
+
+    @property
+    def common_dir(self) -> Path:
+        """The git folder that linked work trees share; `git_dir` if there are none."""
+        return Path(self.host_git.common_dir)
+
+    @property
+    def bare(self) -> bool:
+        """Whether the repository has no work tree."""
+        return self.host_git.root is None
+
+    @property
+    def checkout(self) -> Checkout:
+        """The part of this object that packing needs."""
+        return Checkout(self.host_git, self.head, shallow=self.shallow)
+
+    def git(self, *args: str, stdin: bytes | None = None) -> bytes:
+        """Run git in this repository; see `git`."""
+        return git(self.host_git, args, stdin=stdin)
+
+    def dirty_paths(self) -> set[str]:
+        """Return the paths whose content differs from HEAD; empty for a bare repository.
+
+        Untracked files are included, ignored files are not.
+        """
+        if self.bare:
+            return set()
+        out = self.git(
+            "status",
+            "--porcelain=v1",
+            "-z",
+            "--untracked-files=all",
+            "--no-renames",
+            "--ignore-submodules=dirty",
+        )
+        return {os.fsdecode(entry[3:]) for entry in out.split(b"\0") if entry}
+
+    def list_files(self) -> list[str]:
+        """Return tracked files, and untracked files that git does not ignore, sorted by their bytes.
+
+        Left out: files that are not on disk (deleted, or outside a sparse checkout), submodules, and symbolic
+        links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
+        """
+        if self.root is None:
+            return [entry.path for entry in self.tree() if entry.mode not in (_SUBMODULE, _SYMLINK)]
+        out = self.git("ls-files", "-z", "--stage")
+        entries = (entry.split(b"\t", 1) for entry in out.split(b"\0") if entry)
+        names = {path for meta, path in entries if not meta.startswith(_SUBMODULE.encode())}
+        # Git lists a nested repository as "folder/"; `_on_disk` drops it because it is not a file.
+        names.update(filter(None, self.git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")))
+        return list(_on_disk(self.root, map(os.fsdecode, sorted(names))))
+
+    def tree(self) -> list[TreeEntry]:
+        """Return every file of HEAD's tree, sorted by path."""
+        entries: list[TreeEntry] = []
+        for line in self.git("ls-tree", "-r", "-l", "-z", "--full-tree", "HEAD").split(b"\0"):
+            if line:
+                meta, path = line.split(b"\t", 1)
+                mode, _, oid, size = meta.decode().split()
+                entries.append(TreeEntry(os.fsdecode(path), mode, oid, int(size) if size.isdecimal() else 0))
+        return entries
+
+
+def open_repository(path: Path) -> Repository:
+    """Open the repository that contains `path`.
+
+    It may be a clone of any kind, a linked work tree, or a submodule's checkout.
+
+    Raises:
+        UsageError: There is no repository, or it has no commit.
+        EnvironmentFault: Git is missing or too old, or the repository is damaged.
+    """
+    _check_git()
+    if not path.exists():
+        raise UsageError(f"There is no folder {path}: give the repository's folder.")
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder: give the repository's folder.")
+    found = find(str(path))
+    if found is None:
+        raise UsageError(
+            f"{path.resolve()} is not in a git repository: give a repository's folder, "
+            "or make it one ('git init', 'git add -A', 'git commit')."
+        )
+    try:
+        said = git(found, ["rev-parse", "--is-shallow-repository"]).decode().strip()
+    except GitCommandFailed as error:
+        raise _damaged(error, found) from None
+    branch = _branch(found)
+    return Repository(found, _head(found, branch), branch, said == "true")
+
+
+def origin_url(repository: Repository) -> str | None:
+    """Return the address of the remote `origin`, with `url.*.insteadOf` applied; None without one."""
+    try:
+        return os.fsdecode(repository.git("remote", "get-url", "origin")).strip() or None
+    except GitCommandFailed as error:
+        if "No such remote" in error.stderr:
+            return None
+        raise
+
+
+@cache
+def _git_version(program: str) -> tuple[int, ...]:
+    """Return the version of the git at the path `program`. The result is cached for each path."""
+    out = for_no_repository().run("version", timeout=60).stdout.decode(errors="replace")
+    found = re.search(r"(\d+)\.(\d+)", out)
+    return tuple(int(part) for part in found.groups()) if found else (0,)
+
+
+def git_version() -> tuple[int, ...] | None:
+    """Return the major and minor version of the git on PATH, or None if git is not installed."""
+    program = shutil.which("git")
+    return _git_version(program) if program else None
+
+
+def _check_git() -> None:
+    version = git_version()
+    if version is None:
+        raise no_git()
+    if version < MIN_GIT:
+        found, needed = (".".join(map(str, numbers)) for numbers in (version, MIN_GIT))
+        raise EnvironmentFault(f"git {found} is too old: git {needed} or newer is needed.")
+
+
+def _branch(where: HostGit) -> str | None:
+    try:
+        return os.fsdecode(git(where, ["symbolic-ref", "--quiet", "HEAD"]).strip()).removeprefix(
+            "refs/heads/"
+        )
+    except GitCommandFailed:
+        return None
+
+
+def _head(where: HostGit, branch: str | None) -> str:
+    try:
+        return git(where, ["rev-parse", "--verify", "HEAD^{commit}"]).decode().strip()
+    except GitCommandFailed as error:
+        if branch is not None and not _ref_exists(where, f"refs/heads/{branch}"):
+            raise UsageError(
+                f"The repository at {where.folder} has no commit on its branch {branch}: "
+                "commit the files first ('git add -A', 'git commit'), or check out a branch that has commits."
+            ) from None
+        raise _damaged(error, where) from None
+
+
+def _ref_exists(where: HostGit, ref: str) -> bool:
+    # A pattern distinguishes an absent reference from one that points to a missing object.
+    listed = git(where, ["for-each-ref", "--format=%(refname)", ref])
+    return ref.encode() in listed.splitlines()
+
+
+def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"The repository at {where.folder} cannot be used (git says: {error.said}): "
+        "repair it with the help of 'git fsck', or clone it afresh."
+    )
+
+
+def _on_disk(root: Path, paths: Iterable[str]) -> Iterator[str]:
+    """Yield those of `paths` that are regular files or symbolic links and stay inside `root`.
+
+    A link must lead to an existing file or folder inside `root`.
+    """
+    root = root.resolve()
+    folders: dict[Path, bool] = {}
+    for path in paths:
+        full = root / path
+        try:
+            mode = full.lstat().st_mode
+        except OSError:
+            continue
+        if full.parent not in folders:
+            folders[full.parent] = full.parent.resolve().is_relative_to(root)
+        if not folders[full.parent]:
+            continue
+        if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _link_inside(root, full)):
+            yield path
+
+
+def _link_inside(root: Path, link: Path) -> bool:
+    try:
+        return link.resolve(strict=True).is_relative_to(root)
+    except (OSError, RuntimeError):  # broken, or a loop
+        return False

@@ -1,0 +1,149 @@
+"""Read a session's log. It may be from an older version, cut off by a kill, or still being written.
+
+The contract is docs/events.md: readers ignore unknown types and fields. Nothing here relies on a field. The functions
+at the end of this module return the value of a field. If it is missing or has the wrong type, they return None or an
+empty value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.session.events import VERSION
+
+LOG = "events.jsonl"
+Line = dict[str, Any]
+"""One event of a log, as a JSON object."""
+
+_TAIL = 64 << 10  # bytes read at the end of a log to find its last line; session.finished is far shorter
+_MOST = 2**63  # larger numbers are not counts, and may not even fit into a float
+
+
+@dataclass(frozen=True)
+class SessionLog:
+    """The contents of a log.
+
+    Attributes:
+        path: The log.
+        events: The events, in order.
+        notes: Notes for people on the state of the log, such as an incomplete last line.
+    """
+
+    path: Path
+    events: tuple[Line, ...]
+    notes: tuple[str, ...]
+
+
+def read_log(path: Path) -> SessionLog:
+    """Read all events of a log. An incomplete last line is left out, with a note.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is damaged or of an unknown version. The message names file and
+            line.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the log cannot be read ({(error.strerror or str(error)).lower()})"
+        ) from None
+    lines = raw.split(b"\n")
+    torn = lines.pop()  # empty if the last line is complete
+    events = [_parsed(line, path, number) for number, line in enumerate(lines, 1)]
+    notes = []
+    if torn:
+        notes.append(
+            f"the log's last line is cut off after {len(torn):,} bytes and left out: the session was killed while it "
+            "wrote, or is still writing"
+        )
+    return SessionLog(path, tuple(events), tuple(notes))
+
+
+def read_ends(path: Path) -> tuple[Line, Line] | None:
+    """Return the first and the last event of a log without reading the lines between.
+
+    Returns:
+        The two events; None if one of them is incomplete, damaged or of another version, or if there are not two lines.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        first = file.readline()
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+        tail = file.read()
+    lines = tail.split(b"\n")
+    if len(lines) < 3 or lines[-1]:  # without two line ends, the last line may be incomplete
+        return None
+    try:
+        return _parsed(first.rstrip(b"\n"), path, 1), _parsed(lines[-2], path, 0)
+    except UsageError:
+        return None
+
+
+def _parsed(raw: bytes, path: Path, number: int) -> Line:
+    try:
+        # decoded here, because json could mistake bytes for UTF-16
+        line = json.loads(raw.decode())
+    except (ValueError, RecursionError):
+        line = None
+    if not isinstance(line, dict):
+        raise UsageError(f"{path}, line {number}: this is no event (a JSON object): the log is damaged there")
+    if (version := line.get("v")) != VERSION or isinstance(version, bool):
+        said = "of no version" if version is None else f"of version {str(version)[:40]}"
+        raise UsageError(
+            f"{path}, line {number}: the event is {said}, and this m3agent reads version {VERSION}: use the version that "
+            "wrote the log, or a newer one"
+        )
+    return line
+
+
+def text(line: Mapping[str, Any], *path: str) -> str:
+    """Return the string at `path` (a field, or fields of nested objects); empty if it is missing or not a string."""
+    value = _at(line, path)
+    return value if isinstance(value, str) else ""
+
+
+def number(line: Mapping[str, Any], *path: str) -> int | float | None:
+    """Return the number at `path`; None if it is missing, negative, too large or not a number."""
+    value = _at(line, path)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if 0 <= value < _MOST and math.isfinite(value) else None
+
+
+def whole(line: Mapping[str, Any], *path: str) -> int | None:
+    """Return the whole number at `path`; None if it is missing, negative, too large or not a whole number."""
+    value = _at(line, path)
+    return value if type(value) is int and 0 <= value < _MOST else None  # a bool is an int, too
+
+
+def strings(line: Mapping[str, Any], *path: str) -> list[str]:
+    """Return the strings in the list at `path`; empty if it is missing or not a list."""
+    return [item for item in items(line, *path) if isinstance(item, str)]
+
+
+def items(line: Mapping[str, Any], *path: str) -> list[Any]:
+    """Return the list at `path`; empty if it is missing or not a list."""
+    value = _at(line, path)
+    return value if isinstance(value, list) else []
+
+
+def mapping(line: Mapping[str, Any], *path: str) -> dict[str, Any]:
+    """Return the object at `path`; empty if it is missing or not an object."""
+    value = _at(line, path)
+    return value if isinstance(value, dict) else {}
+
+
+def _at(line: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = line
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None  # checking for Mapping is slower
+    return value

@@ -1,0 +1,285 @@
+"""Load the settings from five layers: flags, environment, the repository's file, the user's file, defaults."""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError, create_model
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting, Settings, config_file
+
+_PREFIX = "M3AGENT_"
+_OTHER_VARIABLES = frozenset({"M3AGENT_STATE"})
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class LoadedSettings:
+    """The settings in force.
+
+    Attributes:
+        settings: The settings.
+        origins: For each setting, by name, where its value came from.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def show(self) -> list[tuple[str, object, str]]:
+        """Return every setting as (name, value, origin), in the order of declaration, with secrets hidden."""
+        rows: list[tuple[str, object, str]] = []
+        for name, setting in SETTINGS.items():
+            value = getattr(self.settings, name)
+            hidden = setting.secret and value is not None
+            rows.append((name, "(hidden)" if hidden else value, self.origins[name]))
+        return rows
+
+    def table(self) -> str:
+        """Return `show` as aligned columns for people."""
+        rows = [("setting", "value", "from")]
+        rows += [(name, _plain(value), origin) for name, value, origin in self.show()]
+        names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+        return "".join(f"{name:<{names}}  {value:<{values}}  {origin}\n" for name, value, origin in rows)
+
+    def json(self) -> str:
+        """Return `show` as one JSON object: name to `value` and `origin`."""
+        rows = {name: {"value": value, "origin": origin} for name, value, origin in self.show()}
+        return json.dumps(rows, indent=2) + "\n"
+
+
+def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str]) -> LoadedSettings:
+    """Merge the layers for the repository at `repo_dir`.
+
+    A limit in the repository's file is used only if it is lower than the one in the user's file or the
+    default.
+
+    Args:
+        repo_dir: The folder in which the search for the repository's file starts; the search goes upwards.
+        flags: Values by setting name. None means that the flag was not given.
+        env: The environment variables.
+
+    Raises:
+        UsageError: A name is unknown, a value is invalid, a file is not TOML, or a repository's file sets a
+            forbidden setting.
+    """
+    user = _from_user(env)
+    repository = _tighter(_from_repository(repo_dir), user)
+    layers = [_from_flags(flags), _from_environment(env), repository, user]
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(SETTINGS, _DEFAULT)
+    for layer in layers:
+        # An endpoint and an engine exclude each other: either one hides both in weaker layers.
+        if "endpoint" in values or "engine" in values:
+            layer.pop("endpoint", None)
+            layer.pop("engine", None)
+        elif "endpoint" in layer and "engine" in layer:
+            raise UsageError(
+                f"Both endpoint ({layer['endpoint'][1]}) and engine ({layer['engine'][1]}) are set: give one of them."
+            )
+        for name, (value, origin) in layer.items():
+            if name not in values:
+                values[name], origins[name] = value, origin
+    return LoadedSettings(Settings(**values), origins)
+
+
+def settings_of(values: Mapping[str, object]) -> Settings:
+    """Return the settings for these values by name, for instance from a session's log.
+
+    None stands for the default.
+
+    Raises:
+        UsageError: A value is invalid.
+    """
+    checked: dict[str, Any] = {
+        name: _checked(SETTINGS[name], value, name, name, strict=False)
+        for name, value in values.items()
+        if value is not None
+    }
+    return Settings(**checked)
+
+
+_Layer = dict[str, tuple[Any, str]]
+"""A layer's settings: name to (value, origin)."""
+
+
+def _from_flags(flags: Mapping[str, object]) -> _Layer:
+    layer: _Layer = {}
+    for name, value in flags.items():
+        if name not in SETTINGS:
+            raise UsageError(f"{name} is not a setting{_nearest(name, list(SETTINGS))}.")
+        if value is not None:
+            setting = SETTINGS[name]
+            origin = setting.option
+            if setting.secret:
+                raise UsageError(f"{origin} is not a flag: set {setting.variable} instead.")
+            layer[name] = _checked(setting, value, origin, origin, strict=False), origin
+    return layer
+
+
+def _from_environment(env: Mapping[str, str]) -> _Layer:
+    layer: _Layer = {}
+    if key := env.get("OPENAI_API_KEY"):
+        place = "The variable OPENAI_API_KEY"
+        layer["api_key"] = _checked(SETTINGS["api_key"], key, place, place, strict=False), "OPENAI_API_KEY"
+    known = {setting.variable: name for name, setting in SETTINGS.items()}
+    for variable, value in sorted(env.items()):
+        if variable.startswith(_PREFIX) and variable not in _OTHER_VARIABLES and value:
+            if variable not in known:
+                raise UsageError(
+                    f"The variable {variable} is not a setting{_nearest(variable, list(known))}."
+                )
+            name, place = known[variable], f"The variable {variable}"
+            layer[name] = _checked(SETTINGS[name], value, variable, place, strict=False), variable
+    return layer
+
+
+def _from_repository(repo_dir: Path) -> _Layer:
+    for folder in _up_to_git_root(repo_dir.absolute()):
+        own = folder / ".m3agent.toml"
+        if own.is_file():
+            return _from_file(own, _parse(own, _read(own)), trusted=False)
+        shared = folder / "pyproject.toml"
+        # A pyproject.toml without "m3agent" is not parsed: it may be broken, and be the very file to fix.
+        if shared.is_file() and "m3agent" in (text := _read(shared)):
+            tool = _parse(shared, text).get("tool")
+            table = tool.get("m3agent") if isinstance(tool, dict) else None
+            if table is not None:
+                if not isinstance(table, dict):
+                    raise UsageError(f"In {shared}, tool.m3agent is not a table: write [tool.m3agent].")
+                return _from_file(shared, table, trusted=False)
+    return {}
+
+
+def _from_user(env: Mapping[str, str]) -> _Layer:
+    path = config_file(env)
+    return _from_file(path, _parse(path, _read(path)), trusted=True) if path and path.is_file() else {}
+
+
+def _tighter(repository: _Layer, user: _Layer) -> _Layer:
+    """Return the repository's layer without the limits that are not lower than the user's.
+
+    None means no limit.
+    """
+    layer: _Layer = {}
+    for name, (value, origin) in repository.items():
+        setting = SETTINGS[name]
+        limit = user[name][0] if name in user else setting.default
+        if setting.repository == "yes" or limit is None or setting.measure(value) < setting.measure(limit):
+            layer[name] = value, origin
+    return layer
+
+
+def _up_to_git_root(folder: Path) -> list[Path]:
+    """Return `folder` and its parents, up to the one that holds `.git`; `folder` alone if none does."""
+    chain: list[Path] = []
+    for parent in (folder, *folder.parents):
+        chain.append(parent)
+        if (parent / ".git").exists():
+            return chain
+    return [folder]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"The settings file {path} is not UTF-8 text: save it as UTF-8.") from None
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"The settings file {path} is not valid TOML: {str(error).rstrip('.')}.") from None
+
+
+def _from_file(path: Path, table: dict[str, Any], *, trusted: bool) -> _Layer:
+    allowed = [name for name, setting in SETTINGS.items() if trusted or setting.repository != "no"]
+    layer: _Layer = {}
+    for name, value in table.items():
+        place = f"{path}{_line(path, name)}"
+        if name not in SETTINGS:
+            raise UsageError(f"{place}: {name} is not a setting{_nearest(name, allowed)}.")
+        if name not in allowed:
+            raise UsageError(
+                f"{place}: a repository's own file may not set {name}: remove it there, "
+                "and use a flag, the environment or your own settings file."
+            )
+        layer[name] = _checked(SETTINGS[name], value, name, place, strict=True), str(path)
+    return layer
+
+
+def _line(path: Path, name: str) -> str:
+    """Return `:N` for the line that sets `name`; "" if no line does in a recognized form."""
+    assignment = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=|\s*\[.*\b{re.escape(name)}\b.*\]")
+    for number, line in enumerate(_read(path).splitlines(), start=1):
+        if assignment.match(line):
+            return f":{number}"
+    return ""
+
+
+def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, strict: bool) -> object:
+    """Return `value` converted to the setting's type and checked.
+
+    Args:
+        setting: The setting.
+        value: The value to check.
+        what: What an error message calls the setting.
+        place: Where the value stands; begins the error message.
+        strict: Do not convert between types (as from text to number).
+
+    Raises:
+        UsageError: The value is invalid.
+    """
+    check = setting.check or (lambda value: value)
+    try:
+        if setting.choices:  # the check comes first: its message says more than a list of the choices
+            return _validated(setting, check(value), strict=strict)
+        return check(_validated(setting, value, strict=strict))
+    except ValueError as error:
+        reason = _reason(error)
+        hidden = setting.secret or (setting.address and "@" in str(value))
+        shown = " what it is" if hidden else f" {value!r}"
+        prefix = place if what in place else f"{place}: {what}"
+        raise UsageError(f"{prefix} cannot be{shown}: {reason[0].lower()}{reason[1:]}.") from None
+
+
+def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> object:
+    """Return `value` with the setting's type and within its bounds.
+
+    Raises:
+        ValidationError: pydantic's error, a ValueError.
+    """
+    return _model(setting).model_validate({"value": value}, strict=strict).model_dump()["value"]
+
+
+@cache
+def _model(setting: DeclaredSetting) -> type[BaseModel]:
+    """Return a model with one field, `value`, that accepts what the setting accepts."""
+    finite = False if setting.type is float else None
+    rules = Field(ge=setting.at_least, gt=setting.above, le=setting.at_most, allow_inf_nan=finite)
+    return create_model("Model", value=(setting.type, rules))
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        return error.errors(include_url=False, include_context=False)[0]["msg"]
+    return str(error)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    return f" (did you mean {found[0]}?)" if found else f"; known are {', '.join(sorted(known))}"
+
+
+def _plain(value: object) -> str:
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

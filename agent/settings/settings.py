@@ -1,0 +1,428 @@
+"""Declare the settings, each once, as a field of `Settings`.
+
+Everything else about a setting is derived from its declaration: the flags of the commands (`setting_options`), the
+environment variable, the key in settings files, and whether a repository's own file may set it (`settings_loader`).
+`make docs-pages` also derives the arguments of the Python API and the table in docs/settings.md.
+
+The command line imports this module when it starts, so this module imports nothing heavy. Its annotations are read at
+run time, so it does not postpone their evaluation.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
+from urllib.parse import urlsplit
+
+from m3agent.agent.util.xdg import config_path, state_path
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from m3agent.sandbox.network.allow_list import AllowList
+
+RERUNS = 3
+"""How often the tests that decide a verdict run again; `m3agent.agent.verify.flaky` explains the reruns."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The declaration of a setting, without its name, type and default.
+
+    Attributes:
+        help: One sentence, for `--help` and the documentation.
+        more: Further text for the documentation, in Markdown.
+        metavar: Stands for the value in `--help`. With it, the command line takes any text for a choice, and
+            `load_settings` reports invalid values.
+        if_unset: What applies if the default is None, in Markdown.
+        flag: Whether commands have a flag for it. The Python API has an argument for every setting.
+        at_least: The lowest number that is allowed.
+        above: Numbers must be greater than this one.
+        at_most: The highest number that is allowed.
+        check: Returns the value to use; raises ValueError with the reason why a value is refused.
+        repository: Whether a repository's own file may set it. Strangers write that file. It must not decide where the
+            repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits
+            on usage and cost are "lower": the file's value is used only if it is lower than the value in the user's
+            file, or lower than the default if the user's file has no value.
+        measure: Turns a value of a "lower" setting into the number to compare.
+        secret: Whether the value is secret. It is then never shown, and never taken from a command line, because every
+            user of the machine can see command lines.
+        address: Whether the value is a URL. Errors do not repeat a URL that may contain a password.
+    """
+
+    help: str
+    _: KW_ONLY
+    more: str = ""
+    metavar: str | None = None
+    if_unset: str = ""
+    flag: bool = True
+    at_least: int | None = None
+    above: int | None = None
+    at_most: int | None = None
+    check: Callable[[Any], object] | None = None
+    repository: Literal["no", "yes", "lower"] = "no"
+    measure: Callable[[Any], float] = float
+    secret: bool = False
+    address: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredSetting(Setting):
+    """A setting with its name, its type and its default.
+
+    Attributes:
+        type: The type without None: `int`, `float`, `bool`, `str`, or a `Literal` of strings. If the annotation is a
+            string, because importing its type takes long, values are text, and `check` converts them.
+    """
+
+    name: str
+    type: Any
+    default: object
+
+    @property
+    def option(self) -> str:
+        """The flag, like `--max-turns`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def switch(self) -> str:
+        """All forms of the flag. `--no-NAME` switches off what is on by default."""
+        on = self.type is bool and self.default
+        return f"{self.option}/--no-{self.option.removeprefix('--')}" if on else self.option
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, like `M3AGENT_MAX_TURNS`."""
+        return f"M3AGENT_{self.name.upper()}"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The allowed values of a choice; empty for other types."""
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
+
+
+def declared(declaration: "type[Settings]") -> dict[str, DeclaredSetting]:
+    """Return the settings of `Settings`, or of a class that extends it, by name."""
+    found: dict[str, DeclaredSetting] = {}
+    for field in fields(declaration):
+        annotation, about = get_args(field.type)
+        found[field.name] = DeclaredSetting(
+            **vars(about), name=field.name, type=_value_type(annotation), default=field.default
+        )
+    return found
+
+
+def _value_type(annotation: Any) -> Any:
+    if isinstance(annotation, ForwardRef):
+        return str
+    if get_origin(annotation) in (Union, UnionType):
+        return next(one for one in get_args(annotation) if one is not NoneType)
+    return annotation
+
+
+def _check_endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError("it should be an address like http://host:8000/v1")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("it must hold no user name or password; put the key into M3AGENT_API_KEY")
+    return url
+
+
+def _check_engine(name: object) -> object:
+    if name != "embedded":
+        raise ValueError(
+            "a fix starts the engine 'embedded' only; start another with `m3agent serve --engine`, which it then finds, "
+            "or give --endpoint"
+        )
+    return name
+
+
+def _check_name(text: str) -> str:
+    if not text.strip() or text.startswith("-"):
+        raise ValueError("it should be a name, not empty and not beginning with '-'")
+    return text
+
+
+def _to_secret(text: str) -> "SecretStr":
+    from pydantic import SecretStr
+
+    return SecretStr(text)
+
+
+def _to_allow_list(hosts: str) -> "AllowList":
+    from m3agent.sandbox.network.allow_list import AllowList
+
+    return AllowList(hosts)
+
+
+def _check_server_price(price: str) -> str:
+    from m3agent.serving.client.prices import server_price
+
+    server_price(price)
+    return price
+
+
+def _check_memory(size: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*[kmg]", size, re.IGNORECASE):
+        raise ValueError("it should be a whole number with k, m or g behind it, like 4g")
+    return size
+
+
+def _measure_memory(size: str) -> float:
+    from m3agent.sandbox.backends.factory import parse_bytes
+
+    return parse_bytes(size)
+
+
+def _check_github_api(url: str) -> str:
+    from m3agent.serving.client.http import is_local
+
+    _check_endpoint(url)
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not is_local(url):
+        raise ValueError("it should be an https address, since tokens are sent there")
+    if parts.query or parts.fragment:
+        raise ValueError("it should be an address like https://github.example.com/api/v3")
+    return url.rstrip("/")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one run, complete and checked. `config show` and the documentation list them in this order."""
+
+    endpoint: Annotated[
+        str | None,
+        Setting(
+            "Address of an OpenAI-compatible M3 server.",
+            more="For example `http://host:8000/v1`.",
+            metavar="URL",
+            check=_check_endpoint,
+            address=True,
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["embedded"] | None,
+        Setting(
+            "Engine to start for this fix: embedded.",
+            more="Excludes `endpoint`.",
+            metavar="NAME",
+            check=_check_engine,
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        Setting(
+            "Model name, where the server offers several.",
+            metavar="NAME",
+            if_unset="the server's only one",
+            check=_check_name,
+            repository="yes",
+        ),
+    ] = None
+    api_key: Annotated[
+        "SecretStr | None",
+        Setting(
+            "Key for the endpoint.",
+            more="Also taken from `OPENAI_API_KEY`. A server that `m3agent serve` runs here is asked with its own key.",
+            flag=False,
+            check=_to_secret,
+            secret=True,
+        ),
+    ] = None
+    thinking: Annotated[
+        Literal["enabled", "disabled", "adaptive"], Setting("M3's thinking mode.", repository="yes")
+    ] = "adaptive"
+    image: Annotated[
+        str | None,
+        Setting("Docker image for the sandbox.", more="It needs python3.", metavar="IMG", check=_check_name),
+    ] = None
+    environment: Annotated[
+        Literal["auto", "off"],
+        Setting(
+            "Whether to install what the repository says it needs (auto) or not (off).",
+            more="For Docker sandboxes; see [The sandbox](sandbox.md).",
+            metavar="auto|off",
+        ),
+    ] = "auto"
+    sandbox: Annotated[
+        Literal["docker", "bwrap"] | None,
+        Setting(
+            "Where tool calls run; the best one here if left out.", if_unset="the best one that works here"
+        ),
+    ] = None
+    allow_net: Annotated[
+        "AllowList | None",
+        Setting(
+            "Hosts that commands may reach, through a proxy.",
+            more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
+            "An empty value closes what a weaker layer opens.",
+            metavar="HOST,...",
+            if_unset="none",
+            check=_to_allow_list,
+        ),
+    ] = None
+    context_budget: Annotated[
+        int | None,
+        Setting(
+            "Limit of tokens of the repository's text in the prompt.",
+            more="See [The context](context.md). `m3agent context` calls the flag `--budget`.",
+            metavar="TOKENS",
+            if_unset="what the window leaves",
+            at_least=1,
+            repository="lower",
+        ),
+    ] = None
+    attempts: Annotated[
+        int,
+        Setting(
+            "Attempts side by side, of which the best is taken; limits of tokens and cost are for all of them.",
+            more="`max_turns` and `max_minutes` are limits for each.",
+            metavar="N",
+            at_least=1,
+            at_most=64,
+        ),
+    ] = 1
+    max_turns: Annotated[
+        int, Setting("Limit of requests to the model.", metavar="N", at_least=1, repository="lower")
+    ] = 100
+    max_minutes: Annotated[
+        float, Setting("Time limit, in minutes.", metavar="M", above=0, repository="lower")
+    ] = 60.0
+    max_tokens: Annotated[
+        int | None,
+        Setting(
+            "Limit of tokens that the model writes.",
+            more="For the whole session.",
+            metavar="N",
+            at_least=1,
+            repository="lower",
+        ),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        Setting(
+            "Limit of cost, in US dollars; refused for a server whose prices are not known.",
+            metavar="D",
+            above=0,
+            repository="lower",
+        ),
+    ] = None
+    server_price: Annotated[
+        str | None,
+        Setting(
+            "What your own server costs: GPUs x dollars for a GPU-hour (8x2.50), or dollars an hour.",
+            more="See [Model servers](servers.md).",
+            metavar="[N x]D",
+            check=_check_server_price,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Setting("Seed of the embedded engine's search.", metavar="N", if_unset="`0`", at_least=0),
+    ] = None
+    candidates: Annotated[
+        int | None,
+        Setting(
+            "Limit of changes that the embedded engine tries, however long that takes: the same number and seed give "
+            "the same patch.",
+            metavar="N",
+            if_unset="6000 within 240 s",
+            at_least=1,
+        ),
+    ] = None
+    reruns: Annotated[
+        int,
+        Setting(
+            "How often tests run again to detect flaky ones; 0 means never.",
+            more="Only the tests that a verdict rests on.",
+            metavar="N",
+            at_least=0,
+            at_most=20,
+        ),
+    ] = RERUNS
+    memory: Annotated[
+        str,
+        Setting(
+            "Memory limit of a sandbox, with k, m or g behind the number.",
+            flag=False,
+            check=_check_memory,
+            repository="lower",
+            measure=_measure_memory,
+        ),
+    ] = "4g"
+    cpus: Annotated[
+        float, Setting("Limit of processors of a sandbox.", flag=False, above=0, repository="lower")
+    ] = 2.0
+    yes: Annotated[
+        bool,
+        Setting(
+            "Do not warn before a repository first goes to a host.",
+            more="There is no warning for this machine.",
+        ),
+    ] = False
+    github_api: Annotated[
+        str,
+        Setting(
+            "Address of GitHub's API, for GitHub Enterprise.",
+            more="For example `https://github.example.com/api/v3`. Its host is the one that counts as GitHub. It has to be "
+            "https, except on this machine.",
+            metavar="URL",
+            check=_check_github_api,
+            address=True,
+        ),
+    ] = "https://api.github.com"
+    tokenizer: Annotated[
+        str | None,
+        Setting(
+            "The model's tokenizer.json or its folder, or 'server'.",
+            more="Without one, token counts are estimates (≈).",
+            metavar="PATH|server",
+            if_unset="the one in the hub's cache",
+            check=_check_name,
+        ),
+    ] = None
+    prefix: Annotated[
+        Literal["plain", "frozen"],
+        Setting(
+            "How the text keeps a server's cached prefix: plain (by churn), or frozen (an earlier pack and what changed)."
+        ),
+    ] = "plain"
+    instructions: Annotated[
+        bool,
+        Setting(
+            "Point the model to the repository's own instructions for agents (AGENTS.md and similar files)."
+        ),
+    ] = True
+    mcp: Annotated[
+        bool,
+        Setting(
+            "Offer the tools of the MCP servers that are configured.", more="See [Tools of others](mcp.md)."
+        ),
+    ] = True
+
+    @property
+    def key(self) -> str | None:
+        """The endpoint's key as it is sent."""
+        return None if self.api_key is None else self.api_key.get_secret_value()
+
+    def public(self) -> dict[str, object]:
+        """Return the values by name, without secrets."""
+        return {name: getattr(self, name) for name, setting in SETTINGS.items() if not setting.secret}
+
+
+SETTINGS: Mapping[str, DeclaredSetting] = declared(Settings)
+"""The settings by name."""
+
+
+def config_file(env: Mapping[str, str]) -> Path | None:
+    """Return the path of the user's settings file, which may not exist; None if there is no home folder."""
+    path = config_path(env)
+    return Path(path) if path else None
+
+
+def state_dir(env: Mapping[str, str]) -> Path:
+    """Return the folder for sessions and caches; see `folders.state_path`."""
+    return Path(state_path(env))

@@ -1,0 +1,133 @@
+"""Show a server that starts and runs: lines that stay and, on a terminal, a progress bar while it loads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from rich.text import Text
+
+from m3agent.agent.report import text
+from m3agent.agent.ui.display import LiveView
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.serving.check.check import Check
+from m3agent.serving.launch.load_signs import Progress
+from m3agent.serving.launch.record import Phase, ServerRecord
+
+BAR = 24  # cells
+LABEL = 22  # cells
+MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
+
+
+class ServeView:
+    """A `serving.launch.server.Watcher` on standard error. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._live = LiveView(self._area)
+        self._progress: Progress | None = None
+        self._phase: Phase | None = None
+        self._looking = ""
+        self._since = self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._live.start(rows=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Show a sentence."""
+        self._live.print(Text(f"m3agent: {printable_line(text, 1000)}"))
+
+    def progress(self, progress: Progress) -> None:
+        """Show what the engine does: a line for each finished phase, and the row."""
+        before, self._progress = self._progress, progress
+        if before is None or before.phase != progress.phase:
+            took = time.monotonic() - self._since
+            self._since = time.monotonic()
+            if before is not None:
+                self._line(before.phase.words, f"{_told(before)} {took:.0f} s".strip())
+
+    def checking(self, what: str) -> None:
+        """Show in the row what is checked next."""
+        self._looking = what
+
+    def checked(self, check: Check) -> None:
+        """Show the outcome of a check."""
+        mark, style = MARKS[check.ok]
+        line = Text.assemble(
+            (f"{mark:<{LABEL}}", style), f"{check.name}: {printable_line(check.detail, 400)}"
+        )
+        if check.fix and check.ok is False:
+            line.append(f"; {printable_line(check.fix, 300)}")
+        self._live.print(line)
+
+    def phase(self, record: ServerRecord) -> None:
+        """Show that the server entered a new phase."""
+        if record.phase == self._phase:
+            return
+        self._phase = record.phase
+        if record.phase is Phase.CHECKING and self._progress is not None:
+            took = time.monotonic() - self._begun
+            self._line("loaded", f"after {took:.0f} s{_cache(record)}")
+        self._progress = None
+        self._since = time.monotonic()
+        if record.phase in (Phase.LOADING, Phase.RESTARTING):
+            self._begun = self._since
+        if record.phase is Phase.READY:
+            window = f", {record.max_model_len:,} tokens" if record.max_model_len else ""
+            self._line(
+                "ready",
+                f"{record.model or 'M3'} at {record.url}{window}{_caveat(record)} (`m3agent serve stop` or Ctrl-C ends it)",
+                "bold green",
+            )
+
+    def _line(self, label: str, said: str, style: str = "bold cyan") -> None:
+        self._live.print(Text.assemble((f"{label:<{LABEL}}", style), said))
+
+    def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
+        phase, progress = self._phase, self._progress
+        if phase is None or phase is Phase.READY or height < 2:
+            return []
+        doing = phase.value if progress is None else progress.phase.words
+        row = Text.assemble((f"{doing:<{LABEL}}", "bold cyan"))
+        if progress is not None and progress.total:
+            done = min(progress.done or 0, progress.total) / progress.total
+            cells = round(BAR * done)
+            row.append("━" * cells, "cyan")
+            row.append("━" * (BAR - cells), "dim")
+            row.append(f" {progress.done}/{progress.total}")
+        row.append(f" {text.duration(now - self._since)}", "dim")
+        detail = self._looking if phase is Phase.CHECKING else "" if progress is None else progress.detail
+        if detail:
+            row.append(f"  {printable_line(detail, 200)}", "dim")
+        row.truncate(max(1, width - 1), overflow="ellipsis")
+        return [row]
+
+
+def _told(progress: Progress) -> str:
+    return f"{progress.done}/{progress.total}" if progress.total else ""
+
+
+def _cache(record: ServerRecord) -> str:
+    if record.kv_tokens is None:
+        return ""
+    planned = record.plan.get("kv_tokens") if record.plan else None
+    against = (
+        f", {record.kv_tokens / planned - 1:+.1%} against the plan"
+        if isinstance(planned, int) and planned
+        else ""
+    )
+    return f": cache for {record.kv_tokens:,} tokens{against}"
+
+
+def _caveat(record: ServerRecord) -> str:
+    if record.wire_ok is False:
+        return "; its wire check FAILED, so do not trust its answers"
+    if record.random_weights:
+        return "; its weights are random: it answers nonsense"
+    if record.model_ok is False:
+        return "; its model check FAILED: it does not answer sensibly"
+    return ""

@@ -1,0 +1,229 @@
+"""Track what one session does and has used so far, and render it as rows for a terminal.
+
+A row uses only the lines of the session's log and the model's stream. It never prints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.cells import cell_len
+from rich.spinner import Spinner
+from rich.text import Text
+
+from m3agent.agent.loop import turn_events
+from m3agent.agent.report import text
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.usage import Totals
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.serving.client.messages import Delta
+from m3agent.tools.registry import traits_of
+
+NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
+SILENT = 5.0  # seconds without a delta in the middle of an answer after which the silence is shown
+LASTING = 2.0  # seconds after which the duration of an activity is shown
+TAIL = 300  # characters kept of the model's stream: more than a row has cells
+MOST = 6  # most attempts shown at once
+LEAST_TAIL = 12  # cells; a shorter end of the stream tells nothing
+BRIEF = 30  # cells for the activity of an attempt that has one row only
+FRAMES = Spinner("dots").frames
+SPEAKING = {"reasoning": "thinking", "text": "writing", "call": "calling a tool"}
+STARTING = "starting the sandbox, reading the repository"
+WAITING = "waiting for the model"
+PREPARING = "preparing the next request"
+VERIFYING = "verifying in fresh sandboxes"
+
+
+@dataclass
+class StatusRow:
+    """The state of one session.
+
+    Attributes:
+        number: Number of the attempt, from 1.
+        of: Number of attempts.
+        call: The last call: its tool, and the most telling part of its arguments.
+    """
+
+    number: int = 1
+    of: int = 1
+    call: str = ""
+    _turn: int = 0
+    _used: Totals = field(default_factory=Totals)
+    _speed: float | None = None  # of the last answer, in tokens per second
+    _limits: Mapping[str, Any] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
+    _doing: str = "starting"
+    _since: float = field(default_factory=time.monotonic)
+    _calls: int = 0  # calls in the last answer
+    _speaking: str = ""  # kind of the deltas that arrive now; empty if none do
+    _streamed: int = 0  # characters of this answer
+    _tail: str = ""
+    _heard: float = 0.0
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of an attempt's lines; empty if there is only one attempt."""
+        return "" if self.of == 1 else f"{self.number:>{len(str(self.of))}}│ "
+
+    def see(self, line: Line) -> None:
+        """Take a line of the session's log."""
+        match line["type"]:
+            case "session.started":
+                attempt = line.get("attempt") or {"number": 1, "of": 1}
+                self.number, self.of = attempt["number"], attempt["of"]
+                self._limits = line["settings"]
+                self._do(STARTING)
+            case "session.resumed":
+                self._limits = {}  # the limits may have changed
+                self._do(STARTING)
+            case "turn.started":
+                self._turn, self._streamed, self._tail = line["turn"], 0, ""
+                self._do(WAITING)
+            case "retry":
+                self._do(f"asking again in {line['wait']:.0f} s: {line['reason']}")
+            case "message":
+                self._calls = len(line["calls"])
+            case "turn.finished":
+                self._used.add(turn_events.answer_of(line), line["price"])
+                self._speed = line["tokens_per_second"]
+                self._do("carrying out its calls" if self._calls else "checking the result")
+            case "call.started":
+                title = traits_of(line["name"]).title(line["arguments"])
+                # the model may have made up the name as well
+                self.call = f"{printable_line(line['name'], 64)} {printable_line(title, 60)}".rstrip()
+                self._do(self.call)
+            case "call.finished":
+                self._do(PREPARING)
+            case "gate":
+                self._do(PREPARING if line["missing"] else VERIFYING)
+            case "stall" if line["action"] == "stopped":
+                self._do(VERIFYING)
+            case "verify":
+                self._do("finishing")
+
+    def hear(self, delta: Delta) -> None:
+        """Take a piece of the model's answer. This runs for every token, so it only stores values."""
+        if delta.kind == "reset":
+            self._streamed, self._tail = 0, ""
+            self._do(WAITING)
+            return
+        if delta.kind != self._speaking:
+            self._do(SPEAKING[delta.kind])
+            self._speaking, self._tail = delta.kind, ""
+        self._streamed += len(delta.text)
+        self._tail = (self._tail + delta.text)[-TAIL:]
+        self._heard = time.monotonic()
+
+    def lines(self, width: int, now: float) -> list[Text]:
+        """Render two rows: the activity with the end of the stream, and the usage, once it is known.
+
+        Args:
+            width: Cells of a row.
+            now: Time on the monotonic clock, in seconds.
+        """
+        first = self._head(now).append(self._what(now))
+        first.truncate(width, overflow="ellipsis")
+        room = width - first.cell_len - 2
+        if self._speaking and room >= LEAST_TAIL:
+            first.append(": ").append(_end(printable_line(self._tail, TAIL), room), "dim italic")
+        indent = Text.assemble((f"{self.prefix}  ", "cyan"))
+        used = _fitting(self._figures(), width - indent.cell_len)
+        return [first, indent.append(used, "dim")] if used else [first]
+
+    def line(self, width: int, now: float) -> Text:
+        """Render the activity and the usage in one row; the arguments are those of `lines`."""
+        what = Text(self._what(now))
+        what.truncate(BRIEF, overflow="ellipsis")
+        line = self._head(now).append_text(what)
+        line.truncate(width, overflow="ellipsis")
+        if used := _fitting(self._figures(), width - line.cell_len - 2):
+            line.append(f"  {used}", "dim")
+        return line
+
+    def _do(self, what: str) -> None:
+        self._doing, self._since, self._speaking = what, time.monotonic(), ""
+
+    def _head(self, now: float) -> Text:
+        seconds, most = now - self._started, (self._limits.get("max_minutes") or 0) * 60
+        clock = _clock(seconds) + (f" of {_clock(most)}" if _near(seconds, most) else "")
+        turns = self._limits.get("max_turns")
+        turn = f"turn {self._turn}" + (f" of {turns}" if _near(self._turn, turns) else "")
+        frame = FRAMES[int(now * 10) % len(FRAMES)]
+        parts = (self.prefix, "cyan"), (f"{frame} ", "green"), (f"{clock}  ", "cyan")
+        return Text.assemble(*parts, (f"{turn}  " if self._turn else "", "bold cyan"))
+
+    def _what(self, now: float) -> str:
+        if self._speaking:
+            silence = f", silent for {_clock(now - self._heard)}" if now - self._heard >= SILENT else ""
+            return f"{self._doing}, {self._streamed:,} chars{silence}"
+        lasting = f", {_clock(now - self._since)}" if now - self._since >= LASTING else ""
+        return f"{printable_line(self._doing, 100)}{lasting}"
+
+    def _figures(self) -> Iterable[str]:
+        used = self._used
+        if used.prompt is None or used.completion is None:
+            return
+        yield f"{text.short_count(used.prompt)} in"
+        if used.cached_share is not None:
+            yield f"{text.share(used.cached_share)} cached"
+        most = self._limits.get("max_tokens")
+        limit = f" of {text.short_count(most)}" if most and _near(used.completion, most) else ""
+        yield f"{text.short_count(used.completion)}{limit} out"
+        if self._speed is not None:
+            yield f"{text.speed(self._speed)}/s"
+        if used.price:
+            most = self._limits.get("max_cost")
+            yield text.price(used.price) + (f" of {text.price(most)}" if _near(used.price, most) else "")
+
+
+def area(rows: Sequence[StatusRow], width: int, height: int, now: float) -> list[Text]:
+    """Render the rows of all running sessions. They leave room for lines above them.
+
+    Args:
+        rows: The sessions.
+        width: Width of the terminal in cells; no row is wider.
+        height: Height of the terminal in cells.
+        now: Time on the monotonic clock, in seconds.
+    """
+    width = max(1, width - 1)  # some terminals wrap when the last column is written
+    room = max(1, height - 2)
+    if len(rows) <= MOST and 2 * len(rows) <= room:
+        return [line for row in rows for line in row.lines(width, now)]
+    room = min(room, MOST)
+    told = rows if len(rows) <= room else rows[: room - 1]
+    lines = [row.line(width, now) for row in told]
+    if left := len(rows) - len(told):
+        lines.append(Text(f"{left} more running" if told else f"{left} running", "dim"))
+        lines[-1].truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _near(value: float, limit: float | None) -> bool:
+    return bool(limit) and value >= NEAR * (limit or 0)
+
+
+def _clock(seconds: float) -> str:
+    """Format a duration in seconds: `0:07`, `12:34`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def _fitting(parts: Iterable[str], room: int) -> str:
+    """Join the parts with commas, leaving out each part that no longer fits into `room` cells."""
+    line = ""
+    for part in parts:
+        longer = f"{line}, {part}" if line else part
+        line = longer if cell_len(longer) <= room else line
+    return line
+
+
+def _end(line: str, room: int) -> str:
+    """Return the end of a line, in at most `room` cells."""
+    if cell_len(line) <= room:
+        return line
+    while cell_len(line) > room - 1:
+        line = line[max(1, (cell_len(line) - room) // 2) :]  # no character is wider than two cells
+    return f"…{line}"

@@ -1,0 +1,186 @@
+"""Check out an instance's code as a repository with a single commit.
+
+The upstream history is left out, because an agent could read the fix in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from m3agent.agent.errors import EnvironmentFault
+from m3agent.evals.code.archive import unpack
+from m3agent.evals.code.folder_base import BASE, commit_folder
+from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
+from m3agent.evals.data.instance import DataError, Source, Task
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
+
+_NO_LOG = ("-c", "core.logAllRefUpdates=false")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_NOT_THERE = ("couldn't find remote ref", "not our ref")
+"""Parts of git's error messages that mean: the server does not have this ref or commit."""
+_IDLE = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60")
+"""Abort a transfer that stays below 1000 bytes per second for 60 seconds."""
+
+
+def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProof:
+    """Create a repository in `target` with one commit, the task's base, on the branch main.
+
+    Only the commit's tree is fetched. The commit keeps its id if the source has that commit. The files are
+    equal to the commit's, byte for byte. This function blocks.
+
+    Args:
+        task: The task whose base commit is checked out.
+        target: A folder that is absent or empty.
+        cache: A folder that keeps unpacked archives and fetched commits. Several processes may share it.
+
+    Returns:
+        The result of inspecting the new repository for other history.
+
+    Raises:
+        DataError: The source is damaged, or lacks the commit that the task names.
+        EnvironmentFault: The source cannot be reached, `target` is not empty, or git or the disk fails.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise EnvironmentFault(f"{target} is not empty: a checkout needs a folder of its own.")
+    try:
+        with _mirror(task.source, cache) as (mirror, ref):
+            commit = _commit(task, mirror, ref or task.base_commit)
+            _fetch_into(target, mirror, commit)
+        return prove(target, task.base_commit)
+    except SandboxError as error:
+        raise EnvironmentFault(f"{task.instance_id} cannot be checked out: {error}.") from None
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{task.instance_id} cannot be checked out: {error.filename or target}: {error.strerror}."
+        ) from None
+
+
+def _commit(task: Task, mirror: Path, ref: str) -> str:
+    """Return the id of the commit that a ref of the mirror names.
+
+    Raises:
+        DataError: The ref is missing, or its commit is not the task's base.
+    """
+    found = run_git(
+        *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"),
+        cwd=mirror,
+        env={"GIT_NO_REPLACE_OBJECTS": "1"},
+        ok=(0, 1),
+    )
+    what, commit = f"{task.instance_id}: {task.source.location}", found.stdout.decode().strip()
+    if not commit:
+        raise DataError(f"{what} does not have {ref}, which is to be taken from it")
+    if task.base_commit and commit != task.base_commit:
+        raise DataError(f"{what} has the commit {commit} as {ref}, which is not the base {task.base_commit}")
+    return commit
+
+
+def _fetch_into(target: Path, mirror: Path, commit: str) -> None:
+    """Create a repository that holds only this commit, and check it out."""
+    kind = "sha256" if len(commit) == 64 else "sha1"
+    branch = f"--initial-branch={BRANCH.rpartition('/')[2]}"
+    run_git("init", "--quiet", "--template=", f"--object-format={kind}", branch, str(target))
+    (target / ".git" / "info").mkdir(exist_ok=True)
+    (target / ".git" / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+    _fetch(target, mirror.resolve().as_uri(), f"{commit}:{BRANCH}")
+    run_git(*_NO_LOG, "checkout", "--quiet", "--force", cwd=target)
+
+
+def _fetch(repository: Path, url: str, refspec: str) -> None:
+    """Fetch one commit without its history; git may use only the protocol of the URL itself."""
+    scheme = urlsplit(url).scheme
+    env = {"GIT_ALLOW_PROTOCOL": scheme}
+    if scheme != "file":
+        indexes = find_indexes(os.environ, Path.home())  # this machine's proxy and certificate authorities
+        env |= indexes.proxies
+        if indexes.certificates:
+            env["GIT_SSL_CAINFO"] = str(indexes.certificates)
+    run_git(
+        *(*_NO_LOG, *_IDLE, "-c", "protocol.version=2"),
+        *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head", "--update-head-ok"),
+        *("--no-auto-maintenance", "--no-recurse-submodules", "--", url, refspec),
+        cwd=repository,
+        env=env,
+    )
+
+
+@contextlib.contextmanager
+def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield a local repository that has the source's commit, and the ref to fetch from it."""
+    parts = urlsplit(source.location)
+    if source.kind == "git" and parts.scheme != "https":
+        path = Path(parts.path if parts.scheme == "file" else source.location)
+        if not path.is_dir():
+            raise EnvironmentFault(
+                f"{source.location} is neither a repository's folder nor an address that begins with https."
+            )
+        yield path, source.ref
+        return
+    ref = source.ref if source.kind == "archive" else BASE
+    key = _key(source) if cache is not None else None
+    if cache is not None and key is not None:
+        yield _kept(source, cache, key), ref
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        mirror = Path(temporary) / "mirror.git"
+        _make(source, mirror)
+        yield mirror, ref
+
+
+def _make(source: Source, mirror: Path) -> None:
+    if source.kind == "archive":
+        unpack(Path(source.location), mirror)
+    elif source.kind == "folder":
+        commit_folder(TreeStore(mirror), Path(source.location))
+    else:
+        run_git("init", "--quiet", "--bare", "--template=", str(mirror))
+        try:
+            _fetch(mirror, source.location, f"{source.ref}:{BASE}")
+        except GitFailed as error:
+            if any(words in str(error) for words in _NOT_THERE):
+                raise DataError(f"{source.location} does not have {source.ref} ({error})") from None
+            raise
+
+
+def _kept(source: Source, cache: Path, key: str) -> Path:
+    """Return the mirror in the cache; create it if it is missing.
+
+    Several processes may create it at once. It appears by an atomic rename, and the first one wins.
+    """
+    mirror = cache / f"{key}.git"
+    if not mirror.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=cache) as temporary:
+            made = Path(temporary) / mirror.name
+            _make(source, made)
+            try:
+                made.rename(mirror)
+            except OSError:
+                if not mirror.exists():
+                    raise
+    return mirror
+
+
+def _key(source: Source) -> str | None:
+    """Return a hash of everything that a mirror depends on.
+
+    Returns:
+        None if the mirror should not be cached: a folder, or a git ref that may move later.
+    """
+    if source.kind == "archive":
+        state = Path(source.location).stat()
+        content = [source.location, state.st_size, state.st_mtime_ns, state.st_ino]
+    elif source.kind == "git" and _COMMIT.fullmatch(source.ref):
+        content = [source.location, source.ref]
+    else:
+        return None
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:32]

@@ -1,0 +1,94 @@
+"""Inspect a checkout's repository for anything besides its one commit.
+
+If it contains nothing else, an agent cannot find the fix there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, computed_field
+
+from m3agent.sandbox.store.git import run_git
+
+BRANCH = "refs/heads/main"
+"""The only ref of a checkout."""
+
+_KEEPERS = (
+    *("logs", "FETCH_HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "worktrees", "modules"),
+    *(
+        "objects/info/alternates",
+        "objects/info/http-alternates",
+        "info/grafts",
+        "hooks",
+        "branches",
+        "remotes",
+    ),
+)
+"""Paths in a git directory that lead to other history or mention it."""
+
+
+class LeakProof(BaseModel):
+    """What a repository contains, counted after the checkout.
+
+    Attributes:
+        head: Id of the commit that is checked out.
+        matches: Whether `head` is the task's base; None if the base is unknown.
+        commits: Number of commits in the object store, reachable or not.
+        refs: Names of all refs.
+        objects: Number of objects in the store.
+        reachable: Number of objects that `head` reaches.
+        keepers: Other things that lead to more history or mention it, such as remotes and reflogs.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    head: str
+    matches: bool | None
+    commits: int
+    refs: tuple[str, ...]
+    objects: int
+    reachable: int
+    keepers: tuple[str, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented pattern
+    @property
+    def clean(self) -> bool:
+        """Whether the repository contains the base commit and nothing else."""
+        return (
+            self.matches is not False
+            and self.commits == 1
+            and self.refs == (BRANCH,)
+            and self.objects == self.reachable
+            and not self.keepers
+        )
+
+
+def prove(repository: Path, base_commit: str = "") -> LeakProof:
+    """Inspect a repository with a work tree. Only m3agent may have written to it.
+
+    Args:
+        repository: The work tree.
+        base_commit: The id that `HEAD` should have; empty if it is unknown.
+
+    Raises:
+        SandboxError: git cannot read the repository.
+    """
+
+    def lines(*args: str) -> list[str]:
+        done = run_git(*args, cwd=repository, env={"GIT_NO_REPLACE_OBJECTS": "1"})
+        return done.stdout.decode(errors="replace").split("\n")[:-1]
+
+    head = lines("rev-parse", "HEAD^{commit}")[0]
+    kinds = lines("cat-file", "--batch-all-objects", "--unordered", "--buffer", "--batch-check=%(objecttype)")
+    git_dir = repository / ".git"
+    remotes = (f"remote {name}" for name in lines("remote"))
+    return LeakProof(
+        head=head,
+        matches=head == base_commit if base_commit else None,
+        commits=kinds.count("commit"),
+        refs=tuple(lines("for-each-ref", "--format=%(refname)")),
+        objects=len(kinds),
+        reachable=len(lines("rev-list", "--objects", "--no-object-names", head)),
+        keepers=(*remotes, *(name for name in _KEEPERS if (git_dir / name).exists())),
+    )

@@ -1,0 +1,242 @@
+"""The folder of a run: its configuration and the result of each attempt, written atomically.
+
+    run.json                          the configuration, its hash, the repository of each instance
+    attempts/INSTANCE/NUMBER/         one attempt: result.json, patch.diff and its other files
+    lock                              held by the process that works in the folder
+
+A result appears by an atomic rename. After a kill, the run therefore resumes by looking which results exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.util.atomic_write import write_whole
+from m3agent.evals.data.results import Result, RunConfig, Verdict
+
+RUN, RESULT, PATCH, LOCK = "run.json", "result.json", "patch.diff", "lock"
+LEFTOVERS_SECONDS = 90.0
+"""How long to wait for the child processes of a killed run, in seconds.
+
+Their supervisors end them within `evals.run.child.GRACE_SECONDS` and a little more.
+"""
+
+
+class _RunFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    v: int = 1
+    hash: str
+    config: RunConfig
+    repos: dict[str, str]
+
+
+def config_hash(config: RunConfig) -> str:
+    """Return the configuration's hash; equal experiments have equal hashes."""
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
+
+
+class RunFolder:
+    """A run on disk.
+
+    Attributes:
+        path: The folder.
+        config: The configuration of the run.
+        repos: Repository of each instance, by instance id.
+    """
+
+    def __init__(self, path: Path, config: RunConfig, repos: dict[str, str]) -> None:
+        self.path = path
+        self.config = config
+        self.repos = repos
+
+    @classmethod
+    def read(cls, path: Path) -> RunFolder:
+        """Open an existing run.
+
+        Raises:
+            UsageError: The folder contains no run, or its files cannot be read.
+        """
+        try:
+            file = _RunFile.model_validate_json((path / RUN).read_bytes())
+        except FileNotFoundError:
+            raise UsageError(f"{path} is not the folder of a run: it has no {RUN}.") from None
+        except (OSError, ValidationError) as error:
+            raise UsageError(f"{path / RUN} cannot be read: {_first(error)}.") from None
+        return cls(path, file.config, file.repos)
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, repos: dict[str, str]) -> RunFolder:
+        """Create a run, or open an existing run with the same configuration in order to resume it.
+
+        Raises:
+            UsageError: The folder contains other files, or a run with another configuration.
+            EnvironmentFault: The folder cannot be written.
+        """
+        if (path / RUN).exists():
+            found = cls.read(path)
+            if config_hash(found.config) != config_hash(config):
+                raise UsageError(
+                    f"{path} holds a run with another configuration ({_difference(found.config, config)}): "
+                    "give another folder, or the same options."
+                )
+            return found
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UsageError(f"{path} is not empty and holds no run: give a new folder.")
+        file = _RunFile(hash=config_hash(config), config=config, repos=repos)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(path / RUN, file.model_dump_json(indent=2).encode())
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+        return cls(path, config, repos)
+
+    @contextlib.contextmanager
+    def locked(self, say: Callable[[str], None] = lambda _: None) -> Iterator[int]:
+        """Lock the folder for this process; yield the lock's file descriptor.
+
+        Child processes that inherit the descriptor keep the folder locked until they end. If a killed process
+        left such children, this waits for them and reports that to `say`.
+
+        Raises:
+            UsageError: Another process works in the folder.
+            EnvironmentFault: The lock file cannot be written.
+        """
+        try:
+            file = (self.path / LOCK).open("a+")
+        except OSError as error:
+            raise _cannot_write(self.path, error) from None
+        with file:
+            until, told = time.monotonic() + LEFTOVERS_SECONDS, False
+            while not _lock(file.fileno()):
+                file.seek(0)
+                if _runs(file.read()) or time.monotonic() > until:
+                    raise UsageError(
+                        f"Another process works in {self.path}: wait for it, or give another folder."
+                    )
+                if not told:
+                    say(f"waiting for the end of what an earlier process left running in {self.path}")
+                told = True
+                time.sleep(0.1)
+            try:
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+            except OSError as error:
+                raise _cannot_write(self.path, error) from None
+            yield file.fileno()
+
+    def attempt(self, instance_id: str, number: int) -> Path:
+        """Return the path of an attempt's folder, whether it exists or not."""
+        return self.path / "attempts" / instance_id / str(number)
+
+    def begin(self, instance_id: str, number: int) -> Path:
+        """Return an empty folder for an attempt; remove what a killed process left in it.
+
+        Raises:
+            EnvironmentFault: The folder cannot be written.
+        """
+        folder = self.attempt(instance_id, number)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise _cannot_write(folder, error) from None
+        return folder
+
+    def finish(self, result: Result, patch: bytes) -> None:
+        """Store an attempt's result and patch.
+
+        Raises:
+            EnvironmentFault: They cannot be written.
+        """
+        folder = self.attempt(result.instance_id, result.attempt)
+        try:
+            write_whole(folder / PATCH, patch)
+            write_whole(folder / RESULT, result.model_dump_json(indent=2).encode())
+        except OSError as error:
+            raise _cannot_write(folder, error) from None
+
+    def result(self, instance_id: str, number: int) -> Result | None:
+        """Return an attempt's result; None if the attempt has not finished.
+
+        Raises:
+            UsageError: The record is damaged.
+        """
+        file = self.attempt(instance_id, number) / RESULT
+        try:
+            return Result.model_validate_json(file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise UsageError(
+                f"{file} cannot be read: {_first(error)}; remove {file.parent} to repeat it."
+            ) from None
+
+    def patch(self, instance_id: str, number: int) -> bytes:
+        """Return the patch of an attempt that has a result."""
+        return (self.attempt(instance_id, number) / PATCH).read_bytes()
+
+    def wanted(self) -> list[tuple[str, int]]:
+        """Return all attempts of the run, as pairs of instance id and attempt number."""
+        return [(ident, n) for n in range(1, self.config.attempts + 1) for ident in self.config.instances]
+
+    def results(self) -> list[Result]:
+        """Return the existing results, in the order of `wanted`."""
+        found = (self.result(ident, number) for ident, number in self.wanted())
+        return [result for result in found if result is not None]
+
+    def left(self) -> list[tuple[str, int]]:
+        """Return the attempts still to be made: those without a result and those with the verdict `infra`."""
+        kept = {(r.instance_id, r.attempt) for r in self.results() if r.verdict is not Verdict.INFRA}
+        return [attempt for attempt in self.wanted() if attempt not in kept]
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _runs(pid: str) -> bool:
+    """Return whether the process that wrote its id into the lock is alive; True if that is unknown."""
+    if not pid.isdecimal():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _difference(old: RunConfig, new: RunConfig) -> str:
+    a, b = old.model_dump(), new.model_dump()
+    return ", ".join(name for name in a if a[name] != b[name])
+
+
+def _first(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        problem = error.errors()[0]
+        return f"{'.'.join(map(str, problem['loc'])) or 'JSON'}: {problem['msg']}"
+    return str(error)
+
+
+def _cannot_write(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"{path} cannot be written ({error.strerror}): make room, or give another folder."
+    )

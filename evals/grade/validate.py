@@ -1,0 +1,247 @@
+"""Check that an instance can be graded.
+
+The reference patch must resolve it in every run. An empty patch and a harmless patch must not.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from m3agent.agent.errors import UsageError
+from m3agent.agent.util.concurrency import some_at_a_time
+from m3agent.evals.data.instance import Answer, DataError, Instance
+from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.grade.grader import Grader, InvalidInstance
+from m3agent.evals.grade.matching import Outcomes, is_junk
+from m3agent.evals.grade.official import official_grade
+from m3agent.evals.grade.strict import judge
+from m3agent.evals.grade.trees import DoesNotApply
+from m3agent.sandbox.errors import EnvironmentFailed
+
+RUNS = 2
+"""Default number of runs with the reference patch."""
+HARMLESS_FILE = "M3AGENT-HARMLESS.txt"
+HARMLESS = f"""\
+diff --git a/{HARMLESS_FILE} b/{HARMLESS_FILE}
+new file mode 100644
+--- /dev/null
++++ b/{HARMLESS_FILE}
+@@ -0,0 +1 @@
++This file changes nothing.
+""".encode()
+"""A patch that only adds a text file and fixes nothing."""
+
+
+class Validation(BaseModel):
+    """The result of validating an instance.
+
+    Attributes:
+        valid: Whether the instance can be graded.
+        reason: Why it cannot; empty if it can.
+        image: Image of the environment; empty if it could not be built.
+        fail_to_pass: Tests that fail without the reference patch and pass with it.
+        pass_to_pass: Tests that pass without and with it, flaky ones left out.
+        flaky: Tests with different outcomes in different runs of the reference.
+        before: How many of `fail_to_pass` fail without the reference patch.
+        reference: Verdict of each run with the reference patch.
+        empty: Verdict of the empty patch.
+        harmless: Verdict of the harmless patch; None if it was not tried.
+        official: Official grades of the reference and of the harmless patch; None if not requested.
+        seconds: Wall time of the validation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance_id: str
+    valid: bool
+    reason: str = ""
+    image: str = ""
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    flaky: tuple[str, ...] = ()
+    before: int = 0
+    reference: tuple[Verdict, ...] = ()
+    empty: Verdict = Verdict.EMPTY
+    harmless: Verdict | None = None
+    official: tuple[OfficialGrade, OfficialGrade] | None = None
+    seconds: float = 0.0
+
+
+class Validations:
+    """Results of an earlier validation, by instance id; stored as a JSON file."""
+
+    def __init__(self, found: Mapping[str, Validation]) -> None:
+        self.found = dict(found)
+
+    @classmethod
+    def read(cls, path: Path) -> Validations:
+        """Read the file.
+
+        Raises:
+            UsageError: It is not a file that a validation wrote.
+        """
+        try:
+            values = json.loads(path.read_bytes())
+            return cls({v["instance_id"]: Validation.model_validate(v) for v in values["instances"]})
+        except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
+            raise UsageError(f"{path} is no file that `m3agent eval validate -o` wrote: {error}.") from None
+
+    @staticmethod
+    def text(found: Iterable[Validation]) -> str:
+        """Return the content of the file."""
+        return (
+            json.dumps({"v": 1, "instances": [one.model_dump(mode="json") for one in found]}, indent=2) + "\n"
+        )
+
+    def applied(self, instance: Instance) -> Instance:
+        """Return the instance without its flaky tests.
+
+        Raises:
+            DataError: The instance is invalid or was not validated.
+        """
+        found = self.found.get(instance.id)
+        if found is None:
+            raise DataError(f"{instance.id} was not validated")
+        if not found.valid:
+            raise DataError(found.reason)
+        update = {"fail_to_pass": found.fail_to_pass, "pass_to_pass": found.pass_to_pass}
+        return instance.model_copy(update={"answer": instance.answer.model_copy(update=update)})
+
+    def sorted_out(self, instances: Sequence[Instance]) -> tuple[list[Instance], dict[str, str]]:
+        """Apply the validation to all instances.
+
+        Returns:
+            All instances, the valid ones without their flaky tests; and the reason for each other instance,
+            by id.
+        """
+        done, invalid = [], {}
+        for instance in instances:
+            try:
+                done.append(self.applied(instance))
+            except DataError as error:
+                done.append(instance)
+                invalid[instance.id] = str(error)
+        return done, invalid
+
+
+async def validate(
+    instance: Instance,
+    environments: Environments,
+    grader: Grader,
+    *,
+    runs: int = RUNS,
+    official: bool = False,
+) -> Validation:
+    """Build an instance's environment and run its tests.
+
+    The tests run without a patch, `runs` times with the reference patch, and once with a harmless patch.
+
+    Raises:
+        SandboxError: This machine failed, which says nothing about the instance. EnvironmentFailed is not
+            raised: it makes the instance invalid.
+        EnvironmentFault: This machine failed.
+    """
+    started = time.monotonic()
+    image = ""
+    try:
+        image = await environments.image(instance.task)
+        found = await _validate(instance, grader, image, runs, official=official)
+    except (DataError, EnvironmentFailed, InvalidInstance, DoesNotApply) as error:
+        found = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
+    return found.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+
+
+async def _validate(
+    instance: Instance, grader: Grader, image: str, runs: int, *, official: bool
+) -> Validation:
+    answer = await grader.answer(instance, image)
+    decided = instance.model_copy(update={"answer": answer})
+    reference = answer.patch.encode(errors="surrogateescape")
+    before = Outcomes((await grader.run(decided, b"", image)).outcomes)
+    passing = [name for name in answer.fail_to_pass if not is_junk(name) and before.passed(name)]
+    each = [await grader.tried(decided, reference, image) for _ in range(runs)]
+    flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), [Outcomes(run.outcomes) for _, run in each])
+    kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
+    steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
+    grades = [judge(steady.answer, run, trees, run.test_seconds) for trees, run in each]
+    with tempfile.TemporaryDirectory(prefix="m3agent-validate-") as temporary:
+        folder = Path(temporary)
+        harmless = await grader.strict(steady, HARMLESS, image, folder)
+        both = None
+        if official:
+            both = (
+                await official_grade(instance, reference, image, folder),
+                await official_grade(instance, HARMLESS, image, folder),
+            )
+    reason = _reason(passing, flaky, answer, grades, harmless.verdict)
+    return Validation(
+        instance_id=instance.id,
+        valid=not reason,
+        reason=reason,
+        image=image,
+        fail_to_pass=answer.fail_to_pass,
+        pass_to_pass=kept,
+        flaky=tuple(flaky),
+        before=len([name for name in answer.fail_to_pass if not is_junk(name)]) - len(passing),
+        reference=tuple(grade.verdict for grade in grades),
+        harmless=harmless.verdict,
+        official=both,
+    )
+
+
+def _flaky(names: Sequence[str], each: Sequence[Outcomes]) -> list[str]:
+    return [name for name in names if len({outcomes.passed(name) for outcomes in each}) > 1]
+
+
+def _reason(
+    passing: Sequence[str],
+    flaky: Sequence[str],
+    answer: Answer,
+    reference: Sequence[Grade],
+    harmless: Verdict,
+) -> str:
+    """Return why the instance is invalid; empty if it is valid."""
+    if passing:
+        return f"{len(passing)} of the tests to fix pass without the reference, such as {passing[0]}"
+    if unsteady := [name for name in answer.fail_to_pass if name in flaky]:
+        return f"{len(unsteady)} of the tests to fix are flaky, such as {unsteady[0]}"
+    if failed := [grade for grade in reference if grade.verdict is not Verdict.RESOLVED]:
+        times = "" if len(failed) == len(reference) else " every time"
+        return f"the reference does not resolve it{times}: {failed[0].reason}"
+    if harmless is Verdict.RESOLVED:
+        return "a patch that changes nothing resolves it"
+    return ""
+
+
+async def validate_all(
+    instances: Sequence[Instance],
+    environments: Environments,
+    grader: Grader,
+    *,
+    workers: int,
+    runs: int = RUNS,
+    official: bool = False,
+    on_done: Callable[[Validation], None] = lambda _: None,
+) -> list[Validation]:
+    """Validate instances, up to `workers` at a time.
+
+    Args:
+        on_done: Called with each result as soon as it is there.
+
+    Returns:
+        The results, in the order of the instances.
+    """
+
+    async def one(instance: Instance) -> Validation:
+        found = await validate(instance, environments, grader, runs=runs, official=official)
+        on_done(found)
+        return found
+
+    return await some_at_a_time(workers, one, instances)

@@ -1,0 +1,191 @@
+"""Code that runs on a cluster's nodes.
+
+Make one attempt in a local folder and send the folder back as a tar.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from m3agent import __version__
+from m3agent.agent.settings.settings import state_dir
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.data.results import Result
+from m3agent.evals.run.attempt import Attempt
+from m3agent.evals.run.cluster.sources import Parcel, arrived
+from m3agent.evals.run.protocols import Listener, Parts
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.errors import SandboxError
+
+AWAY, LOCK = Path("evals", "away"), "lock"
+"""Folder of running attempts, below a node's state folder.
+
+Each attempt has a lock file, which is held while any process of the attempt runs.
+"""
+PATIENCE = 20.0
+"""How long `Worker.news` waits for an event, in seconds."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """An attempt to be made.
+
+    Attributes:
+        instance: The instance.
+        number: Number of the attempt.
+        parts_of: Makes the parts of the attempt on the node; see `evaluate`.
+    """
+
+    instance: Instance
+    number: int
+    parts_of: Callable[[Callable[[str], None]], Parts]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished attempt.
+
+    Attributes:
+        result: Its record.
+        patch: The patch that the agent made.
+        files: The attempt's folder as a gzipped tar.
+    """
+
+    result: Result
+    patch: bytes
+    files: bytes
+
+
+News = tuple[str, str]
+"""An event of an attempt, as kind and text: `phase` with its name, `say` with a note, `warm`, or `end`."""
+
+
+def fault(version: str) -> str:
+    """Return why this node cannot make attempts for an m3agent of this version; empty if it can."""
+    if version != __version__:
+        return f"it has m3agent {__version__}, and this machine {version}"
+    try:
+        connect().close()
+    except SandboxError as error:
+        return str(error)
+    return ""
+
+
+class Worker:
+    """A Ray actor that makes one attempt. It must allow several concurrent method calls."""
+
+    def __init__(self, order: Order, sent: Parcel | None) -> None:
+        self._order = order
+        self._sent = sent
+        self._news: list[News] = []
+        self._more = asyncio.Event()
+        self._making: asyncio.Task[tuple[Result, bytes]] | None = None
+
+    async def work(self) -> Made | None:
+        """Make the attempt.
+
+        Returns:
+            None if the attempt was stopped; nothing of it is left on the node then.
+        """
+        loop = asyncio.get_running_loop()
+
+        def tell(kind: str, what: str) -> None:  # other threads call it, too
+            loop.call_soon_threadsafe(self._tell, kind, what)
+
+        try:
+            return await self._work(tell)
+        finally:
+            self._tell("end", "")
+
+    async def _work(self, tell: Callable[[str, str], None]) -> Made | None:
+        state, order = state_dir(os.environ), self._order
+        instance = order.instance
+        if self._sent is not None:
+            task = await asyncio.to_thread(arrived, instance.task, self._sent, state)
+            instance = instance.model_copy(update={"task": task})
+        with _folder(state / AWAY) as (folder, lock):
+            place = folder / "attempts" / instance.id / str(order.number)
+            place.mkdir(parents=True)
+            told = Listener(
+                lambda name: tell("phase", name),
+                lambda: tell("warm", ""),
+                lambda what: tell("say", what),
+            )
+            attempt = Attempt(instance, order.number, place, order.parts_of(told.say), told, (lock,))
+            self._making = asyncio.create_task(attempt.make())
+            try:
+                result, patch = await self._making
+            except asyncio.CancelledError:
+                return None
+            return Made(result, patch, await asyncio.to_thread(packed, place))
+
+    async def news(self, after: int) -> list[News]:
+        """Return the events after the first `after` ones.
+
+        Wait up to `PATIENCE` seconds if there are none yet.
+        """
+        if len(self._news) <= after:
+            self._more.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._more.wait(), PATIENCE)
+        return self._news[after:]
+
+    async def stop(self) -> None:
+        """Cancel the attempt; `work` then cleans up and returns None."""
+        if self._making is not None:
+            self._making.cancel()
+
+    def _tell(self, kind: str, what: str) -> None:
+        self._news.append((kind, what))
+        self._more.set()
+
+
+@contextlib.contextmanager
+def _folder(away: Path) -> Iterator[tuple[Path, int]]:
+    """Yield a new folder for an attempt and the descriptor of its lock.
+
+    Folders of killed workers are removed first.
+    """
+    away.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in away.iterdir():
+        with contextlib.suppress(OSError), (old / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(dir=away))
+    try:
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder, lock.fileno()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def packed(folder: Path) -> bytes:
+    """Return a folder as a gzipped tar. Only regular files and folders are included."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(folder.rglob("*")):
+            if not path.is_symlink() and (path.is_dir() or path.is_file()):
+                archive.add(path, str(path.relative_to(folder)), recursive=False)
+    return buffer.getvalue()
+
+
+def unpack(files: bytes, folder: Path) -> None:
+    """Unpack what `packed` returned.
+
+    Raises:
+        OSError: A file cannot be written.
+        tarfile.TarError: The tar is damaged.
+    """
+    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+        archive.extractall(folder, filter="data")

@@ -1,0 +1,118 @@
+"""Choose the backend of a sandbox on this host, and create the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from m3agent.sandbox.backends.bwrap_machine import BwrapMachine, barred_by, command
+from m3agent.sandbox.backends.docker_machine import DockerMachine
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.sandbox import Limits, Machine, Sandbox
+from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.network.allow_list import AllowedHost
+from m3agent.sandbox.network.network import Network
+from m3agent.sandbox.network.proxy import NetworkRequest, Proxy
+from m3agent.sandbox.store.workspace import Workspace
+
+Backend = Literal["docker", "bwrap"]
+UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """The sandbox that the user wants.
+
+    Attributes:
+        backend: The backend; None for the best one that works on this host.
+        image: The image to start from; None for the default.
+        limits: The limits on resources.
+        allow_net: The hosts that commands may reach; empty for no network at all.
+    """
+
+    backend: Backend | None = None
+    image: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    allow_net: tuple[AllowedHost, ...] = ()
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes in a size like `4g`, `512m` or a plain number.
+
+    Raises:
+        ValueError: With a sentence for the user.
+    """
+    match = re.fullmatch(r"(\d+)([bkmg]?)b?", text.strip().lower())
+    if match is None or not int(match[1]):
+        raise ValueError(f"'{text}' is not a size: write for instance 4g or 512m")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backend, ...]:
+    """Return the backends that a sandbox may use, best first. The first one that works on this host is used.
+
+    Args:
+        backend: The backend that the user named, or None.
+        image: The image that the sandbox must start from, or None. Bubblewrap has no images.
+    """
+    if backend is not None:
+        return (backend,)
+    return ("docker", "bwrap") if image is None else ("docker",)
+
+
+async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
+    """Return the backend to use. A backend that the user named is not tried out.
+
+    Args:
+        spec: The sandbox that the user wants.
+        say: Receives a message if it is not the first choice.
+
+    Raises:
+        EngineUnavailable: No backend works here; the sentence says what to do.
+    """
+    if spec.backend is not None:
+        return spec.backend
+    try:
+        api = await asyncio.to_thread(connect)
+        api.close()
+    except EngineUnavailable as docker_error:
+        if "bwrap" not in allowed_backends(spec.backend, spec.image):
+            raise
+        try:
+            command(spec.limits)
+        except EngineUnavailable as bwrap_error:
+            raise EngineUnavailable(f"{docker_error}; and {bwrap_error}") from None
+        if setting := barred_by():
+            raise EngineUnavailable(
+                f"{docker_error}; and bubblewrap cannot work here: the kernel bars user namespaces ({setting})"
+            ) from None
+        say(f"{docker_error}: using bubblewrap")
+        return "bwrap"
+    return "docker"
+
+
+def new_sandbox(
+    backend: Backend,
+    spec: SandboxSpec,
+    workspace: Workspace,
+    say: Callable[[str], None],
+    on_request: Callable[[NetworkRequest], None] = lambda _: None,
+) -> Sandbox:
+    """Return a sandbox over a workspace. It starts when it is entered as a context.
+
+    Args:
+        backend: The backend.
+        spec: The sandbox that the user wants.
+        workspace: The workspace.
+        say: Receives messages for people.
+        on_request: Receives every network request of programs in the sandbox, allowed or not.
+    """
+    network = Network(Proxy(spec.allow_net, log=on_request)) if spec.allow_net else None
+    machine: Machine
+    machine = (
+        DockerMachine(spec.image, spec.limits, say) if backend == "docker" else BwrapMachine(spec.limits)
+    )
+    return Sandbox(machine, workspace, network)

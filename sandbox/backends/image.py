@@ -1,0 +1,145 @@
+"""The image a Docker sandbox starts from.
+
+In this order: the one asked for; `python:3.12-slim`, if it is here already or a registry gives it; else a skeleton
+of empty folders (imported in 70 ms) over which the host's own `/usr` is laid read-only, so that its python3 and
+git run inside. The skeleton needs a Linux host with an engine on the same machine and python3 under /usr.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.errors import EngineUnavailable, ImageMissing
+
+DEFAULT_IMAGE = "python:3.12-slim"
+SKELETON = "m3agent-skeleton:2"
+SKELETON_LABEL = "m3agent.skeleton"
+"""Marks images made over the skeleton: they too need the host's folders."""
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp", "ws")
+HOST_FOLDERS = ("/usr", "/etc/alternatives")
+"""Laid read-only over the skeleton."""
+PULL_TIMEOUT = 180  # seconds for a registry to deliver the default image before the skeleton is used
+ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nm3agent:x:1000:1000:m3agent:/tmp/home:/bin/sh\n",
+    "group": "root:x:0:\nm3agent:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
+"""What /etc holds where the image is only the host's /usr: names for two users and for this machine itself."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image to start from, the host's folders (read-only) that go with it, and the variables it sets."""
+
+    name: str
+    binds: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ident: str = ""
+    """The engine's id of it: its content's hash."""
+
+    @property
+    def path(self) -> str:
+        """The PATH that programs in it expect."""
+        return self.env.get("PATH") or DEFAULT_PATH
+
+
+def usr_links() -> list[tuple[str, str]]:
+    """(name, target) of the top-level links of this host that point into /usr, such as /bin and /lib64."""
+    names = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+    return [(name, str(Path("/", name).readlink())) for name in names if Path("/", name).is_symlink()]
+
+
+def host_python_usable() -> bool:
+    """Whether the host's own python3 can serve inside a sandbox: a merged-/usr Linux with python3 in /usr/bin."""
+    return Path("/usr/bin/python3").exists() and any(name == "bin" for name, _ in usr_links())
+
+
+def skeleton_archive() -> bytes:
+    """The skeleton image's only layer: empty folders, the links into /usr, and names for two users."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for folder in SKELETON_FOLDERS:
+            info = tarfile.TarInfo(folder)
+            # the engine gives a tmpfs the mode of the folder it covers
+            info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder.endswith("tmp") else 0o755
+            archive.addfile(info)
+        for name, target in usr_links():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target.lstrip("/")
+            archive.addfile(info)
+        for name, text in ETC.items():
+            info = tarfile.TarInfo(f"etc/{name}")
+            info.size, info.mode = len(text), 0o644
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Image:
+    """The image to use; `api` is a `docker.APIClient`. May take minutes when a registry delivers; `say` is told.
+
+    Raises:
+        ImageMissing: the one asked for is not here, or none can be made on this machine.
+    """
+    if wanted is not None:
+        if image := local_image(api, wanted):
+            return image
+        raise ImageMissing(f"image {wanted} is not on this machine: pull or build it, or leave out --image")
+    if image := local_image(api, DEFAULT_IMAGE) or local_image(api, SKELETON):
+        return image
+    if pull(DEFAULT_IMAGE, say) and (image := local_image(api, DEFAULT_IMAGE)):
+        return image
+    if not host_python_usable():
+        raise ImageMissing(
+            f"no registry gives {DEFAULT_IMAGE}, and this host has no /usr/bin/python3 to lend a sandbox: "
+            "install python3, or name an image that is here with --image"
+        )
+    say(f"no registry gives {DEFAULT_IMAGE}: using a skeleton over this host's read-only /usr")
+    # Podman heeds no tag of its own, but one in the name
+    api.import_image_from_data(skeleton_archive(), repository=SKELETON)
+    return local_image(api, SKELETON) or Image(SKELETON, HOST_FOLDERS)
+
+
+def local_image(api: Any, name: str) -> Image | None:
+    """The image of this name, if it is on this machine."""
+    from docker.errors import ImageNotFound
+
+    try:
+        found = api.inspect_image(name)
+    except ImageNotFound:
+        return None
+    config = found.get("Config") or {}
+    env = dict(line.split("=", 1) for line in config.get("Env") or [] if "=" in line)
+    bare = name == SKELETON or SKELETON_LABEL in (config.get("Labels") or {})
+    return Image(name, HOST_FOLDERS if bare else (), env, found["Id"])
+
+
+def pull(name: str, say: Callable[[str], None]) -> bool:
+    """Try to pull; False where no registry answers in time."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    done: list[bool] = []
+
+    def fetch() -> None:
+        try:
+            client = connect(PULL_TIMEOUT)
+            for line in client.pull(name, stream=True, decode=True):
+                if "error" in line:
+                    return
+        except (EngineUnavailable, DockerException, RequestException):
+            return
+        done.append(True)
+
+    say(f"looking for {name} in a registry")
+    thread = threading.Thread(target=fetch, daemon=True)  # a registry that hangs must not hold up the end
+    thread.start()
+    thread.join(PULL_TIMEOUT)
+    return bool(done)

@@ -1,0 +1,635 @@
+"""Define the contract of a sandbox, and implement the part that all backends share.
+
+A backend is a `Machine`: it starts the supervisor in isolation and returns a channel to it. Everything else
+(commands, files, checkpoints, the patch) is the same for all backends and is in `Sandbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from m3agent.sandbox.backends.image import DEFAULT_PATH
+from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE, WANTED_MODULES, module_files
+from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxError, SandboxTimeout
+from m3agent.sandbox.network.network import Network, lend_certificates
+from m3agent.sandbox.protocol.channel import Channel, ChannelRequest, Header
+from m3agent.sandbox.store.git import SKIP_FOLDERS
+from m3agent.sandbox.store.workspace import MOST_BYTES, MOST_FILES, Patch, TreeId, Workspace, inside_git
+
+ROOT = "/ws"
+"""Path of the work tree inside every sandbox."""
+BESIDE = "/opt/m3agent-beside.tar"
+"""Archive in which an image may keep files for the work tree that are not part of the work.
+
+They come from building the image: for example metadata and compiled modules. Changes to them are never part
+of a patch.
+"""
+EQUIPPED = "M3AGENT_EQUIPPED"
+"""Environment variable that an image sets if it contains everything that running tests needs.
+
+The probe for modules cannot always see that: some of them may be in the work tree, which is not there yet at
+that time.
+"""
+TOOLBOX = "/opt/m3agent"
+"""Folder inside the sandbox for the modules that the image lacks (pytest)."""
+
+KEEP = 32 << 10  # bytes kept of the head, and of the tail, of each output stream
+GRACE = 1.0  # seconds between SIGTERM and SIGKILL after a command's timeout
+SLACK = 5.0  # seconds that the supervisor may be late before the host kills the whole sandbox
+PUT_BATCH = 1 << 20  # bytes of files sent in one frame; more only if a single file is larger
+PUT_AHEAD = 8  # number of such frames sent before the first is answered
+PUT_TIMEOUT = 120.0  # seconds for writing the files of one frame
+FEW_INODES = 4096  # files that the toolbox and /dev/shm may each hold
+BYTES_PER_INODE = 8192  # bytes of a file system per file that it may hold
+INODE_COST = 1024  # bytes of kernel memory that an empty file takes in a tmpfs: its inode and its name
+START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor's first frame
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Resources that a sandbox may use.
+
+    All its file systems together, full of files and with every inode used, stay below 60 % of the memory.
+    Otherwise filling them would kill the supervisor instead of the job (measured).
+
+    Attributes:
+        memory: Bytes of memory, including the file systems, which are in memory (tmpfs).
+        cpus: Number of CPUs.
+        pids: Number of processes and threads.
+    """
+
+    memory: int = 4 << 30
+    cpus: float = 2.0
+    pids: int = 256
+
+    @property
+    def toolbox(self) -> int:
+        """Bytes of the file system for the modules that the image lacks; they take half of it."""
+        return 32 << 20
+
+    @property
+    def shared(self) -> int:
+        """Bytes of /dev/shm; System V's shared memory gets the same amount again."""
+        return min(64 << 20, self.memory // 64)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the work tree's file system."""
+        return self._room * 4 // 5
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of /tmp."""
+        return self._room // 5
+
+    @property
+    def inodes(self) -> int:
+        """Number of files that the work tree may hold, one per 8 KiB; /tmp may hold the same number."""
+        return self.disk // BYTES_PER_INODE
+
+    @property
+    def _room(self) -> int:
+        others = self.toolbox + 2 * self.shared + 2 * FEW_INODES * INODE_COST
+        inodes = 1 + 2 * INODE_COST / BYTES_PER_INODE
+        return max(16 << 20, int((self.memory * 59 // 100 - others) / inodes))
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """Result of one command.
+
+    Attributes:
+        exit: Exit status; a negative number is the signal that ended the command.
+        stdout: Head and tail of the standard output; at most 64 KiB with the default `keep`.
+        stderr: The same for the standard error.
+        total_bytes: Bytes written to both streams.
+        timed_out: Whether the timeout ended the command.
+        seconds: Duration.
+        digest: SHA-256 over exit status and output (the output's first 50 MiB); for a command that did not
+            start, the error code.
+        omitted: Bytes missing between head and tail of stdout and of stderr.
+        oom: Whether the kernel killed a process for lack of memory during the command.
+        job: Id of a background command.
+    """
+
+    exit: int
+    stdout: bytes
+    stderr: bytes
+    total_bytes: int
+    timed_out: bool
+    seconds: float
+    digest: str = ""
+    omitted: tuple[int, int] = (0, 0)
+    oom: bool = False
+    job: int | None = None
+
+
+class Machine(Protocol):
+    """A way to run a supervisor in isolation."""
+
+    name: str
+    limits: Limits
+    environment: dict[str, str]
+    """Variables that commands get in addition to our own: those of the image, known once it has started."""
+
+    async def start(self) -> Channel:
+        """Start the machine.
+
+        Raises:
+            EngineUnavailable: There is no usable engine.
+            ImageMissing: The image is missing or unusable.
+            SandboxDied: The machine ended while it started.
+        """
+        ...
+
+    async def destroy(self) -> None:
+        """Stop the machine and everything in it; safe to call twice, and after the machine died."""
+        ...
+
+    def job_limits(self) -> dict[str, int]:
+        """Return resource limits (RLIMIT_ names) for each command, if there is no control group."""
+        ...
+
+
+@dataclass
+class _Output:
+    """Head and tail of a stream, and the digest of the whole stream."""
+
+    keep: int
+    head: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+    seen: int = 0
+    sha: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, data: bytes) -> None:
+        self.sha.update(data)
+        self.seen += len(data)
+        room = self.keep - len(self.head)
+        self.head += data[:room]
+        self.tail = (self.tail + data[max(0, room) :])[-self.keep :]
+
+    def kept(self) -> bytes:
+        return bytes(self.head + self.tail)
+
+
+class Sandbox:
+    """An isolated machine with the work tree in it; use it as an asynchronous context manager."""
+
+    def __init__(self, machine: Machine, workspace: Workspace, network: Network | None = None) -> None:
+        self.machine = machine
+        self.workspace = workspace
+        self.tree = workspace.base
+        """The last known state of the work tree."""
+        self.network = network
+        """The network through which commands reach listed hosts; None if there is no network."""
+        self.left_out: dict[str, str] = {}
+        """Changed files that cannot be part of a patch: path to reason."""
+        self._channel: Channel | None = None
+        self._background: dict[int, asyncio.Task[ExecResult]] = {}
+        self._env: dict[str, str] = {}
+        self._beside: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def boot(self) -> None:
+        """Start the machine and everything that does not depend on the work tree."""
+        self._channel = await self.machine.start()
+        await self._channel.boot(START_TIMEOUT)
+        own = self.machine.environment
+        self._env = {
+            **own,
+            "PATH": own.get("PATH") or DEFAULT_PATH,
+            "HOME": "/tmp/home",  # noqa: S108 - inside the sandbox
+            "USER": "m3agent",
+            "LOGNAME": "m3agent",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "PYTHONPATH": "",
+            "PYTHONDONTWRITEBYTECODE": "1",  # stale bytecode would not match an edited file
+            "PYTHONHASHSEED": "0",
+            "PYTHONUNBUFFERED": "1",  # output before a timeout is not lost
+            "PIP_NO_INDEX": "1",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+        }
+        if self.network is not None:
+            await self._connect(self.network)
+        await self._equip()
+
+    async def _start(self) -> None:
+        await self.boot()
+        size = await self._lay(self.tree, set())
+        python_path = [ROOT, self._env["PYTHONPATH"]]
+        if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
+            python_path.insert(1, f"{ROOT}/src")
+        self._env["PYTHONPATH"] = ":".join(filter(None, python_path))
+        # Compressing takes longer than the rest of the start. Space is short only if the tree is large.
+        compression = 0 if size < self.machine.limits.disk // 8 else 1
+        settings = f"-c gc.auto=0 -c commit.gpgsign=false -c core.looseCompression={compression}"
+        history = (
+            f"[ ! -f {BESIDE} ] || {{ tar -x -k -f {BESIDE} 2>/dev/null; echo there; }}; "
+            "mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
+            f"git {settings} add -A . && git {settings} -c user.name=m3agent -c user.email=m3agent@localhost "
+            "commit -q --allow-empty --no-verify -m base"
+        )
+        done = await self.exec(["sh", "-c", history])
+        if done.stdout.startswith(b"there"):
+            header, _ = await self._ask("scan", skip=list(SKIP_FOLDERS), most=MOST_BYTES)
+            self._beside = {path for path, *_ in header["changed"]}
+
+    async def _connect(self, network: Network) -> None:
+        """Open the network before any command runs, so that no other program can occupy the proxy's port."""
+        self._env |= await network.open(self.channel)
+        del self._env["PIP_NO_INDEX"]
+
+        async def run(argv: list[str], stdin: bytes) -> ExecResult:
+            return await self.exec(argv, cwd=TOOLBOX, stdin=stdin)
+
+        self._env |= await lend_certificates(run, f"{TOOLBOX}/certificates.pem")
+
+    async def _equip(self) -> None:
+        """Write the modules for running tests that the image lacks into the sandbox."""
+        probe = await self.exec(["python3", "-c", PROBE, *WANTED_MODULES], cwd=TOOLBOX)
+        if probe.exit != 0:
+            raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
+        bytecode, *missing = probe.stdout.decode().split()
+        if missing and EQUIPPED not in self._env:
+            compiled = bytecode == BYTECODE
+            files = await asyncio.to_thread(module_files, tuple(missing), compiled=compiled)
+            await self._put(files, TOOLBOX)
+            self._env["PYTHONPATH"] = TOOLBOX
+
+    @property
+    def channel(self) -> Channel:
+        """The open channel to the supervisor."""
+        if self._channel is None:
+            raise SandboxError("the sandbox is not open")
+        return self._channel
+
+    @property
+    def seccomp(self) -> bool:
+        """Whether the supervisor's own system call filter is active; it supports x86_64 and aarch64."""
+        return bool(self.channel.hello.get("seccomp"))
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout: float = 60.0,
+        background: bool = False,
+        log: Path | None = None,
+        keep: int = KEEP,
+        feed: AsyncIterable[bytes] | None = None,
+        sink: Callable[[int, bytes], object] | None = None,
+        file: str | None = None,
+        warm: bool = False,
+    ) -> ExecResult:
+        """Run a command; return when its main process has ended and all its other processes are killed.
+
+        The supervisor runs a limited number of commands at once. The time that a command waits for its turn
+        does not count.
+
+        Args:
+            argv: Program and arguments.
+            cwd: Working directory, relative to the work tree.
+            env: Variables in addition to the sandbox's own.
+            stdin: Start of the standard input.
+            timeout: Seconds until SIGTERM; a second later all processes of the command get SIGKILL.
+            background: Return at once; the command runs until `kill` or the end of the sandbox.
+            log: File that receives the whole output (its first 50 MiB).
+            keep: Bytes returned of the head and of the tail of each stream.
+            feed: Standard input that follows `stdin`.
+            sink: Callback for each piece of output: the stream's number (1 or 2) and the bytes; at most 50
+                MiB in all.
+            file: Absolute path outside the work tree that receives `stdin` as its content; the command then
+                has no input.
+            warm: The command is a Python interpreter and `file` its program. The supervisor may then start
+                the interpreter of the next such request ahead of its program (see `Spare` in the supervisor).
+
+        Raises:
+            SandboxDied: The sandbox ended during the command.
+            OutOfMemory: The sandbox was killed for lack of memory.
+            SandboxTimeout: The supervisor itself stopped answering; the sandbox has been destroyed.
+            DiskFull: The host could not write the log.
+        """
+        request = self.channel.open_request(
+            "exec",
+            stdin,
+            argv=list(argv),
+            cwd=cwd,
+            env={**self._env, **(env or {})},
+            timeout=None if background else timeout,
+            grace=GRACE,
+            background=background,
+            more=feed is not None,
+            limits=self.machine.job_limits(),
+            file=file,
+            warm=warm,
+        )
+        if background:
+            header = await self._turn(request)
+            if header["ev"] == "error":
+                return _not_run(header)
+            self._background[request.id] = asyncio.create_task(self._collect(request, log, keep, sink))
+            return ExecResult(0, b"", b"", 0, False, 0.0, job=request.id)
+        with request:
+            feeding = None if feed is None else asyncio.create_task(self._feed(request.id, feed))
+            try:
+                async with asyncio.timeout(None) as clock:
+                    await self.channel.drain()
+                    header = await self._turn(request)
+                    if header["ev"] == "error":
+                        return _not_run(header)
+                    clock.reschedule(asyncio.get_running_loop().time() + timeout + GRACE + SLACK)
+                    return await self._collect(request, log, keep, sink)
+            except TimeoutError:
+                await self.close()
+                raise SandboxTimeout(
+                    f"the sandbox stopped answering {timeout:.0f} s into a command"
+                ) from None
+            except asyncio.CancelledError:
+                if not self.channel.dead:
+                    self.channel.tell("kill", job=request.id)
+                raise
+            finally:
+                if feeding is not None:
+                    feeding.cancel()
+                    await asyncio.gather(feeding, return_exceptions=True)
+
+    async def _turn(self, request: ChannelRequest) -> Header:
+        """Wait until a command has started or failed to start; return that answer.
+
+        Raises:
+            SandboxTimeout: The supervisor does not answer; the sandbox has been closed.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(GRACE + SLACK):
+                    return (await request.next())[0]
+            except TimeoutError:
+                try:
+                    await self.ping()  # if it answers, other commands have their turn
+                except SandboxTimeout:
+                    await self.close()
+                    raise
+
+    async def _feed(self, job: int, feed: AsyncIterable[bytes]) -> None:
+        """Forward a command's further input until the input or the command ends."""
+        async for data in feed:
+            with self.channel.open_request("input", data, job=job) as request:
+                await self.channel.drain()
+                await request.next()  # answered once the child has read the data, so the child sets the pace
+        with self.channel.open_request("input", job=job, end=True):
+            await self.channel.drain()
+
+    async def _collect(
+        self,
+        request: ChannelRequest,
+        log: Path | None,
+        keep: int,
+        sink: Callable[[int, bytes], object] | None,
+    ) -> ExecResult:
+        streams = {1: _Output(keep), 2: _Output(keep)}
+        try:
+            # closing the file writes again what could not be written before
+            with nullcontext() if log is None else await asyncio.to_thread(log.open, "wb") as file:
+                while True:
+                    header, payload = await request.next()
+                    if header["ev"] == "out":
+                        streams[header["fd"]].add(payload)
+                        if file is not None:
+                            file.write(payload)
+                            file.flush()  # others may read the log while the command runs
+                        if sink is not None:
+                            sink(header["fd"], payload)
+                    elif header["ev"] == "exit":
+                        return _result(header, streams)
+        except OSError as error:
+            raise DiskFull(f"cannot write {log}: {error.strerror}; make room and try again") from None
+        finally:
+            self.channel.forget(request.id)
+
+    async def kill(self, job: int) -> ExecResult | None:
+        """Kill a background command and all its processes; return its result, or None for an unknown id."""
+        await self._ask("kill", job=job)
+        following = self._background.pop(job, None)
+        return None if following is None else await following
+
+    async def ping(self) -> None:
+        """Return if the supervisor answers.
+
+        Raises:
+            SandboxDied: The sandbox ended.
+            SandboxTimeout: There was no answer in time.
+        """
+        await self._ask("ping")
+
+    async def read(self, path: str, *, limit: int = 64 << 20) -> bytes:
+        """Return the first `limit` bytes of a file of the work tree.
+
+        Raises:
+            FileProblem: The file is missing, a folder, or not a plain file.
+            PathEscapes: The path leaves the work tree.
+        """
+        return (await self._ask("read", path=path, limit=limit))[1]
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Write a file of the work tree atomically; create missing folders.
+
+        Raises:
+            FileProblem: The target is not a plain file.
+            PathEscapes: The path leaves the work tree.
+            DiskFull: There is no space; the old content is unchanged.
+        """
+        await self._ask("write", content, path=path)
+
+    async def checkpoint(self) -> TreeId:
+        """Record the current state of the work tree; return its git tree id.
+
+        New files that git ignores are not part of it.
+        """
+        header, _ = await self._ask("scan", skip=list(SKIP_FOLDERS), most=MOST_BYTES)
+        if not header["changed"] and not header["deleted"]:
+            return self.tree
+        tracked = set(await asyncio.to_thread(self.workspace.entries, self.tree))
+        found = {
+            path: (mode, sha)
+            for path, mode, sha, _ in header["changed"]
+            if not inside_git(path) and path not in self._beside
+        }
+        wanted = await asyncio.to_thread(self.workspace.wanted, list(found), tracked)
+        new = [path for path in wanted if path not in tracked]
+        if len(new) > MOST_FILES:
+            self.left_out[f"{len(new) - MOST_FILES} new files"] = f"more than {MOST_FILES} new files"
+            wanted = [path for path in wanted if path in tracked or path in set(sorted(new)[:MOST_FILES])]
+        changed = []
+        for path in wanted:
+            mode, sha = found[path]
+            if sha is None:
+                self.left_out[path] = f"larger than {MOST_BYTES >> 20} MiB"
+                continue
+            content = await self._read_entry(path, mode)
+            if content is not None:
+                changed.append((path, mode, content))
+        self.tree = await asyncio.to_thread(
+            self.workspace.commit_changes, self.tree, changed, header["deleted"]
+        )
+        return self.tree
+
+    async def rollback(self, tree: TreeId) -> None:
+        """Restore a state of the work tree; new ignored files stay."""
+        await self.checkpoint()
+        gone = set(self.workspace.entries(self.tree)) - set(self.workspace.entries(tree))
+        await self._ask("delete", paths=sorted(gone))
+        changed = {path for _, path in self.workspace.store.changed_paths(self.tree, tree)}
+        keep = set(self.workspace.entries(tree)) - changed
+        await self._lay(tree, keep)
+        self.tree = tree
+
+    async def patch(self) -> Patch:
+        """Return the changes since the base.
+
+        Raises:
+            PathEscapes: A change must never be handed over (see `Workspace.patch`).
+        """
+        return await asyncio.to_thread(self.workspace.patch, await self.checkpoint())
+
+    async def close(self) -> None:
+        """Stop the sandbox and everything in it; safe to call twice."""
+        if self.network is not None:
+            await self.network.close()
+        if self._channel is not None:
+            await self._channel.close()
+        await self.machine.destroy()
+        for following in self._background.values():
+            following.cancel()
+        await asyncio.gather(*self._background.values(), return_exceptions=True)
+
+    async def _read_entry(self, path: str, mode: int) -> bytes | None:
+        """Return a changed file's content, or None if it is no longer what the scan found."""
+        if mode == 0o120000:
+            read = "import os,sys; sys.stdout.buffer.write(os.fsencode(os.readlink(sys.argv[1])))"
+            done = await self.exec(["python3", "-c", read, path])
+            return done.stdout if done.exit == 0 else None
+        try:
+            return await self.read(path)
+        except (FileProblem, PathEscapes):  # gone or replaced; the next scan reports what it is
+            return None
+
+    async def _lay(self, tree: TreeId, keep: set[str]) -> int:
+        """Write the files of a state into the work tree, except those in `keep`; return their bytes."""
+        entries = [e for p, e in self.workspace.entries(tree).items() if p not in keep]
+        blobs = self.workspace.store.each_blob([e.sha for e in entries])
+        files = ((e.path, e.mode, e.sha, blob) for e, blob in zip(entries, blobs, strict=True))
+        return await self._put(files)
+
+    async def _put(self, files: Iterable[tuple[str, int, str, bytes]], into: str | None = None) -> int:
+        """Write files into the folder `into`, or into the work tree; return their size in bytes.
+
+        Several frames are in flight at once, so that reading here, the transfer and writing there overlap.
+
+        Args:
+            files: For each file: path, git's mode, git's id, content.
+            into: Absolute path of a folder inside the sandbox; None for the work tree.
+        """
+        frames = _put_frames(files)
+        sent: deque[ChannelRequest] = deque()
+        size = 0
+        frame = await asyncio.to_thread(next, frames, None)
+        while frame is not None or sent:
+            if frame is not None:
+                size += len(frame[1])
+                sent.append(self.channel.open_request("put", frame[1], files=frame[0], into=into))
+                _, frame = await asyncio.gather(self.channel.drain(), asyncio.to_thread(next, frames, None))
+            if frame is None or len(sent) >= PUT_AHEAD:
+                with sent.popleft() as request:
+                    header, _ = await asyncio.wait_for(request.next(), PUT_TIMEOUT)
+                if header["ev"] == "error":
+                    raise _typed(header["code"], header["text"], "")
+        return size
+
+    async def _ask(self, op: str, payload: bytes = b"", **fields: Any) -> tuple[Header, bytes]:
+        header, answer = await self.channel.ask(op, payload, **fields)
+        if header["ev"] == "error":
+            raise _typed(header["code"], header["text"], str(fields.get("path", "")))
+        return header, answer
+
+
+def _put_frames(
+    files: Iterable[tuple[str, int, str, bytes]],
+) -> Iterator[tuple[list[tuple[str, int, int, str]], bytes]]:
+    """Yield batches of files: the list for a `put` request, and the concatenated contents."""
+    batch: list[tuple[str, int, int, str]] = []
+    contents: list[bytes] = []
+    size = 0
+    for path, mode, sha, content in files:
+        if batch and (size + len(content) > PUT_BATCH or len(batch) >= 500):
+            yield batch, b"".join(contents)
+            batch, contents, size = [], [], 0
+        batch.append((path, mode, len(content), sha))
+        contents.append(content)
+        size += len(content)
+    if batch:
+        yield batch, b"".join(contents)
+
+
+def _not_run(header: Header) -> ExecResult:
+    """Return the result of a command that could not start, with the exit status that a shell would give."""
+    code = 126 if header["code"] == "exec-refused" else 127
+    return ExecResult(code, b"", header["text"].encode(), 0, False, 0.0, digest=header["code"])
+
+
+def _result(header: Header, streams: Mapping[int, _Output]) -> ExecResult:
+    out, err = streams[1], streams[2]
+    totals = header["total"]
+    digest = hashlib.sha256(
+        f"{header['exit']} {out.sha.hexdigest()} {err.sha.hexdigest()}".encode()
+    ).hexdigest()
+    return ExecResult(
+        exit=header["exit"],
+        stdout=out.kept(),
+        stderr=err.kept(),
+        total_bytes=sum(totals),
+        timed_out=header["timed_out"],
+        seconds=header["seconds"],
+        digest=digest,
+        omitted=(totals[0] - len(out.kept()), totals[1] - len(err.kept())),
+        oom=header["oom"],
+    )
+
+
+def _typed(code: str, text: str, path: str) -> SandboxError:
+    """Convert an error of the supervisor to one of this package's errors."""
+    if code in {"ENOSPC", "EDQUOT"}:
+        return DiskFull(f"no room for {path or 'the work tree'}: the sandbox's disk is full")
+    if code in {"escape", "ELOOP"}:
+        return PathEscapes(
+            text if code == "escape" else f"{path}: passes through a link that was put in the way"
+        )
+    named = path and path not in text
+    return FileProblem(f"{path}: {text[:1].lower()}{text[1:]}" if named else text)
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no message"

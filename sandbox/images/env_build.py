@@ -1,0 +1,82 @@
+"""The repository's own environment: what it declares, installed into a virtual environment, as an image.
+
+The build gets the names of what to install and the addresses of indexes without passwords, and runs as an unprivileged user.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.backends.docker_machine import USER
+from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.declared.types import Project
+from m3agent.sandbox.images import env_script
+from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar, installers
+from m3agent.sandbox.images.indexes import Indexes
+
+FOLDER = "/opt/m3agent-env"
+"""Where an environment lies in its image: a virtual environment."""
+WORK = "/opt/m3agent-build"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to build: requirement and constraint lines, minor versions of Python that will do (best first; empty:
+    any), the project's own metadata, the latest upload date that counts, and where packages come from."""
+
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...]
+    pythons: tuple[str, ...] = ()
+    project: Project | None = None
+    exclude_newer: str | None = None
+    indexes: Indexes = field(default_factory=Indexes)
+
+
+def build_environment(
+    api: Any,
+    job: Job,
+    base: Image,
+    tag: str,
+    *,
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    """Build the image and tag it. Blocking; minutes. Arguments and errors as of `build_image`."""
+    build = Build(
+        what="the repository's environment",
+        base=base,
+        command=("python3", "-I", "-S", f"{WORK}/env_script.py"),
+        user=USER,
+        folder="/",
+        image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER},
+        image_command="python3",
+    )
+    build_image(api, build, tag, [_archive(job)], log=log, say=say, stop=stop)
+
+
+def _archive(job: Job) -> bytes:
+    """The files a build works from, as a tar for the container's root."""
+    files: dict[str, bytes] = {
+        "requirements.txt": "".join(f"{line}\n" for line in job.requirements).encode(),
+        "constraints.txt": "".join(f"{line}\n" for line in job.constraints).encode(),
+        "env_script.py": Path(env_script.__file__).read_bytes(),
+        "job.json": json.dumps(
+            {
+                "folder": FOLDER,
+                "pythons": job.pythons,
+                "project": asdict(job.project) if job.project else None,
+                "exclude_newer": job.exclude_newer,
+                "env": job.indexes.environment(f"{WORK}/certificates.pem"),
+            }
+        ).encode(),
+    }
+    if job.indexes.certificates is not None:
+        files["certificates.pem"] = job.indexes.certificates.read_bytes()
+    files |= installers()
+    return files_as_tar(files, WORK, folders=(WORK, FOLDER), owner=1000)

@@ -1,0 +1,229 @@
+"""Find or build the image with a repository's own environment.
+
+The order is: the image of its devcontainer.json or Dockerfile; an image built from a base image and the
+dependencies that its files declare; no image if it declares nothing. The name of a built image contains a
+hash of everything that went into it. Bubblewrap has no images, so this works with engines only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import Image, find_image, local_image
+from m3agent.sandbox.declared.container import read_containers
+from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.types import Files, Found
+from m3agent.sandbox.errors import EnvironmentFailed, SandboxError
+from m3agent.sandbox.images.container_build import build_container
+from m3agent.sandbox.images.env_build import Job, build_environment
+from m3agent.sandbox.images.indexes import Indexes, find_indexes
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.threads import stoppable
+
+REPOSITORY = "m3agent-env"
+"""The name of all environment images; the tag is a hash."""
+RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
+# Minor versions of Python 3; those for which most packages have wheels come first.
+MINORS = (12, 11, 13, 10, 9, 14, 8, 7, 6)
+WAIT = 0.2  # seconds between two attempts to get a lock that another process holds
+
+Say = Callable[[str], None]
+
+
+async def find_environment(
+    workspace: Workspace,
+    state: Path,
+    say: Say,
+    *,
+    base: str | None = None,
+    exclude_newer: str | None = None,
+) -> str | None:
+    """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
+
+    Args:
+        workspace: The repository's files.
+        state: Folder for logs, locks and times of last use.
+        say: Receives progress lines for the user.
+        base: Image to install into, instead of the default one; the repository's own images are then ignored.
+        exclude_newer: Ignore packages that were uploaded after this date.
+
+    Raises:
+        EnvironmentFailed: The image could not be built.
+        EngineUnavailable: There is no engine.
+        ImageMissing: The base image is missing.
+    """
+
+    def work(stop: threading.Event) -> str | None:
+        api = connect()
+        try:
+            return _Finder(api, workspace, state, say, stop).find(base, exclude_newer)
+        finally:
+            api.close()
+
+    return await stoppable(work)
+
+
+def files_of(workspace: Workspace) -> Files:
+    """Return the plain files of the tree that a workspace starts from."""
+    entries = workspace.entries(workspace.base)
+    plain = {path: entry for path, entry in entries.items() if entry.mode & 0o170000 == 0o100000}
+    return Files(plain.keys(), lambda path: workspace.store.get_blob(plain[path].sha))
+
+
+def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
+    """Return the minor versions of Python that the repository accepts, best first; empty if it names none."""
+    if declared.python_pin is not None:
+        return (".".join(declared.python_pin.split(".")[:2]),)
+    try:
+        accepted = SpecifierSet(declared.python or "")
+    except InvalidSpecifier:
+        return ()
+    if not len(accepted):
+        return ()
+    return tuple(f"3.{n}" for n in MINORS if any(accepted.contains(f"3.{n}.{p}") for p in range(31)))
+
+
+def touch(state: Path, image: str) -> None:
+    """Record that an environment image is in use now; the least recently used image is removed first."""
+    with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost
+        (folder(state) / f"{image.partition(':')[2]}.used").touch()
+
+
+def folder(state: Path) -> Path:
+    """Return the folder for logs, locks and times of use; create it if needed."""
+    path = state / "environments"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+class _Finder:
+    """One search for an environment; its methods block."""
+
+    def __init__(self, api: Any, workspace: Workspace, state: Path, say: Say, stop: threading.Event) -> None:
+        self.api = api
+        self.workspace = workspace
+        self.state = state
+        self.say = say
+        self.stop = stop
+        self.files = files_of(workspace)
+
+    def find(self, base: str | None, exclude_newer: str | None) -> str | None:
+        if base is None and (image := self._own()):
+            return image
+        declared = read_declared(self.files)
+        if declared.empty:
+            return None
+        below = find_image(self.api, base, self.say)
+        job = Job(
+            declared.requirements,
+            declared.constraints,
+            acceptable_pythons(declared),
+            declared.project,
+            exclude_newer,
+            find_indexes(os.environ, Path.home()),
+        )
+        tag = f"{REPOSITORY}:{_key(job, below)}"
+        with self._one_at_a_time(tag):
+            if local_image(self.api, tag) is None:
+                self._announce(declared, job)
+                log = folder(self.state) / f"{tag.partition(':')[2]}.log"
+                started = time.monotonic()
+                build_environment(self.api, job, below, tag, log=log, say=self.say, stop=self.stop)
+                self.say(f"environment ready after {time.monotonic() - started:.0f} s: {tag}")
+        touch(self.state, tag)
+        return tag
+
+    def _announce(self, declared: Declared, job: Job) -> None:
+        for notice in (*declared.notices, *job.indexes.left_out):
+            self.say(notice)
+        count = len(job.requirements)
+        self.say(
+            f"building the repository's environment, once ({count} declared "
+            f"{'dependency' if count == 1 else 'dependencies'}; this may take minutes)"
+        )
+
+    def _own(self) -> str | None:
+        """Return the image of the repository's devcontainer.json or Dockerfile, or None if none works."""
+        found = Found()
+        for container in read_containers(self.files, found):
+            while found.notices:
+                self.say(found.notices.pop(0))
+            try:
+                image = build_container(
+                    self.api,
+                    container,
+                    self.workspace,
+                    REPOSITORY,
+                    log_folder=folder(self.state),
+                    say=self.say,
+                    stop=self.stop,
+                    lock=self._one_at_a_time,
+                )
+            except SandboxError as error:
+                if self.stop.is_set():
+                    raise
+                self.say(f"{container.source} is not used: {error}")
+                continue
+            if image.startswith(f"{REPOSITORY}:"):
+                touch(self.state, image)
+            return image
+        for notice in found.notices:
+            self.say(notice)
+        return None
+
+    def _one_at_a_time(self, tag: str) -> contextlib.AbstractContextManager[None]:
+        return one_at_a_time(self.state, tag, self.say, self.stop)
+
+
+@contextlib.contextmanager
+def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of an image: only one of several processes that need it builds it.
+
+    Raises:
+        EnvironmentFailed: `stop` was set while waiting.
+    """
+    told = False
+    with (folder(state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if stop.wait(WAIT):
+                    raise EnvironmentFailed(
+                        "interrupted while another process built the environment"
+                    ) from None
+                if not told:
+                    say("another m3agent is building this environment: waiting for it")
+                    told = True
+        yield
+
+
+def _key(job: Job, base: Image) -> str:
+    """Return the hash of everything that goes into an environment image."""
+    made_from = asdict(replace(job, indexes=Indexes()))
+    made_from |= {"recipe": RECIPE, "base": base.ident, "machine": platform.machine()}
+    if base.binds:
+        made_from["python"] = _host_python()
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _host_python() -> str:
+    """Return the version of this machine's Python, which the skeleton image borrows."""
+    done = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, check=False, text=True, timeout=60)
+    return done.stdout.strip()

@@ -1,0 +1,297 @@
+"""Builds an image: a container with a network and nothing of this machine, then a commit of what was installed in it.
+
+What is installed may run code while it is installed (source distributions, build steps). It gets certificates; no mounts but
+the skeleton's /usr, limits on memory, processes, disk and time, and as few capabilities as it can do with. Nothing is cached
+between builds, so that one repository's build cannot plant anything in another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import shutil
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from m3agent.sandbox.backends.docker_machine import LABEL, ensure_reaper, our_labels
+from m3agent.sandbox.backends.engine import socket_of
+from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
+from m3agent.sandbox.errors import EnvironmentFailed
+
+BUILD_SECONDS = 1800.0
+MOST_DISK = (
+    12 << 30
+)  # bytes a build may write: the largest usual dependency (torch with its libraries) takes six
+MEMORY = 4 << 30
+PIDS = 512
+LOOK = 0.25  # seconds between two looks at a running build
+SIZE_EVERY = 5.0  # seconds between two looks at what it has written
+TELL_EVERY = 10.0  # seconds between two words to the person who waits
+NOTICE = "notice: "
+CAUSE = re.compile("(?:error:|ERROR:|\u00d7)\\s*")  # how uv and pip begin what went wrong
+DEEPER = re.compile("(?:\u2570\u2500\u25b6|Caused by:|cause:)\\s*")  # and uv the reason below it
+
+
+@dataclass(frozen=True)
+class Build:
+    """A command to run in a container, and how the image is set up that is made of the result.
+
+    Attributes:
+        what: Names the build in messages, as in "the repository's environment".
+        base: The image to start from.
+        command: Installs everything. An exit status other than 0 is a failure.
+        user: Runs the command.
+        folder: The command's working directory.
+        env: Variables of the command, besides PATH.
+        capabilities: Linux capabilities that the command keeps.
+        image_env: Variables of the image.
+        image_command: The command of the image.
+    """
+
+    what: str
+    base: Image
+    command: tuple[str, ...]
+    user: str
+    folder: str
+    image_env: Mapping[str, str]
+    image_command: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+
+
+def build_image(
+    api: Any,
+    build: Build,
+    tag: str,
+    archives: Iterable[bytes | IO[bytes]],
+    *,
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    """Build an image and tag it. Blocking; minutes.
+
+    Args:
+        api: A `docker.APIClient`.
+        archives: Tars that are unpacked at the container's root before the command starts.
+        log: Gets the command's output.
+        say: Takes notes for people.
+        stop: Ends the build early when it is set; nothing is left then.
+
+    Raises:
+        EnvironmentFailed: The build failed, or took too long or too much disk.
+    """
+    with engine_failures(build.what):
+        container = _create(api, build)
+        try:
+            for archive in archives:
+                api.put_archive(container, "/", archive)
+            if problem := _run(api, container, log, say, stop):
+                raise EnvironmentFailed(f"{build.what} could not be built: {problem}; the log is {log}")
+            _commit(api, container, build, tag)
+        finally:
+            remove_container(api, container)
+
+
+def _create(api: Any, build: Build) -> str:
+    """The container that a build runs in, not started; its id."""
+    ensure_reaper(socket_of(api))
+    host_config = api.create_host_config(
+        network_mode="bridge",
+        cap_drop=["ALL"],
+        cap_add=list(build.capabilities),
+        security_opt=["no-new-privileges"],
+        pids_limit=PIDS,
+        mem_limit=MEMORY,
+        memswap_limit=MEMORY,
+        log_config={"Type": "none", "Config": {}},
+        ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
+        binds=[f"{folder}:{folder}:ro" for folder in build.base.binds if Path(folder).exists()],
+        tmpfs={"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"},  # noqa: S108 - inside the container
+    )
+    container: str = api.create_container(
+        build.base.name,
+        command=list(build.command),
+        entrypoint=[],
+        user=build.user,
+        working_dir=build.folder,
+        environment={"PATH": build.base.path, **build.env},
+        labels=our_labels(),
+        host_config=host_config,
+    )["Id"]
+    return container
+
+
+def _commit(api: Any, container: str, build: Build, tag: str) -> None:
+    """Make an image of a build's container."""
+    repository, _, name = tag.partition(":")
+    # the container's own labels would be taken over; empty ones are nobody's
+    labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
+    if build.base.binds:
+        labels[SKELETON_LABEL] = "1"
+    conf = {
+        "Labels": labels,
+        "Env": [f"{key}={value}" for key, value in build.image_env.items()],
+        "Cmd": [build.image_command],
+    }
+    api.commit(container, repository=repository, tag=name, conf=conf)
+
+
+def _run(
+    api: Any, container: str, log: Path, say: Callable[[str], None], stop: threading.Event
+) -> str | None:
+    """Run a build's container to its end. Returns why the build failed; None where it did not."""
+
+    def too_large() -> str | None:
+        found = api.containers(all=True, size=True, filters={"id": container})
+        large = found and (found[0].get("SizeRw") or 0) > MOST_DISK
+        return f"it takes more than {MOST_DISK >> 30} GiB of disk" if large else None
+
+    lines = _Lines(log, api.attach(container, stdout=True, stderr=True, stream=True))
+    api.start(container)
+    reader = threading.Thread(target=lines.read, daemon=True, name="m3agent-build-log")
+    reader.start()
+    if problem := wait_for(reader, "the environment", lambda: lines.last, say, stop, too_large):
+        return problem
+    status = int(api.wait(container, timeout=60)["StatusCode"])
+    for notice in lines.notices:
+        say(notice)
+    return lines.reason if status != 0 else None
+
+
+def wait_for(
+    build: threading.Thread,
+    what: str,
+    last: Callable[[], str],
+    say: Callable[[str], None],
+    stop: threading.Event,
+    too_large: Callable[[], str | None] = lambda: None,
+) -> str | None:
+    """Wait for a build's thread, and tell people how it goes.
+
+    Args:
+        what: Names the build to people.
+        last: Gives the last line of the build's output.
+        too_large: Gives a reason to end the build where it takes too much disk; asked from time to time.
+
+    Returns:
+        Why the build has to be ended; None where it ended by itself.
+    """
+    started = told = measured = time.monotonic()
+    while build.is_alive():
+        build.join(LOOK)
+        now = time.monotonic()
+        if stop.is_set():
+            return "interrupted"
+        if now - started > BUILD_SECONDS:
+            return f"it took more than {BUILD_SECONDS / 60:.0f} minutes"
+        if now - told > TELL_EVERY:
+            told = now
+            say(f"still building {what} ({now - started:.0f} s): {last()}")
+        if now - measured > SIZE_EVERY:
+            measured = now
+            if problem := too_large():
+                return problem
+    return None
+
+
+class _Lines:
+    """What a build says: into the log, and of it what people are told."""
+
+    def __init__(self, log: Path, stream: Iterator[bytes]) -> None:
+        self._log = log
+        self._stream = stream
+        self.last = "starting"
+        self.reason = "the build container ended without a word"
+        self.notices: list[str] = []
+        self._cause = ""
+
+    def read(self) -> None:
+        rest = b""
+        with self._log.open("wb") as file:
+            for data in self._stream:
+                file.write(data)
+                file.flush()
+                *whole, rest = (rest + data).split(b"\n")
+                for line in whole:
+                    self._take(line.decode(errors="replace").strip())
+                rest = rest[-4096:]
+
+    def _take(self, line: str) -> None:
+        if not line:
+            return
+        if line.startswith(NOTICE):
+            self.notices.append(line.removeprefix(NOTICE))
+        if match := CAUSE.match(line):
+            self._cause = line[match.end() :]
+        elif (match := DEEPER.match(line)) and len(self._cause) < 300:
+            self._cause += f": {line[match.end() :]}"
+        self.last = line[:100]
+        self.reason = f"{line[:200]} ({self._cause[:300]})" if self._cause else line[:200]
+
+
+def remove_container(api: Any, container: str) -> None:
+    """Remove a container, running or not; one that is gone is fine."""
+    from docker.errors import NotFound
+
+    with contextlib.suppress(NotFound):
+        api.remove_container(container, force=True, v=True)
+
+
+@contextlib.contextmanager
+def engine_failures(what: str) -> Iterator[None]:
+    """The engine's own errors while it builds `what`, as `EnvironmentFailed`."""
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except (DockerException, RequestException) as error:
+        reason = str(getattr(error, "explanation", None) or error).strip()
+        raise EnvironmentFailed(f"the engine cannot build {what}: {reason}") from None
+
+
+def files_as_tar(
+    files: Mapping[str, bytes], folder: str = "/", *, folders: Collection[str] = (), owner: int = 0
+) -> bytes:
+    """Files by name below `folder`, as a tar for a container's root, with these folders made before them."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+
+        def add(name: str, content: bytes | None) -> None:
+            info = tarfile.TarInfo(name.strip("/"))
+            info.mode, info.uid, info.gid = 0o755, owner, owner
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            else:
+                info.size = len(content)
+            archive.addfile(info, None if content is None else io.BytesIO(content))
+
+        for name in folders:
+            add(name, None)
+        for name, content in files.items():
+            add(f"{folder}/{name.lstrip('/')}", content)
+    return buffer.getvalue()
+
+
+def installers() -> dict[str, bytes]:
+    """What a build installs with, by name: this machine's uv, if it has one, and a wheel of pip."""
+    uv = shutil.which("uv")
+    wheels = {wheel.name: wheel.read_bytes() for wheel in _pip_wheels()}
+    return wheels if uv is None else {**wheels, "uv": Path(uv).read_bytes()}
+
+
+def _pip_wheels() -> list[Path]:
+    """The pip that this machine's Python would start a virtual environment with, for an image that has none."""
+    spec = importlib.util.find_spec("ensurepip")
+    folders = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
+    folders.append(Path("/usr/share/python-wheels"))
+    found = [wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"))]
+    return found[:1]

@@ -1,0 +1,152 @@
+"""Free disk space: remove environment images beyond a budget, and remains of dead m3agent processes.
+
+It considers only objects in the engine that have m3agent's label.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
+from m3agent.sandbox.backends.engine import socket_of
+from m3agent.sandbox.images.environment import REPOSITORY, folder
+
+
+@dataclass(frozen=True)
+class EnvironmentImage:
+    """An environment image.
+
+    Attributes:
+        name: Name and tag.
+        ident: The engine's id.
+        size: Bytes; layers shared with other images are counted in full.
+        used: Time of last use, in seconds since the epoch.
+    """
+
+    name: str
+    ident: str
+    size: int
+    used: float
+
+
+@dataclass
+class Pruned:
+    """What was removed: names of images, number of containers and of volumes, and bytes of the images."""
+
+    images: list[str]
+    containers: int
+    volumes: int
+    freed: int
+
+
+def environment_images(api: Any, state: Path) -> list[EnvironmentImage]:
+    """Return m3agent's environment images in this engine, least recently used first."""
+    images = []
+    for listed in api.images(filters={"label": [f"{LABEL}.environment"]}):
+        for name in listed.get("RepoTags") or []:
+            if not name.startswith(f"{REPOSITORY}:"):
+                continue
+            used = folder(state) / f"{name.partition(':')[2]}.used"
+            when = used.stat().st_mtime if used.exists() else float(listed["Created"])
+            images.append(EnvironmentImage(name, listed["Id"], int(listed["Size"]), when))
+    return sorted(images, key=lambda image: image.used)
+
+
+def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None]) -> Pruned:
+    """Remove environment images until the others fit into `keep_bytes`; remove orphans.
+
+    Orphans are containers and volumes of dead m3agent processes. An image that a container uses is kept;
+    `say` then receives a line about it.
+    """
+    done = Pruned([], 0, 0, 0)
+    images = environment_images(api, state)
+    total = sum(image.size for image in images)
+    for image in images:
+        if total <= keep_bytes:
+            break
+        if why := _remove(api, state, image):
+            say(f"{image.name} is kept: {why}")
+            continue
+        total -= image.size
+        done.freed += image.size
+        done.images.append(image.name)
+    local = socket_of(api) is not None
+    for container in api.containers(all=True, filters={"label": [PROCESS_LABEL]}):
+        owner, running = container["Labels"].get(PROCESS_LABEL, ""), container["State"] == "running"
+        if is_orphan(owner, other_boots=local and not running):
+            done.containers += _removed(partial(api.remove_container, container["Id"], force=True, v=True))
+    for volume in api.volumes(filters={"label": [PROCESS_LABEL]}).get("Volumes") or []:
+        if is_orphan((volume.get("Labels") or {}).get(PROCESS_LABEL, ""), other_boots=local):
+            done.volumes += _removed(partial(api.remove_volume, volume["Name"], force=True))
+    return done
+
+
+def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] = ()) -> list[str]:
+    """Remove environment images, least recently used first, until all images of the engine fit.
+
+    Images in use and images that others build on stay.
+
+    Args:
+        api: The engine's client.
+        state: Folder with the times of last use.
+        most_bytes: Limit for all images of the engine; shared layers are counted once.
+        keep: Names of images that stay.
+
+    Returns:
+        Names of the removed images.
+    """
+    gone: list[str] = []
+    for image in environment_images(api, state):
+        if int(api.df().get("LayersSize") or 0) <= most_bytes:
+            break
+        if image.name not in keep and not _remove(api, state, image):
+            gone.append(image.name)
+    return gone
+
+
+def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:
+    """Remove an image and the files about it; return "", or the reason if it cannot be removed."""
+    from docker.errors import APIError
+
+    try:
+        api.remove_image(image.name)
+    except APIError as error:
+        return str(error.explanation or error).strip()
+    for suffix in ("used", "log", "lock"):
+        (folder(state) / f"{image.name.partition(':')[2]}.{suffix}").unlink(missing_ok=True)
+    return ""
+
+
+def is_orphan(process: str, *, other_boots: bool) -> bool:
+    """Return whether the process that a label describes has certainly ended.
+
+    This is never certain for a process of another process namespace. A process of another boot has ended if
+    it ran on this machine.
+
+    Args:
+        process: The label's value.
+        other_boots: Whether another boot id can only mean an earlier boot of this machine, not another
+            machine.
+    """
+    ours = (describe_process(os.getpid()) or "").split()
+    theirs = process.split()
+    if len(ours) != 4 or len(theirs) != 4 or not theirs[2].isdigit():
+        return False
+    if theirs[0] != ours[0]:
+        return other_boots
+    return theirs[1] == ours[1] and describe_process(int(theirs[2])) != process
+
+
+def _removed(remove: Callable[[], object]) -> int:
+    from docker.errors import APIError
+
+    try:
+        remove()
+    except APIError:
+        return 0  # already removed, or in use
+    return 1

@@ -1,0 +1,471 @@
+"""The proxy through which a sandbox with `--allow-net` reaches its hosts: HTTP CONNECT, and plain http.
+
+It trusts no input from the sandbox. It parses each request strictly and forwards only the parsed parts, one
+request per connection. It resolves each name once, on the host, and connects to the address that it checked.
+So a name cannot change to another address in between.
+
+Inside a CONNECT tunnel, the program controls the bytes. It can talk to everyone who serves the listed host, or
+shares its servers, and can send them anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
+
+from m3agent.sandbox.network.allow_list import AllowedHost, as_address, may_reach, split_authority
+
+PORT = 3128
+"""Port of the proxy on the sandbox's 127.0.0.1."""
+LONGEST_HEAD = 16 << 10  # bytes of the request line and the headers
+MOST_HEADERS = 100
+CHUNK = 64 << 10
+PATIENCE = 5.0  # seconds for each of several addresses to answer
+LINGER = 2.0  # seconds that a refused program may continue to send before the connection is closed
+
+REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) ([\x21-\x7e]+) HTTP/1\.[01]")
+HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*?)[ \t]*")
+HTTP_TARGET = re.compile(r"http://([^/?#@]+)(/[^#]*)?(\?[^#]*)?", re.IGNORECASE)
+LENGTH = re.compile(rb"[0-9]{1,15}")
+HOP_BY_HOP = {
+    *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"),
+    *(b"te", b"trailer", b"upgrade", b"host", b"content-length"),
+}
+"""Headers that a proxy must not forward (RFC 9110, 7.6.1), and two that it writes anew."""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Limits on the network use of one sandbox.
+
+    Attributes:
+        bytes: Bytes in both directions, for all connections together.
+        requests: Number of requests.
+        head: Seconds to receive the head of a request.
+        connect: Seconds to connect to the host.
+        idle: Seconds without any data before a connection is closed.
+        connection: Longest duration of a connection in seconds.
+    """
+
+    bytes: int = 4 << 30
+    requests: int = 10_000
+    head: float = 15.0
+    connect: float = 20.0
+    idle: float = 120.0
+    connection: float = 1800.0
+
+
+@dataclass(frozen=True)
+class NetworkRequest:
+    """One finished request of a program in the sandbox.
+
+    Attributes:
+        method: HTTP method.
+        host: Host of the request; empty if the request was malformed.
+        port: Port of the request; 0 if the request was malformed.
+        verdict: Whether the proxy forwarded the request.
+        reason: Why it was refused, failed or was cut off; empty if it finished normally.
+        sent: Bytes sent to the host.
+        received: Bytes received from the host.
+        seconds: Duration.
+    """
+
+    method: str
+    host: str
+    port: int
+    verdict: Literal["allowed", "refused", "failed"]
+    reason: str
+    sent: int
+    received: int
+    seconds: float
+
+
+class Stream(Protocol):
+    """A connection, as the proxy uses it; its methods raise OSError if it broke."""
+
+    async def read(self) -> bytes:
+        """Return at least one byte of received data; empty if the other side sends no more."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send data; wait while the other side is slow."""
+        ...
+
+    async def write_eof(self) -> None:
+        """Signal that no more data will be sent."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProxyRequest:
+    """A parsed request.
+
+    Attributes:
+        method: HTTP method.
+        host: Normalised host.
+        port: Port.
+        head: Head to send to the host instead of the original; empty for CONNECT.
+        length: Bytes of the body.
+    """
+
+    method: str
+    host: str
+    port: int
+    head: bytes = b""
+    length: int = 0
+
+
+class Answer(Exception):
+    """The proxy answers the request itself, with an HTTP status and a sentence, instead of forwarding it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass
+class _Use:
+    """Statistics of one connection; see `NetworkRequest`."""
+
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    verdict: Literal["allowed", "refused", "failed"] = "refused"
+    reason: str = ""
+    sent: int = 0
+    received: int = 0
+
+
+class Proxy:
+    """Serve the connections of one sandbox.
+
+    Args:
+        hosts: The hosts that the sandbox may reach.
+        log: Called with every finished request. Requests beyond `Caps.requests` are refused and not logged.
+        caps: Limits; None for the defaults.
+        resolve: Returns the addresses of a name; raises OSError.
+        reach: Returns whether the proxy may connect to an address.
+    """
+
+    def __init__(
+        self,
+        hosts: Iterable[AllowedHost],
+        *,
+        log: Callable[[NetworkRequest], None] = lambda _: None,
+        caps: Caps | None = None,
+        resolve: Callable[[str, int], Awaitable[list[str]]] | None = None,
+        reach: Callable[[str], bool] = may_reach,
+    ) -> None:
+        self.hosts = tuple(hosts)
+        self._log = log
+        self._caps = caps or Caps()
+        self._resolve = resolve or lookup
+        self._reach = reach
+        self._requests = 0
+        self._bytes = 0
+
+    async def serve(self, program: Stream) -> None:
+        """Serve one connection until it ends.
+
+        Raises:
+            OSError: The connection to the program broke during an answer.
+        """
+        self._requests += 1
+        if self._requests > self._caps.requests:
+            await _answer(program, 403, f"this sandbox has made {self._caps.requests} requests: no more")
+            return
+        use = _Use()
+        started = time.monotonic()
+        try:
+            await self._serve(program, use)
+        except Answer as answer:
+            use.verdict = "failed" if answer.status >= 500 else "refused"
+            use.reason = str(answer)
+            await _answer(program, answer.status, str(answer))
+        except TimeoutError:
+            use.reason = (
+                f"cut off: silent for {self._caps.idle:.0f} s or open for {self._caps.connection:.0f} s"
+            )
+        except OSError as error:
+            use.reason = f"cut off: {error.strerror or error}"
+        except asyncio.CancelledError:
+            use.reason = use.reason or "cut off: the sandbox was closed"
+            raise
+        finally:
+            if use.method or use.reason:  # otherwise the connection was closed without any data
+                self._log(NetworkRequest(**vars(use), seconds=round(time.monotonic() - started, 3)))
+
+    async def _serve(self, program: Stream, use: _Use) -> None:
+        try:
+            async with asyncio.timeout(self._caps.head):
+                head, rest = await _read_head(program)
+        except TimeoutError:
+            raise Answer(408, "no whole request came in time") from None
+        if not head:
+            return
+        request = parse(head)
+        use.method, use.host, use.port = request.method, request.host, request.port
+        if not any(entry.allows(request.host, request.port) for entry in self.hosts):
+            where = f"{request.host}:{request.port}"
+            raise Answer(403, f"{where} is not open to this sandbox: the user opens hosts with --allow-net")
+        if self._bytes >= self._caps.bytes:
+            raise Answer(403, f"this sandbox has moved {self._caps.bytes} bytes over the network: no more")
+        async with await self._connect(request) as host:
+            use.verdict = "allowed"
+            if request.method == "CONNECT":
+                await program.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await self._relay(request, rest, program, host, use)
+
+    async def _connect(self, request: ProxyRequest) -> Host:
+        """Connect to the host, at a checked address."""
+        where = f"{request.host}:{request.port}"
+        try:
+            async with asyncio.timeout(self._caps.connect):
+                addresses = [request.host]
+                if as_address(request.host) is None:
+                    addresses = await self._resolve(request.host, request.port)
+                for address in addresses:
+                    if not self._reach(address):  # one bad address refuses the name: it may be a trap
+                        raise Answer(
+                            403,
+                            f"{request.host} is at {address}, not a public address of another machine: "
+                            "a sandbox never reaches those, --allow-net or not",
+                        )
+                return await _open(addresses, request.port)
+        except TimeoutError:
+            raise Answer(504, f"{where} does not answer") from None
+        except OSError as error:
+            raise Answer(502, f"cannot connect to {where}: {error.strerror or error}") from None
+
+    async def _relay(
+        self, request: ProxyRequest, rest: bytes, program: Stream, host: Host, use: _Use
+    ) -> None:
+        """Forward bytes until both sides are done, the connection is idle too long, or a limit is reached."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._caps.connection
+        tunnel = request.method == "CONNECT"
+
+        def moved(count: int) -> None:
+            self._bytes += count
+            if self._bytes > self._caps.bytes:
+                raise OSError(f"the sandbox's {self._caps.bytes} bytes of network are used up")
+            clock.reschedule(min(end, loop.time() + self._caps.idle))
+
+        async def up() -> None:
+            await host.write(request.head)
+            data, left = rest, request.length
+            while tunnel or left:
+                data = data or await program.read()
+                if not data:
+                    break
+                piece = data if tunnel else data[:left]  # data after the first request is not forwarded
+                left -= len(piece)
+                use.sent += len(piece)
+                moved(len(piece))
+                await host.write(piece)
+                data = b""
+            if tunnel:
+                await host.write_eof()
+
+        async def down() -> None:
+            while data := await host.read():
+                use.received += len(data)
+                moved(len(data))
+                await program.write(data)
+            await program.write_eof()
+
+        async with asyncio.timeout(self._caps.idle) as clock:
+            both = [asyncio.create_task(up()), asyncio.create_task(down())]
+            try:
+                await asyncio.gather(*both)
+            finally:
+                for task in both:
+                    task.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+
+
+class Host:
+    """A TCP connection as a `Stream` and a context manager; after an error it closes immediately."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # written data may not have been sent yet
+            self._writer.close()
+            with contextlib.suppress(OSError):  # a TimeoutError is one
+                async with asyncio.timeout(LINGER):
+                    await self._writer.wait_closed()
+        self._writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def read(self) -> bytes:
+        """Return received data; empty at the end."""
+        return await self._reader.read(CHUNK)
+
+    async def write(self, data: bytes) -> None:
+        """Send data; wait while the other side is slow."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def write_eof(self) -> None:
+        """Signal that no more data will be sent."""
+        self._writer.write_eof()
+
+
+async def _open(addresses: Sequence[str], port: int) -> Host:
+    """Connect to the first address that answers; all but the last get only `PATIENCE` seconds."""
+    failure = OSError("it has no address")
+    for number, address in enumerate(addresses, start=1):
+        patience = PATIENCE if number < len(addresses) else None
+        try:
+            async with asyncio.timeout(patience):
+                # the address is numeric: no further name lookup
+                return Host(*await asyncio.open_connection(address, port, flags=socket.AI_NUMERICHOST))
+        except OSError as error:  # a TimeoutError is one
+            failure = error
+    raise failure
+
+
+async def lookup(host: str, port: int) -> list[str]:
+    """Return the addresses of a name, as this machine resolves it; raises OSError.
+
+    It runs in a daemon thread of its own: the program's end would wait for the threads of a pool, and so for
+    a hanging name server.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | OSError) -> None:
+        if answer.done():
+            return
+        if isinstance(found, OSError):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: list[str] | OSError = []
+        # A final dot makes the name absolute, so no search list of this machine applies. Names that are only
+        # in its hosts file are not found with the dot, so the name is also tried without it.
+        for name in (f"{host}.", host):
+            try:
+                infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                found = error
+            else:
+                found = list(dict.fromkeys(str(info[4][0]) for info in infos))
+                break
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return await answer
+
+
+async def _read_head(program: Stream) -> tuple[bytes, bytes]:
+    """Return the request's head, without the empty line at its end, and the data after that line."""
+    data = b""
+    while True:
+        head, end, rest = data[: LONGEST_HEAD + 4].partition(b"\r\n\r\n")
+        if end:
+            return head, rest + data[LONGEST_HEAD + 4 :]
+        if len(data) > LONGEST_HEAD:
+            raise Answer(431, f"a request's head is at most {LONGEST_HEAD} bytes")
+        more = await program.read()
+        if not more:
+            if data:
+                raise Answer(400, "the request ends in its head")
+            return b"", b""
+        data += more
+
+
+def parse(head: bytes) -> ProxyRequest:
+    """Parse the head of a request, without the empty line at its end.
+
+    Raises:
+        Answer: The request is neither a well-formed CONNECT, nor an http request with an absolute address
+            and, if it has a body, one plain Content-Length.
+    """
+    first, *lines = head.split(b"\r\n")
+    line = REQUEST_LINE.fullmatch(first)
+    if line is None:
+        raise Answer(400, "this is a proxy for HTTP and CONNECT, and that was no request to one")
+    if len(lines) > MOST_HEADERS:
+        raise Answer(431, f"a request has at most {MOST_HEADERS} headers")
+    headers: list[tuple[bytes, bytes]] = []
+    for text in lines:
+        header = HEADER.fullmatch(text)
+        if header is None:
+            raise Answer(400, "a header of the request is malformed")
+        headers.append((header[1], header[2]))
+    method, target = line[1].decode(), line[2].decode()
+    lengths = [value for name, value in headers if name.lower() == b"content-length"]
+    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
+        raise Answer(411, "this proxy takes a request's body only with a Content-Length")
+    if len(lengths) > 1 or not all(LENGTH.fullmatch(value) for value in lengths):
+        raise Answer(400, "the Content-Length of the request is malformed")
+    if method == "CONNECT":
+        if lengths:
+            raise Answer(400, "a CONNECT request has no body")
+        host, port = _authority(target)
+        if port is None:
+            raise Answer(400, "a CONNECT request names a host and a port")
+        return ProxyRequest(method, host, port)
+    address = HTTP_TARGET.fullmatch(target)
+    if address is None:
+        raise Answer(400, "a request to this proxy names a whole http address; https goes by CONNECT")
+    host, port = _authority(address[1])
+    port = port or 80
+    ended_here = HOP_BY_HOP | {
+        token.strip().lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for token in value.split(b",")
+    }
+    named = (f"[{host}]" if ":" in host else host) + ("" if port == 80 else f":{port}")
+    path = (address[2] or "/") + (address[3] or "")
+    out = [f"{method} {path} HTTP/1.1".encode(), b"Host: " + named.encode()]
+    out += [name + b": " + value for name, value in headers if name.lower() not in ended_here]
+    # Set by us, whatever the Connection header lists: the proxy forwards exactly the body and nothing after
+    # it.
+    out += [b"Content-Length: " + value for value in lengths] + [b"Connection: close", b"", b""]
+    return ProxyRequest(method, host, port, b"\r\n".join(out), int(lengths[0]) if lengths else 0)
+
+
+def _authority(text: str) -> tuple[str, int | None]:
+    try:
+        return split_authority(text)
+    except ValueError:
+        raise Answer(400, "the request names no host, or one in a notation that is not accepted") from None
+
+
+async def _answer(program: Stream, status: int, text: str) -> None:
+    """Send an answer and close the stream.
+
+    The sentence is also in the status line, because many programs show only that.
+    """
+    body = f"{text}\n".encode()
+    line = " ".join(text.split()).encode("ascii", "replace").decode()
+    head = (
+        f"HTTP/1.1 {status} {line}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    await program.write(head.encode() + body)
+    await program.write_eof()
+    with contextlib.suppress(TimeoutError):  # closing while the program still sends could lose the answer
+        async with asyncio.timeout(LINGER):
+            while await program.read():
+                pass

@@ -1,0 +1,337 @@
+"""Store trees in git without interpreting what a repository contains.
+
+All calls use `git_command.for_store`: no system or user configuration, no hooks, no fsmonitor, no filters, no
+attributes from the tree. With a hostile `.git`, a plain `git status` ran three payloads and `git diff` four.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from m3agent.sandbox.errors import DiskFull, SandboxError
+from m3agent.sandbox.store.git_command import for_store
+
+RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
+"""Overrides every attribute of the tree: git stores and returns the bytes of a file unchanged."""
+
+# Files that tests and tools leave behind. A patch contains them only if the repository already tracks them.
+JUNK = (
+    "__pycache__/",
+    "*.py[co]",
+    ".pytest_cache/",
+    ".mypy_cache/",
+    ".ruff_cache/",
+    ".hypothesis/",
+    ".coverage",
+    ".coverage.*",
+    ".tox/",
+    ".nox/",
+    ".eggs/",
+    "*.egg-info/",
+    ".venv/",
+    "node_modules/",
+)
+_FULL = ("No space left", "Disk quota", "Out of diskspace")
+"""Messages for a full disk, from the operating system and from git."""
+SKIP_FOLDERS = (".git", *(name.rstrip("/") for name in JUNK if name.endswith("/") and "*" not in name))
+"""Folders that a scan of the work tree does not enter."""
+
+
+DIFF_OPTIONS = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
+"""With these options, a patch is complete and depends only on its two trees."""
+
+_HEADER = re.compile(rb"^diff --git (a/.+)$", re.MULTILINE)
+
+UNFINISHED = "unfinished-"
+"""The prefix of names of unfinished entries in a store."""
+
+
+def _unambiguous(header: re.Match[bytes]) -> bytes:
+    """Return the header line of a file in a patch; quote its names if they have spaces beside slashes.
+
+    `git diff` does not quote such names, so their ends are ambiguous. `git apply` refuses them if no other
+    line repeats the names: for empty or binary files, and for changes of mode.
+    """
+    names = header[1]
+    old = names[: len(names) // 2]  # both names have the same length; one space separates them
+    if not any(part != part.strip(b" ") for part in old.split(b"/")):
+        return header[0]
+    return b'diff --git "%s" "%s"' % (old, names[len(old) + 1 :])
+
+
+class GitFailed(SandboxError):
+    """A git command failed that must succeed; the text holds the last line of git's output."""
+
+
+def run_git(
+    *args: str,
+    cwd: Path | None = None,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    ok: Sequence[int] = (0,),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git under the policy `for_store` and return its output as bytes.
+
+    Args:
+        args: The arguments.
+        cwd: The folder to run it in.
+        stdin: Bytes for standard input.
+        env: Environment variables to add.
+        ok: The exit statuses that mean success.
+
+    Raises:
+        DiskFull: The disk is full.
+        GitFailed: The exit status is not in `ok`, or git is not installed.
+    """
+    try:
+        done = for_store(env).run(*args, cwd=cwd, stdin=stdin)
+    except FileNotFoundError:
+        raise GitFailed("git is not installed: install it and try again") from None
+    if done.returncode not in ok:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        if any(words in line for words in _FULL for line in lines):
+            raise DiskFull(
+                "the disk is full: git could not write the session's objects; make room and try again"
+            )
+        raise GitFailed(f"git {next((a for a in args if not a.startswith('-')), '')} failed: {lines[-1]}")
+    return done
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError into DiskFull, around code that writes m3agent's own file at `path` on the host."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskFull(
+            f"cannot write {error.filename or path}: {error.strerror}; make room and try again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class TreeEntry:
+    """One file of a tree: path (undecodable bytes as surrogates), git's mode and the blob's id."""
+
+    path: str
+    mode: int
+    sha: str
+
+
+class TreeStore:
+    """A bare repository of m3agent's own that holds the trees of one session.
+
+    Args:
+        git_dir: The folder of the repository; created if it does not exist.
+        alternates: An object folder to read from as well, so that the user's objects need not be copied.
+    """
+
+    def __init__(self, git_dir: Path, alternates: Path | None = None) -> None:
+        self.git_dir = git_dir
+        # A session asks for the same few trees again and again.
+        self._listed = lru_cache(maxsize=4)(self._list_tree)
+        if not (git_dir / "HEAD").exists():
+            run_git("init", "--quiet", "--bare", "--template=", "--object-format=sha1", str(git_dir))
+        with writing(git_dir):
+            (git_dir / "info").mkdir(exist_ok=True)
+            (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+            (git_dir / "info" / "exclude").write_text("\n".join(JUNK) + "\n")
+            if alternates is not None:
+                (git_dir / "objects" / "info").mkdir(exist_ok=True)
+                (git_dir / "objects" / "info" / "alternates").write_bytes(os.fsencode(alternates) + b"\n")
+
+    def sweep(self) -> None:
+        """Remove unfinished files that a killed process left. Nobody else may use the store meanwhile."""
+        for pattern in ("index-*", f"{UNFINISHED}*", "objects/??/tmp_obj_*"):
+            for left in self.git_dir.glob(pattern):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
+
+    def git(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        index: str | None = None,
+        work_tree: Path | None = None,
+        ok: Sequence[int] = (0,),
+    ) -> bytes:
+        """Run git on this store and return its standard output.
+
+        Args:
+            args: The arguments.
+            stdin: Bytes for standard input.
+            index: The name of a private index file.
+            work_tree: The folder of a work tree.
+            ok: The exit statuses that mean success.
+
+        Raises:
+            DiskFull, GitFailed: As for `run_git`.
+        """
+        git_dir = self.git_dir.absolute()  # git may run in another folder
+        env = {"GIT_DIR": str(git_dir)}
+        if index is not None:
+            env["GIT_INDEX_FILE"] = str(git_dir / index)
+        if work_tree is not None:
+            env["GIT_WORK_TREE"] = str(work_tree.absolute())
+        return run_git(*args, cwd=work_tree or self.git_dir, stdin=stdin, env=env, ok=ok).stdout
+
+    @contextlib.contextmanager
+    def _own_index(self) -> Iterator[str]:
+        """Yield the name of a private index.
+
+        Sandboxes share a store, and a killed sandbox leaves a lock on its index.
+        """
+        name = f"index-{uuid.uuid4().hex}"
+        try:
+            yield name
+        finally:
+            for left in (name, f"{name}.lock"):
+                (self.git_dir / left).unlink(missing_ok=True)
+
+    def put_blob(self, content: bytes) -> str:
+        """Store bytes and return the blob's id."""
+        return (
+            self.git("hash-object", "-w", "-t", "blob", "--no-filters", "--stdin", stdin=content)
+            .decode()
+            .strip()
+        )
+
+    def get_blob(self, sha: str) -> bytes:
+        """Return the bytes of a blob."""
+        return self.git("cat-file", "blob", sha)
+
+    def get_blobs(self, shas: Sequence[str]) -> list[bytes]:
+        """Return the bytes of many blobs, in one call to git."""
+        return list(self.each_blob(shas))
+
+    def each_blob(self, shas: Sequence[str]) -> Iterator[bytes]:
+        """Yield the bytes of many blobs one by one, in one call to git.
+
+        Raises:
+            GitFailed: A blob does not exist, or git ended early.
+        """
+        # a pipe could fill up while git waits for us to read its output; a disk could be full
+        with open(os.memfd_create("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
+            names.write("".join(f"{sha}\n" for sha in shas).encode())
+            names.seek(0)
+            command = for_store({"GIT_DIR": str(self.git_dir)})
+            with subprocess.Popen(
+                command.argv("cat-file", "--batch", "--buffer"),
+                env=command.environment,
+                stdin=names,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=1 << 20,
+                pipesize=1 << 20,
+            ) as process:
+                assert process.stdout is not None
+                for sha in shas:
+                    header = process.stdout.readline().split()
+                    if len(header) != 3:
+                        raise GitFailed(f"object {sha} is missing from the repository")
+                    blob = process.stdout.read(int(header[2]))
+                    if process.stdout.read(1) != b"\n":
+                        raise GitFailed("git ended in the middle of an object")
+                    yield blob
+
+    def write_tree(self, entries: Iterable[TreeEntry]) -> str:
+        """Store a tree of these files and return its id."""
+        lines = b"".join(b"%06o %s 0\t%s\0" % (e.mode, e.sha.encode(), os.fsencode(e.path)) for e in entries)
+        with self._own_index() as index:
+            self.git("update-index", "-z", "--index-info", stdin=lines, index=index)
+            return self.git("write-tree", index=index).decode().strip()
+
+    def apply(self, tree: str, patch: bytes, *options: str) -> str:
+        """Apply a patch to a tree and return the id of the new tree. Git treats the patch as plain data.
+
+        Args:
+            tree: The id of the tree.
+            patch: The patch.
+            options: Options of `git apply`.
+
+        Raises:
+            GitFailed: The patch does not apply.
+        """
+        with self._own_index() as index:
+            self.git("read-tree", tree, index=index)
+            self.git("apply", "--cached", "--whitespace=nowarn", *options, "-", stdin=patch, index=index)
+            return self.git("write-tree", index=index).decode().strip()
+
+    def list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
+        """Return every file of a tree or commit, given its id; submodules are left out."""
+        return self._listed(tree)
+
+    def _list_tree(self, tree: str) -> tuple[TreeEntry, ...]:
+        out = self.git("ls-tree", "-r", "-z", "--full-tree", tree)
+        entries = []
+        for line in out.split(b"\0")[:-1]:
+            meta, path = line.split(b"\t", 1)
+            mode, kind, sha = meta.split()
+            if kind == b"blob":
+                entries.append(TreeEntry(os.fsdecode(path), int(mode, 8), sha.decode()))
+        return tuple(entries)
+
+    def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
+        """Store the files at `paths` (relative to `folder`) byte for byte, and return the tree's id."""
+        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        with self._own_index() as index:
+            self.git("update-index", "--add", "-z", "--stdin", stdin=names, index=index, work_tree=folder)
+            return self.git("write-tree", index=index).decode().strip()
+
+    def diff(self, old: str, new: str) -> bytes:
+        """Return the patch from one tree to another, with binary files, in the format of `git apply`."""
+        text = self.git("diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new)
+        return _HEADER.sub(_unambiguous, text)  # content lines begin with another character than `d`
+
+    def changed_paths(self, old: str, new: str) -> list[tuple[str, str]]:
+        """Return (status letter, path) of every file that differs between two trees."""
+        out = self.git("diff-tree", "-r", "-z", "--name-status", "--no-renames", old, new).split(b"\0")
+        return [(out[i].decode(), os.fsdecode(out[i + 1])) for i in range(0, len(out) - 1, 2)]
+
+    def ignored(self, paths: Sequence[str], ignore_files: Path) -> set[str]:
+        """Return those of `paths` that are ignored by the list `JUNK` or by `.gitignore` files.
+
+        Args:
+            paths: Paths relative to `ignore_files`.
+            ignore_files: The folder with the `.gitignore` files.
+        """
+        if not paths:
+            return set()
+        # without "./", git would read a name that begins with ":" as a pattern
+        names = b"".join(b"./" + os.fsencode(path) + b"\0" for path in paths)
+        with self._own_index() as index:
+            out = self.git(
+                "check-ignore",
+                "--no-index",
+                "-z",
+                "--stdin",
+                stdin=names,
+                index=index,
+                work_tree=ignore_files,
+                ok=(0, 1),  # 1: none of them is ignored
+            )
+        return {os.fsdecode(name.removeprefix(b"./")) for name in out.split(b"\0")[:-1]}
+
+
+def copy_store(source: Path, target: Path) -> TreeStore:
+    """Copy a store and return the copy.
+
+    The source is only read and may be in use. Files that a process is still writing there are left out: they
+    have no final name yet and belong to no tree.
+
+    Raises:
+        OSError, shutil.Error: The source cannot be read, or the target cannot be written.
+    """
+    unfinished = shutil.ignore_patterns("index-*", "tmp_*", "*.lock", f"{UNFINISHED}*")
+    shutil.copytree(source, target, symlinks=True, ignore=unfinished)
+    return TreeStore(target)

@@ -1,0 +1,228 @@
+"""Keep the states of the work tree as git trees on the host, and compute the patch between them.
+
+The store is our own bare repository in the session's folder. The sandbox cannot see it, and no file from the
+sandbox is ever read as git configuration. Files leave the sandbox as bytes with a path and a mode; the host
+builds the trees from those.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from m3agent.sandbox.errors import PathEscapes
+from m3agent.sandbox.store.git import UNFINISHED, TreeEntry, TreeStore, writing
+
+TreeId = str
+"""A git tree id, which names one state of the work tree."""
+
+MOST_FILES = 2000  # changed files in one checkpoint; more are an accident (a build, a download), not a patch
+MOST_BYTES = 10 << 20  # bytes of one changed file
+
+# Characters that macOS ignores when it compares names (the same list as in git).
+IGNORED_IN_NAMES = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+
+# Files that run automatically later, on the user's machine or in CI. They are allowed, but the user is
+# warned.
+RUNS_LATER_FOLDERS = {".github", ".gitlab", ".vscode", ".idea", ".circleci", ".devcontainer", ".husky"}
+RUNS_LATER_NAMES = {
+    ".envrc",
+    ".pre-commit-config.yaml",
+    ".gitlab-ci.yml",
+    "conftest.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "setup.py",
+    "setup.cfg",
+    "pytest.ini",
+    "tox.ini",
+    "noxfile.py",
+    "makefile",
+}
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The changes of a session.
+
+    Attributes:
+        base: State before the changes.
+        tree: State after the changes.
+        text: The patch in bytes, as `git apply` takes it; empty if nothing changed.
+        paths: The changed files.
+        runs_later: Those changed files that run automatically later (CI, editor, test configuration).
+    """
+
+    base: TreeId
+    tree: TreeId
+    text: bytes
+    paths: tuple[str, ...]
+    runs_later: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing changed."""
+        return not self.text
+
+
+class Workspace:
+    """The states of one session: the base and every checkpoint since."""
+
+    def __init__(self, store: TreeStore, base: TreeId) -> None:
+        self.store = store
+        self.base = base
+        self._ignore_files = store.git_dir / f"ignore-files-{base}"
+
+    @classmethod
+    def from_folder(cls, store: TreeStore, folder: Path, paths: Sequence[str]) -> Workspace:
+        """Return a workspace whose base is these files of a folder, byte for byte as they are now."""
+        return cls(store, store.tree_of_folder(folder, paths))
+
+    def entries(self, tree: TreeId) -> dict[str, TreeEntry]:
+        """Return the files of a state, by path."""
+        return {entry.path: entry for entry in self.store.list_tree(tree)}
+
+    def commit_changes(
+        self, before: TreeId, changed: Sequence[tuple[str, int, bytes]], deleted: Sequence[str]
+    ) -> TreeId:
+        """Return the state after changes to `before`.
+
+        Args:
+            before: State to start from.
+            changed: Path, mode and content of each new or changed file.
+            deleted: Paths of deleted files.
+        """
+        entries = self.entries(before)
+        for path in deleted:
+            entries.pop(path, None)
+        for path, mode, content in changed:
+            entries[path] = TreeEntry(path, mode, self.store.put_blob(content))
+        return self.store.write_tree(entries.values())
+
+    def wanted(self, paths: Sequence[str], tracked: set[str]) -> list[str]:
+        """Return the changed paths that belong to the work.
+
+        They are tracked at the base, or new and not ignored. The base's ignore rules apply: a `.gitignore`
+        written in the sandbox has no effect.
+        """
+        new = [path for path in paths if path not in tracked]
+        ignored = self.store.ignored(new, self._base_ignore_files())
+        return [path for path in paths if path in tracked or path not in ignored]
+
+    def patch(self, tree: TreeId) -> Patch:
+        """Return the difference between the base and a state.
+
+        Raises:
+            PathEscapes: The change contains a link that leads out of the tree, or touches git's own files or
+                names that a file system could equate with them.
+        """
+        changes = self.store.changed_paths(self.base, tree)
+        entries = self.entries(tree)
+        links = {path.lower() for path, entry in entries.items() if stat.S_IFMT(entry.mode) == stat.S_IFLNK}
+        for status, path in changes:
+            refuse_git_files(path)
+            if status != "D" and stat.S_IFMT(entries[path].mode) == stat.S_IFLNK:
+                refuse_escaping_link(path, self.store.get_blob(entries[path].sha), links)
+        paths = tuple(path for _, path in changes)
+        refuse_repositories(paths, entries)
+        text = self.store.diff(self.base, tree) if changes else b""
+        return Patch(self.base, tree, text, paths, tuple(path for path in paths if runs_later(path)))
+
+    def _base_ignore_files(self) -> Path:
+        if not self._ignore_files.exists():
+            entries = [
+                e for e in self.store.list_tree(self.base) if PurePosixPath(e.path).name == ".gitignore"
+            ]
+            plain = [e for e in entries if stat.S_IFMT(e.mode) == stat.S_IFREG]
+            # create it under another name first: another process may need it too, and this one may be killed
+            contents = self.store.get_blobs([e.sha for e in plain])
+            with writing(self._ignore_files):
+                folder = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.store.git_dir))
+                for entry, content in zip(plain, contents, strict=True):
+                    target = folder / entry.path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content)
+            try:
+                folder.rename(self._ignore_files)
+            except OSError:  # another process created it meanwhile
+                shutil.rmtree(folder)
+        return self._ignore_files
+
+
+def inside_git(path: str) -> bool:
+    """Return whether a path is a repository's own folder or inside it, on any file system.
+
+    Such paths are never part of a tree.
+    """
+    parts = [plain_name(part) for part in path.replace("\\", "/").split("/")]
+    return any(part == ".git" or part.startswith("git~") for part in parts)
+
+
+def plain_name(name: str) -> str:
+    """Return the name that Windows and macOS would use.
+
+    They ignore case, dots and spaces at the end, a stream after a colon, and joining characters.
+    """
+    return IGNORED_IN_NAMES.sub("", name).partition(":")[0].rstrip(". ").lower()
+
+
+def refuse_git_files(path: str) -> None:
+    """Raise PathEscapes for a path that git itself reads."""
+    if inside_git(path) or plain_name(PurePosixPath(path).name) in {".gitmodules", ".gitattributes"}:
+        raise PathEscapes(f"the change touches {path}, which git itself reads: such a patch is refused")
+
+
+def refuse_escaping_link(path: str, target: bytes, links: Collection[str] = ()) -> None:
+    """Raise PathEscapes for a symbolic link that leads out of the tree.
+
+    Args:
+        path: Path of the link.
+        target: Its target.
+        links: The tree's symbolic links in lower case. A `..` behind one of them is refused, because it is
+            not resolved.
+    """
+    text = target.decode(errors="replace")
+    at = list(PurePosixPath(path).parts[:-1])
+    through = False
+    for part in PurePosixPath(text).parts:
+        if text.startswith("/") or (part == ".." and (through or not at)):
+            raise PathEscapes(f"the change makes {path} a link to {text}, outside the work tree: refused")
+        if part == "..":
+            at.pop()
+        else:
+            at.append(part)
+            through = through or "/".join(at).lower() in links
+
+
+def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
+    """Raise PathEscapes for changes in a folder that git takes for a bare repository.
+
+    Such a repository's `config` can run programs.
+
+    Args:
+        paths: The changed paths.
+        tree: All paths after the change.
+    """
+    for head in [path for path in tree if plain_name(path.rpartition("/")[2]) == "head"]:
+        folder = head[: -len(PurePosixPath(head).name)]
+        names = {
+            plain_name(path[len(folder) :].partition("/")[0]) for path in tree if path.startswith(folder)
+        }
+        if {"objects", "refs"} <= names or "commondir" in names:
+            for path in paths:
+                if path.startswith(folder):
+                    raise PathEscapes(
+                        f"the change touches {path}, which git takes for part of a repository: refused"
+                    )
+
+
+def runs_later(path: str) -> bool:
+    """Return whether a file runs automatically later: CI, editor, test and environment configuration."""
+    parts = PurePosixPath(path).parts
+    name = parts[-1].lower()
+    return bool(RUNS_LATER_FOLDERS & set(parts[:-1])) or name in RUNS_LATER_NAMES or name.endswith(".pth")

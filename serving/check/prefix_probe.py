@@ -1,0 +1,208 @@
+"""Test how a self-hosted model server handles long prompts, before the first turn.
+
+The test finds out whether the server caches prefixes, whether it reports cached tokens, and how fast it
+tokenizes. At a million tokens, a missing prefix cache costs over a hundred seconds per turn, and a slow
+tokenizer two.
+
+Only self-hosted servers (vLLM, SGLang, TensorRT-LLM) are tested; with a hosted API, the turns themselves show
+these facts. The test uses the completions API with a meaningless prompt, so it touches no conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from m3agent.serving.check.metrics import parse_metrics, total
+from m3agent.serving.client.endpoint import Endpoint, Flavour, get, post
+from m3agent.serving.client.http import open_client
+from m3agent.serving.client.tokenize import count_tokens
+from m3agent.serving.errors import ModelServerError
+
+if TYPE_CHECKING:
+    import openai
+
+_TIMEOUT = 10.0  # seconds for all requests together, so that a busy server causes no long wait
+SLOW_TOKENIZER = 1.0
+"""Seconds per million tokens above which a change is worthwhile.
+
+vLLM's default tokenizer needs 2.1, its fast one 0.2.
+"""
+
+_MOST_TIMES = 4
+_WORTH_SAYING = 0.3  # seconds per turn that a slow tokenizer must add to be reported
+# Servers cache whole blocks: 128 tokens for M3 in vLLM and SGLang. This is about ten blocks.
+_PREFIX_CHARACTERS = 6_000
+_SAMPLE_CHARACTERS = 250_000
+_METRIC = "vllm:prefix_cache_hits_total"
+
+CACHING_SWITCHES: dict[Flavour, str] = {
+    "vllm": "start it with --enable-prefix-caching",
+    "sglang": "start it without --disable-radix-cache",
+    "trtllm": "TensorRT-LLM cannot reuse prefixes of M3, so use vLLM or SGLang for agent work",
+}
+REPORTING_SWITCHES: dict[Flavour, str] = {
+    "vllm": "start it with --enable-prompt-tokens-details",
+    "sglang": "start it with --enable-cache-report",
+    "trtllm": "its metrics may",
+}
+TOKENIZER_SWITCHES: dict[Flavour, str] = {
+    "vllm": "start it with VLLM_USE_FASTOKENS=1 and the package fastokens installed",
+    "sglang": "start it with --tokenizer-backend fastokens",
+    "trtllm": "start it with TLLM_PREFIX_TOKEN_CACHE=1",
+}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Results of the test; None means unknown.
+
+    Attributes:
+        prefix_caching: Whether the server reused the beginning of a prompt.
+        cached_tokens: Whether the usage reports how many prompt tokens came from the cache.
+        tokenizer_seconds: Seconds per million tokens, without the network round trip.
+    """
+
+    prefix_caching: bool | None = None
+    cached_tokens: bool | None = None
+    tokenizer_seconds: float | None = None
+
+    def advice(self, endpoint: Endpoint, prompt_tokens: int) -> list[str]:
+        """Return one sentence per server setting worth changing, for prompts of `prompt_tokens` tokens."""
+        said, host = [], endpoint.host
+        if self.prefix_caching is False:
+            switch = CACHING_SWITCHES[endpoint.flavour]
+            said.append(f"{host} keeps no prefixes, so each turn pays for the whole prompt again: {switch}")
+        elif self.cached_tokens is False:
+            switch = REPORTING_SWITCHES[endpoint.flavour]
+            said.append(f"{host} does not say how much of a prompt its cache had: {switch}")
+        if self.tokenizer_seconds is not None and self.tokenizer_seconds > SLOW_TOKENIZER:
+            seconds = self.tokenizer_seconds * prompt_tokens / 1e6
+            if seconds > _WORTH_SAYING:
+                switch = TOKENIZER_SWITCHES[endpoint.flavour]
+                said.append(f"{host} needs {seconds:.1f} s of each turn to tokenize the prompt: {switch}")
+        return said
+
+
+async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _TIMEOUT) -> Findings:
+    """Test the server for at most `timeout` seconds; return what was found until then.
+
+    No behaviour of the server raises an error here.
+    """
+    if endpoint.flavour not in CACHING_SWITCHES:
+        return Findings()
+    async with open_client(endpoint.url, api_key, connect=min(timeout, 10.0), read=timeout) as client:
+        asking = _Questions(client, endpoint, api_key)
+        try:
+            async with asyncio.timeout(timeout):
+                await asking.about_prefixes()
+                await asking.about_the_tokenizer()
+        except TimeoutError:
+            pass
+    return Findings(asking.prefix_caching, asking.cached_tokens, asking.tokenizer_seconds)
+
+
+class _Questions:
+    """Send the test requests to one server; results that arrive before the timeout are kept."""
+
+    def __init__(self, client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None) -> None:
+        self.prefix_caching: bool | None = None
+        self.cached_tokens: bool | None = None
+        self.tokenizer_seconds: float | None = None
+        self._client = client
+        self._endpoint = endpoint
+        self._api_key = api_key
+        self._root = endpoint.url.removesuffix("/v1")
+        # The context window may be small, and source code has at least about two characters per token.
+        self._most_characters = 2 * (endpoint.max_model_len or 1_000_000)
+
+    async def about_prefixes(self) -> None:
+        """Send the same beginning twice. A random number at its start ensures that no cache has it yet."""
+        size = min(_PREFIX_CHARACTERS, self._most_characters)
+        beginning = secrets.token_hex(16) + "\n" + (await asyncio.to_thread(_sample))[:size]
+        if await self._complete(beginning + "\n1") is None:
+            return
+        hits = await self._hits()
+        again = await self._complete(beginning + "\n2")
+        if again is None:
+            return
+        cached, prompt = again
+        self.cached_tokens = cached is not None
+        if cached is not None and prompt:
+            self.prefix_caching = cached > prompt / 2
+        elif hits is not None and (now := await self._hits()) is not None:
+            self.prefix_caching = now > hits
+
+    async def about_the_tokenizer(self) -> None:
+        """Compare the times for a long and a short text; repeat only while the tokenizer looks slow.
+
+        The minimum of each counts: the first request may cause start-up work, and other load on either
+        machine can delay any request.
+        """
+        text = (await asyncio.to_thread(_sample))[: min(_SAMPLE_CHARACTERS, self._most_characters)]
+        least_short = least_long = math.inf
+        for _ in range(_MOST_TIMES):
+            short = await self._tokenize("x")
+            long = await self._tokenize(text) if short else None
+            if not short or not long or long[0] <= short[0]:
+                return
+            least_short, least_long = min(least_short, short[1]), min(least_long, long[1])
+            self.tokenizer_seconds = max(0.0, least_long - least_short) / (long[0] - short[0]) * 1e6
+            if self.tokenizer_seconds <= SLOW_TOKENIZER:
+                return
+
+    async def _complete(self, prompt: str) -> tuple[int | None, int | None] | None:
+        """Request one completion and read its usage.
+
+        Returns:
+            Cached tokens and prompt tokens, each None if not reported; or None if the request failed.
+        """
+        parameters = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
+        answer = await self._post(f"{self._endpoint.url}/completions", parameters)
+        usage = answer.get("usage") if answer is not None else None
+        if not isinstance(usage, dict):
+            return None
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        prompt_tokens = usage.get("prompt_tokens")
+        return (
+            cached if isinstance(cached, int) else None,
+            prompt_tokens if isinstance(prompt_tokens, int) else None,
+        )
+
+    async def _hits(self) -> float | None:
+        """Return the total of prefix cache hits, in tokens, from vLLM's metrics; None without them."""
+        try:
+            page = await get(self._client, f"{self._root}/metrics", self._api_key)
+            return total(parse_metrics(page), _METRIC)
+        except (ModelServerError, ValueError):
+            return None
+
+    async def _tokenize(self, text: str) -> tuple[int, float] | None:
+        """Return the number of tokens of a text, and the seconds until the response; None without a count."""
+        started = time.perf_counter()
+        count = await count_tokens(self._client, self._endpoint, text, self._api_key)
+        return None if count is None else (count, time.perf_counter() - started)
+
+    async def _post(self, url: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
+        body = {"model": self._endpoint.model, **parameters}
+        try:
+            answer = json.loads(await post(self._client, url, body, self._api_key))
+        except (ModelServerError, ValueError):
+            return None  # the server does not have this page, or refuses
+        return answer if isinstance(answer, dict) else None
+
+
+def _sample() -> str:
+    """Return source code that is not secret: files of Python's standard library."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    names = ("argparse.py", "typing.py", "inspect.py", "tarfile.py")
+    texts = [path.read_text(encoding="utf-8") for path in map(folder.joinpath, names) if path.is_file()]
+    return "".join(texts) or "def f(x):\n    return x + 1\n" * 10_000

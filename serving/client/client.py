@@ -1,0 +1,348 @@
+"""Talk to a model server: stream one answer at a time, and retry where that is safe."""
+
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.http import open_client, post_chat, translate
+from m3agent.serving.client.idle_timeout import Watch
+from m3agent.serving.client.messages import Delta, ReasoningField, Turn
+from m3agent.serving.client.parameters import Sampling, request_parameters
+from m3agent.serving.client.request_body import RequestBody
+from m3agent.serving.client.retry import answer_policy
+from m3agent.serving.client.sse import EventReader
+from m3agent.serving.client.stream.accumulator import BROKEN_REASONS, Accumulator
+from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
+from m3agent.serving.errors import (
+    DeadlineExceeded,
+    EndpointRefused,
+    EndpointUnreachable,
+    ModelServerError,
+    ServerDied,
+    StreamCut,
+)
+from m3agent.serving.wire import ThinkingMode
+
+if TYPE_CHECKING:
+    import httpx2
+    import openai
+
+Messages: TypeAlias = Sequence[Mapping[str, Any]]
+_T = TypeVar("_T")
+
+_CONNECT_SECONDS = 10.0
+# After the finish reason only the usage is missing, which is not worth a long wait.
+_USAGE_SECONDS = 30.0
+# A stream normally ends right after its last event. If not, a new connection is cheaper than waiting.
+_END_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class RetryNote:
+    """A request failed and is about to be retried.
+
+    Attributes:
+        attempt: Number of the failed attempt, from 1.
+        wait_seconds: Seconds until the next attempt.
+        reason: Why the attempt failed.
+    """
+
+    attempt: int
+    wait_seconds: float
+    reason: str
+
+
+class Client:
+    """A connection to one endpoint for one conversation; use it as an async context manager.
+
+    Args:
+        endpoint: The model server.
+        api_key: Key to send, or None.
+        on_retry: Callback that receives a note before each retry.
+        idle_timeout: Seconds that a stream may be silent. M3 may think for minutes, and a server may hold
+            back the arguments of a whole call for minutes.
+        attempts: How often a failed request is sent in all. This limit does not apply to a server that
+            answered earlier and is now gone; then only `retry_seconds` counts.
+        retry_seconds: Seconds after the first failure, after which no new attempt begins.
+        backoff: Seconds of the first wait.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        api_key: str | None,
+        on_retry: Callable[[RetryNote], None] | None = None,
+        idle_timeout: float = 600,
+        attempts: int = 6,
+        retry_seconds: float = 300,
+        backoff: float = 1,
+    ) -> None:
+        self.endpoint = endpoint
+        self._api_key = api_key
+        self._on_retry = on_retry
+        self._idle_timeout = idle_timeout
+        self._usage_patience = min(idle_timeout, _USAGE_SECONDS)
+        self._attempts = attempts
+        self._retry_seconds = retry_seconds
+        self._backoff = backoff
+        self._body = RequestBody()
+        self._openai: openai.AsyncOpenAI | None = None
+        self._answered = False
+        self._heard_under: ReasoningField | None = None
+
+    @property
+    def reasoning_field(self) -> ReasoningField:
+        """The key under which reasoning is sent back.
+
+        For a server of unknown type, this is the key that the server itself uses.
+        """
+        if self.endpoint.flavour == "unknown" and self._heard_under is not None:
+            return self._heard_under
+        return self.endpoint.reasoning_field
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._openai is not None:
+            await self._openai.close()
+            self._openai = None
+
+    async def complete(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        max_tokens: int | None = None,
+        thinking: ThinkingMode = "adaptive",
+        sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
+        deadline: float | None = None,
+    ) -> AsyncGenerator[Delta | Turn, None]:
+        """Request the next message: yield deltas as they arrive, then exactly one Turn.
+
+        If an answer breaks off, its deltas are void: a Delta `reset` announces that before the next attempt.
+        After a Turn was yielded nothing is retried, so a call that was executed is never requested twice.
+
+        Args:
+            messages: The conversation in OpenAI's format.
+            tools: The tools in OpenAI's format.
+            tool_choice: OpenAI's parameter. With "none", calls that the model makes in spite of it are
+                dropped.
+            max_tokens: Most tokens of the answer; None for the server's own limit.
+            thinking: M3's thinking mode.
+            sampling: How tokens are drawn.
+            deadline: Latest end of the answer, as a time of `time.monotonic()`.
+
+        Raises:
+            ModelServerError: One of the errors of `m3agent.serving.errors`.
+        """
+        parameters = request_parameters(
+            self.endpoint,
+            tools,
+            tool_choice=tool_choice,
+            max_tokens=max_tokens,
+            thinking=thinking,
+            sampling=sampling,
+        )
+        body = self._body.encode(messages, parameters)
+        turn = sum(message.get("role") == "assistant" for message in messages) + 1
+        accumulate = partial(Accumulator, tools, turn, calls_allowed=tool_choice != "none")
+        retrying = answer_policy(
+            attempts=self._attempts,
+            backoff=self._backoff,
+            retry_seconds=self._retry_seconds,
+            deadline=deadline,
+            may_be_back=self._may_be_back,
+            on_retry=self._note_retry,
+        )
+        spoke = False
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    if spoke:
+                        yield Delta("reset", "")
+                        spoke = False
+                    answer = self._answer(body, accumulate(), max_tokens, deadline)
+                    async with aclosing(answer):
+                        async for item in answer:
+                            spoke = True
+                            yield item
+                    return
+        except (EndpointUnreachable, EndpointRefused) as error:
+            if self._is_death(error):
+                reason = error.text if isinstance(error, EndpointRefused) else error.reason
+                raise ServerDied(self.endpoint.host, reason) from error
+            raise
+
+    def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
+        if self._on_retry is not None:
+            self._on_retry(RetryNote(attempt, wait_seconds, str(error)))
+
+    def _is_death(self, error: Exception) -> bool:
+        """Return whether the server vanished after it had answered, or reports that its engine is dead."""
+        if isinstance(error, EndpointUnreachable):
+            return self._answered
+        if not isinstance(error, EndpointRefused) or error.status < 500:
+            return False
+        words = error.text.lower()
+        return "engine" in words and "dead" in words
+
+    def _may_be_back(self, error: ModelServerError) -> bool:
+        """Return whether a server that answered earlier is gone, or is back but still loading."""
+        loading = isinstance(error, EndpointRefused) and error.status == 503 and self._answered
+        return loading or self._is_death(error)
+
+    async def _answer(
+        self, body: bytes, answer: Accumulator, max_tokens: int | None, deadline: float | None
+    ) -> AsyncGenerator[Delta | Turn, None]:
+        """Make one attempt."""
+        started = time.monotonic()
+        first_token: float | None = None
+        async with aclosing(self.chunks(body, answer, deadline)) as chunks:
+            async for chunk in chunks:
+                # The server sends the first event with the first token, even if a whole call follows minutes
+                # later.
+                first_token = first_token or time.monotonic()
+                for delta in answer.add(chunk):
+                    yield delta
+        for delta in answer.close():
+            yield delta
+        if answer.finish_reason is None:
+            raise StreamCut(self.endpoint.host, "the stream ended without a finish reason")
+        if answer.finish_reason in BROKEN_REASONS:
+            raise StreamCut(self.endpoint.host, f"the server ended it with {answer.finish_reason!r}")
+        self._heard_under = self._heard_under or answer.reasoning_field
+        message, finish = answer.finish(self._limit_reached(answer, max_tokens))
+        first_token_seconds = None if first_token is None else first_token - started
+        yield Turn(message, answer.usage, finish, time.monotonic() - started, first_token_seconds)
+
+    def _limit_reached(self, answer: Accumulator, max_tokens: int | None) -> bool:
+        """Return whether the token counts show that the answer was cut, whatever its finish reason is."""
+        prompt, completion = answer.usage.prompt, answer.usage.completion
+        if completion is None:
+            return False
+        window = self.endpoint.max_model_len
+        full = window is not None and prompt is not None and prompt + completion >= window
+        return full or (max_tokens is not None and completion >= max_tokens)
+
+    async def chunks(
+        self, body: bytes, answer: Accumulator, deadline: float | None
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Yield the JSON of each event of one answer, as the server sent it; do not retry.
+
+        The caller adds each chunk to `answer`. Once that has a finish reason, a broken stream is no error:
+        only the usage is missing.
+
+        Args:
+            body: The encoded request.
+            answer: Accumulator of this answer.
+            deadline: Latest end of the answer, as a time of `time.monotonic()`; None for no limit.
+
+        Raises:
+            ModelServerError: One of the errors of `m3agent.serving.errors`.
+        """
+        import httpx2
+        import openai
+
+        host = self.endpoint.host
+        with closing(Watch(deadline)) as watch:
+            try:
+                response = await self._within(watch, self._post(body), self._idle_timeout)
+            except openai.APIError as error:
+                raise translate(error, host, self._api_key) from error
+            self._answered = True
+            try:
+                kind = response.headers.get("content-type", "")
+                if "event-stream" not in kind:
+                    whole = await self._within(watch, response.aread(), self._idle_timeout)
+                    yield whole_answer(whole, kind, host, self._api_key)
+                    return
+                async with aclosing(self._events(response, watch, answer)) as events:
+                    async for event in events:
+                        chunk = json.loads(event.decode())
+                        if isinstance(chunk, dict):
+                            raise_if_error(chunk, host, self._api_key)
+                            yield chunk
+            except (httpx2.HTTPError, StreamCut, EndpointRefused, ValueError, RecursionError) as error:
+                if answer.finish_reason is not None:
+                    return  # the message was complete, only the usage is lost
+                if isinstance(error, httpx2.HTTPError):
+                    raise StreamCut(host, "the connection was lost") from error
+                if isinstance(error, ValueError | RecursionError):
+                    raise StreamCut(host, "an event in the stream is not JSON") from error
+                raise
+            finally:
+                await response.aclose()
+
+    async def _events(
+        self, response: "httpx2.Response", watch: Watch, answer: Accumulator
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the data of each event, up to `[DONE]`.
+
+        Bytes that complete no event do not reset the idle timer.
+        """
+        reader = EventReader()
+        async with aclosing(response.aiter_bytes()) as pieces:
+            heard = time.monotonic()
+            while True:
+                patience = self._idle_timeout if answer.finish_reason is None else self._usage_patience
+                left = patience - (time.monotonic() - heard)
+                piece = await self._within(watch, anext(pieces, None), left, patience)
+                events = reader.close() if piece is None else reader.feed(piece)
+                for event in events:
+                    if event.startswith(b"[DONE]"):
+                        if piece is not None:
+                            await _read_to_end(pieces, watch)
+                        return
+                    yield event
+                if piece is None:
+                    return
+                if events:
+                    heard = time.monotonic()
+
+    async def _post(self, body: bytes) -> "httpx2.Response":
+        """Send a request; return its response once the headers have arrived."""
+        if self._openai is None:
+            # No read timeout here: `_events` measures silence between events, and bytes that complete no
+            # event do not count.
+            self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
+        return await post_chat(self._openai, body, self._api_key)
+
+    async def _within(
+        self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None
+    ) -> _T:
+        """Await one step for at most `left` seconds, the rest of `patience`.
+
+        Raises:
+            DeadlineExceeded: The deadline passed.
+            StreamCut: The step did not end in time; the message names `patience`.
+        """
+        try:
+            return await watch.wait(step, left)
+        except TimeoutError:
+            if watch.over:
+                raise DeadlineExceeded(self.endpoint.host) from None
+            raise StreamCut(self.endpoint.host, f"nothing came for {patience or left:g} s") from None
+
+
+async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> None:
+    """Read the few bytes after the last event, so that the connection can be reused for the next turn."""
+    import httpx2
+
+    with suppress(TimeoutError, httpx2.HTTPError):
+        while await watch.wait(anext(pieces, None), _END_SECONDS) is not None:
+            pass

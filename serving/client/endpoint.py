@@ -1,0 +1,264 @@
+"""Probe a model server: find out which engine and model it is, once, before any other request."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from m3agent.serving.client.http import host_of, is_local, open_client, request_headers, translate
+from m3agent.serving.client.messages import ReasoningField
+from m3agent.serving.client.prices import Prices, listed_prices
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+
+if TYPE_CHECKING:
+    import openai
+
+Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "minimax", "openrouter", "embedded", "unknown"]
+
+# Values of `owned_by` in /v1/models.
+_OWNERS: dict[str, Flavour] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "tensorrt_llm": "trtllm",
+    "m3agent": "embedded",
+}
+# The pages with the version, beside /v1. SGLang has renamed its page.
+_VERSION_PATHS: dict[Flavour, tuple[str, ...]] = {
+    "vllm": ("/version",),
+    "sglang": ("/server_info", "/get_server_info"),
+    "trtllm": ("/version",),
+}
+# The key for an assistant's reasoning, in requests and responses.
+_REASONING_FIELDS: dict[Flavour, ReasoningField] = {
+    "vllm": "reasoning",
+    "sglang": "reasoning_content",
+    "trtllm": "reasoning_content",
+    "minimax": "reasoning_details",
+    "openrouter": "reasoning",
+    "embedded": "reasoning",
+    "unknown": "reasoning_content",
+}
+_HOSTED: dict[str, Flavour] = {
+    "openrouter.ai": "openrouter",
+    "minimax.io": "minimax",
+    "minimaxi.com": "minimax",
+    "minimax.chat": "minimax",
+}
+_LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_MODELS_NAMED = 5  # the most names in an error message
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server and what it can do.
+
+    Attributes:
+        url: The base address; `/chat/completions` follows it.
+        model: The model's name.
+        flavour: The engine or the hosted API.
+        version: The engine's version; None if the server does not say.
+        max_model_len: The context window in tokens, for prompt and answer together; None if the server does
+            not say.
+        reasoning_field: The key for an assistant's reasoning.
+        local: The server is on this machine. Data sent to another machine leaves the user's control.
+        images: Messages may hold images. False if unknown, because a model without vision refuses the whole
+            request.
+        prices: The prices that the server lists for the model, if any.
+    """
+
+    url: str
+    model: str
+    flavour: Flavour
+    version: str | None
+    max_model_len: int | None
+    reasoning_field: ReasoningField
+    local: bool
+    images: bool = False
+    prices: Prices | None = None
+
+    @property
+    def host(self) -> str:
+        """Host and port, for people."""
+        return host_of(self.url)
+
+
+async def probe(
+    url: str,
+    *,
+    api_key: str | None,
+    model: str | None,
+    timeout: float = 10,
+) -> Endpoint:
+    """Ask a server for its models, engine and version.
+
+    Args:
+        url: The server's address, with or without `/v1`.
+        api_key: The key to send, or None.
+        model: The model to use. If None, the server must have exactly one model, or exactly one with a name
+            like MiniMax M3.
+        timeout: In seconds, for each response.
+
+    Raises:
+        EndpointUnreachable: The server does not answer, or `url` is not an HTTP address.
+        EndpointRefused: The response is not a list of models, or does not have `model`.
+    """
+    given = _clean(url)
+    bases = [given] if given.endswith("/v1") else [f"{given}/v1", given]
+    failure: ModelServerError | None = None
+    for base in bases:
+        async with open_client(base, api_key, connect=min(timeout, 10.0), read=timeout) as client:
+            try:
+                listed = _models(await get(client, f"{base}/models", api_key), base)
+            except EndpointRefused as error:
+                if error.status not in (200, 404, 405):
+                    raise
+                failure = failure or error
+                continue
+            chosen = _choose(listed, model, base)
+            flavour = _flavour(base, chosen)
+            return Endpoint(
+                url=base,
+                model=str(chosen["id"]),
+                flavour=flavour,
+                version=await _version(client, base, flavour, api_key),
+                max_model_len=_length(chosen),
+                reasoning_field=_REASONING_FIELDS[flavour],
+                local=is_local(base),
+                images=flavour != "embedded" and _takes_images(chosen, flavour),
+                prices=listed_prices(chosen),
+            )
+    raise failure or EndpointUnreachable(host_of(given), "it answered nothing")
+
+
+def _clean(url: str) -> str:
+    cleaned = url.strip().rstrip("/")
+    if "://" not in cleaned:
+        cleaned = f"http://{cleaned}"
+    parts = urlsplit(cleaned)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise EndpointUnreachable(host_of(cleaned), "an endpoint is an http:// or https:// address")
+    return cleaned.removesuffix("/chat/completions").removesuffix("/models")
+
+
+async def get(client: "openai.AsyncOpenAI", url: str, api_key: str | None) -> str:
+    """Return the text at a URL.
+
+    Raises:
+        ModelServerError: Made by `translate` from an error of the SDK.
+    """
+    import openai
+
+    try:
+        return await client.get(url, cast_to=str, options={"headers": request_headers(api_key)})
+    except openai.APIError as error:
+        raise translate(error, host_of(url), api_key) from error
+
+
+async def post(client: "openai.AsyncOpenAI", url: str, body: Mapping[str, Any], api_key: str | None) -> str:
+    """Send a JSON body to a URL and return the text of the response.
+
+    Raises:
+        ModelServerError: Made by `translate` from an error of the SDK.
+    """
+    import openai
+
+    try:
+        return await client.post(url, cast_to=str, body=body, options={"headers": request_headers(api_key)})
+    except openai.APIError as error:
+        raise translate(error, host_of(url), api_key) from error
+
+
+def _models(text: str, base: str) -> list[Mapping[str, Any]]:
+    """Return the entries of a list of models.
+
+    Raises:
+        EndpointRefused: The text is something else, so the address is not that of a model server.
+    """
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(entries, list):
+        what = "a web page" if "<html" in text[:2000].lower() else "something that is not a list of models"
+        advice = "this is not the address of an OpenAI-compatible API, which usually ends in /v1"
+        raise EndpointRefused(
+            200, f"{what} at {urlsplit(base).path}/models", host=host_of(base), advice=advice
+        )
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get("id")]
+
+
+def _choose(listed: list[Mapping[str, Any]], model: str | None, base: str) -> Mapping[str, Any]:
+    names = [str(entry["id"]) for entry in listed]
+    some = ", ".join(names[:_MODELS_NAMED]) + (", …" if len(names) > _MODELS_NAMED else "")
+    if model is not None:
+        for entry in listed:
+            if entry["id"] == model:
+                return entry
+        advice = f"it serves {some}: name one of them with --model" if names else "it serves no model yet"
+        raise EndpointRefused(404, f"there is no model {model!r}", host=host_of(base), advice=advice)
+    if not listed:
+        raise EndpointRefused(
+            404, "no models", host=host_of(base), advice="wait until it has loaded its model"
+        )
+    like_m3 = [entry for entry in listed if "minimax-m3" in str(entry["id"]).lower()]
+    candidates = listed if len(listed) == 1 else like_m3
+    if len(candidates) != 1:
+        raise EndpointRefused(
+            300, f"{len(names)} models", host=host_of(base), advice=f"name one of {some} with --model"
+        )
+    return candidates[0]
+
+
+def _length(entry: Mapping[str, Any]) -> int | None:
+    for key in _LENGTH_KEYS:
+        if isinstance(entry.get(key), int):
+            return int(entry[key])
+    return None
+
+
+def _flavour(base: str, model: Mapping[str, Any]) -> Flavour:
+    """Return the kind of server: by host name for a hosted API, else by the `owned_by` of the model."""
+    name = urlsplit(base).hostname or ""
+    for domain, flavour in _HOSTED.items():
+        if name == domain or name.endswith(f".{domain}"):
+            return flavour
+    return _OWNERS.get(str(model.get("owned_by") or "").lower().replace("-", "_"), "unknown")
+
+
+def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
+    """Return whether the model accepts images, by its entry in the list of models.
+
+    If the entry does not say, return True only for M3 on MiniMax's own hosts, which accepts images. vLLM,
+    SGLang and TensorRT-LLM say nothing. OpenRouter has `architecture.input_modalities`, others `modalities`
+    or `capabilities`. Each is a list of words, or an object with words as keys and booleans as values.
+    """
+    architecture = entry.get("architecture")
+    inner = architecture if isinstance(architecture, Mapping) else {}
+    said = [place.get(key) for place in (entry, inner) for key in ("input_modalities", "modalities")]
+    said.append(entry.get("capabilities"))
+    stated = [words for words in said if isinstance(words, (list, Mapping))]
+    for words in stated:
+        if isinstance(words, Mapping):
+            inputs = words.get("input")
+            words = (
+                inputs if isinstance(inputs, list) else [word for word, true in words.items() if true is True]
+            )
+        if any(str(word).lower() in ("image", "images", "vision") for word in words):
+            return True
+    return not stated and flavour == "minimax" and "minimax-m3" in str(entry["id"]).lower()
+
+
+async def _version(
+    client: "openai.AsyncOpenAI", base: str, flavour: Flavour, api_key: str | None
+) -> str | None:
+    """Return the server's version; None if it does not say, which is not an error."""
+    for path in _VERSION_PATHS.get(flavour, ()):
+        try:
+            answer = json.loads(await get(client, base.removesuffix("/v1") + path, api_key))
+        except (ModelServerError, ValueError):
+            continue
+        if isinstance(answer, dict) and answer.get("version"):
+            return str(answer["version"])
+    return None

@@ -1,0 +1,386 @@
+"""Table of known failures when M3 is served. docs/serving.md shows the table; a test keeps the two equal.
+
+The condition of a row reads a `Setup`. The planner checks the rows before it offers a plan, a launcher before
+it starts one. They also work for a command line that a user wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from packaging.version import Version
+
+from m3agent.serving.plan.gpus import Architecture, Vendor
+from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT, WRONG_PARAMETERS, Precision
+
+
+class Engine(StrEnum):
+    """Programs that serve M3."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+
+
+class Rope(StrEnum):
+    """How to configure a window beyond the native one: the field that `--hf-overrides` sets."""
+
+    NATIVE = "native"
+    EXTENDED = "text_config.max_position_embeddings"
+    YARN = "text_config.rope_scaling"
+    YARN_TOP_LEVEL = "rope_scaling"
+
+
+class Severity(StrEnum):
+    """Whether the trap refuses a plan or adds a warning to it."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Configuration of a server before its start.
+
+    Attributes:
+        engine: The engine.
+        vendor: Manufacturer of the GPUs.
+        architecture: Architecture of the GPUs.
+        precision: Precision of the weights.
+        context: Context window in tokens.
+        version: Version of the engine; None means any version at or above the minimum.
+        kv_dtype: Type of the KV cache as the engine's option spells it.
+        index_dtype: Type of the index keys as the engine's option spells it.
+        rope: How positions beyond the native ones are configured.
+        block_size: Tokens of one block of the KV cache; None means the engine's default.
+        text_only: True if the server accepts no images.
+        encoder_parallel: True if the vision encoder runs data-parallel.
+        prefix_caching: True if the prefix cache is on.
+        attention_backend: Attention backend; None is the engine's choice.
+        moe_backend: Backend of the experts; None is the engine's choice.
+        parser: Name of the tool call parser.
+        nodes: Number of machines.
+        tp: Tensor-parallel size.
+        dp: Data-parallel size.
+        trust_remote_code: True if the checkpoint's own code runs.
+        assumed_parameters: Number of parameters that the memory estimate uses.
+        env: Environment variables.
+    """
+
+    engine: Engine
+    vendor: Vendor
+    architecture: Architecture
+    precision: Precision
+    context: int
+    version: str | None = None
+    kv_dtype: str = "auto"
+    index_dtype: str = "bf16"
+    rope: Rope = Rope.NATIVE
+    block_size: int | None = BLOCK
+    text_only: bool = True
+    encoder_parallel: bool = False
+    prefix_caching: bool = True
+    attention_backend: str | None = None
+    moe_backend: str | None = None
+    parser: str | None = None
+    nodes: int = 1
+    tp: int = 1
+    dp: int = 1
+    trust_remote_code: bool = False
+    assumed_parameters: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def on_vllm(self) -> bool:
+        """True if the engine is vLLM; most rows are about vLLM."""
+        return self.engine is Engine.VLLM
+
+    @property
+    def on_amd(self) -> bool:
+        """True if the GPUs are AMD's."""
+        return self.vendor is Vendor.AMD
+
+    @property
+    def fp8_kv(self) -> bool:
+        """True if each number of the keys and values takes one byte."""
+        return self.kv_dtype.startswith("fp8")
+
+    def between(self, first: str, end: str) -> bool:
+        """Return whether the version is known and lies in the range from `first` to before `end`."""
+        return self.version is not None and Version(first) <= Version(self.version) < Version(end)
+
+
+@dataclass(frozen=True)
+class Trap:
+    """One row of the table.
+
+    Attributes:
+        name: Short name.
+        severity: Whether the row refuses a plan or warns.
+        applies: Condition on a setup.
+        effect: What happens.
+        remedy: What to do instead.
+        source: Where the information comes from.
+    """
+
+    name: str
+    severity: Severity
+    applies: Callable[[Setup], bool]
+    effect: str
+    remedy: str
+    source: str
+
+
+_REFUSE, _WARN = Severity.REFUSE, Severity.WARN
+_SEED = "vLLM's recipe for M3"
+
+TRAPS = (
+    Trap(
+        "parameters-230b",
+        _REFUSE,
+        lambda s: s.assumed_parameters is not None and s.assumed_parameters <= WRONG_PARAMETERS,
+        "229.9B is the generation before M3: a plan made from it has half the memory that M3 needs",
+        "count 427B parameters, as this planner does",
+        "the config's tensors: 427,040,140,160",
+    ),
+    Trap(
+        "vllm-without-m3",
+        _REFUSE,
+        lambda s: s.on_vllm and s.between("0", "0.24"),
+        "vLLM before 0.24.0 does not have the model",
+        "install vLLM 0.24.0, or 0.27.1 and later",
+        "vLLM 0.22 and 0.23, which have none",
+    ),
+    Trap(
+        "vllm-0.25-off-blackwell",
+        _REFUSE,
+        lambda s: s.on_vllm and s.between("0.25", "0.27.1") and s.architecture is not Architecture.BLACKWELL,
+        "vLLM 0.25 and 0.26 read the chosen blocks in the wrong layout: wrong text, no error",
+        "install vLLM 0.24.0, or 0.27.1 and later",
+        "vllm-project/vllm#48603",
+    ),
+    Trap(
+        "nvfp4-off-blackwell",
+        _REFUSE,
+        lambda s: s.precision is Precision.NVFP4 and s.architecture is not Architecture.BLACKWELL,
+        "through Marlin on Hopper: garbage, then illegal memory access; AMD has no kernels for it",
+        "take MXFP8",
+        "vllm-project/vllm#49070",
+    ),
+    Trap(
+        "mxfp4-off-cdna4",
+        _REFUSE,
+        lambda s: s.precision is Precision.MXFP4 and s.architecture is not Architecture.CDNA4,
+        "the MXFP4 checkpoint is made for AMD's CDNA4 (MI350X, MI355X) only",
+        "take MXFP8",
+        _SEED,
+    ),
+    Trap(
+        "mxfp4-fp8-kv",
+        _REFUSE,
+        lambda s: s.precision is Precision.MXFP4 and s.fp8_kv,
+        "the MXFP4 checkpoint has no calibrated scales for keys and values: they are taken to be 1.0",
+        "leave --kv-cache-dtype out",
+        _SEED,
+    ),
+    Trap(
+        "mxfp4-aiter",
+        _WARN,
+        lambda s: s.precision is Precision.MXFP4 and s.moe_backend != "aiter",
+        "the emulated experts are exact but slow; the fast ones (aiter) need aiter 0.1.16.post2, and their recipe "
+        "switches prefix caching off",
+        "measure both for your work: an agent's turns live on the prefix cache",
+        f"{_SEED}; vllm-project/vllm#46419, #46692",
+    ),
+    Trap(
+        "index-fp8-off-blackwell",
+        _REFUSE,
+        lambda s: (
+            s.on_vllm and s.index_dtype.startswith("fp8") and s.architecture is not Architecture.BLACKWELL
+        ),
+        "index keys in fp8 crash the server",
+        "leave --attention_config.indexer_kv_dtype out",
+        "vllm-project/vllm#50856",
+    ),
+    Trap(
+        "long-without-override",
+        _REFUSE,
+        lambda s: s.on_vllm and s.context > NATIVE_CONTEXT and s.rope is Rope.NATIVE,
+        "the config says 524,288 positions: vLLM refuses a longer window",
+        'NVIDIA: --hf-overrides \'{"text_config":{"max_position_embeddings":1048576}}\'; AMD: YaRN under text_config '
+        "with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+        f"1,000,200 tokens served on four H200; {_SEED}",
+    ),
+    Trap(
+        "yarn-on-nvidia",
+        _REFUSE,
+        lambda s: s.on_vllm and not s.on_amd and s.rope in (Rope.YARN, Rope.YARN_TOP_LEVEL),
+        "vLLM's model for NVIDIA passes only theta and the partial factor on: YaRN never arrives",
+        "override text_config.max_position_embeddings, and know that it extrapolates",
+        "vLLM 0.33, models/minimax_m3/nvidia/model.py",
+    ),
+    Trap(
+        "yarn-top-level",
+        _REFUSE,
+        lambda s: s.on_vllm and s.on_amd and s.rope is Rope.YARN_TOP_LEVEL,
+        "a top-level override misses the decoder's config without a word",
+        "put rope_scaling under text_config",
+        _SEED,
+    ),
+    Trap(
+        "extrapolated-window",
+        _WARN,
+        lambda s: s.on_vllm and s.context > NATIVE_CONTEXT and s.rope is Rope.EXTENDED,
+        "beyond 524,288 tokens positions are extrapolated plainly; how good answers are there was not measured",
+        "keep to 524,288 where that is enough",
+        "vLLM 0.33, models/minimax_m3/nvidia/model.py",
+    ),
+    Trap(
+        "amd-long-switch",
+        _REFUSE,
+        lambda s: (
+            s.on_vllm
+            and s.on_amd
+            and s.context > NATIVE_CONTEXT
+            and s.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1"
+        ),
+        "vLLM refuses a window longer than the config's",
+        "set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+        _SEED,
+    ),
+    Trap(
+        "block-size",
+        _REFUSE,
+        lambda s: s.on_vllm and s.block_size != BLOCK,
+        "blocks of the cache have to be those of the sparse attention: wrong indices, or a crash on AMD",
+        "--block-size 128",
+        _SEED,
+    ),
+    Trap(
+        "amd-cudagraph",
+        _WARN,
+        lambda s: s.on_vllm and s.on_amd and s.env.get("VLLM_USE_BREAKABLE_CUDAGRAPH") != "0",
+        "M3's decode falls back to eager execution on AMD",
+        "set VLLM_USE_BREAKABLE_CUDAGRAPH=0",
+        _SEED,
+    ),
+    Trap(
+        "amd-attention",
+        _REFUSE,
+        lambda s: s.on_vllm and s.on_amd and s.attention_backend != "TRITON_ATTN",
+        "on AMD M3's attention is there for Triton only",
+        "--attention-backend TRITON_ATTN",
+        _SEED,
+    ),
+    Trap(
+        "encoder-and-text-only",
+        _REFUSE,
+        lambda s: s.on_vllm and s.text_only and s.encoder_parallel,
+        "--language-model-only loads no encoder, so there is none to run in parallel",
+        "drop one: --mm-encoder-tp-mode with its backend and cache, or --language-model-only",
+        _SEED,
+    ),
+    Trap(
+        "vllm-parser",
+        _REFUSE,
+        lambda s: s.on_vllm and s.parser not in (None, "minimax_m3"),
+        "the command line takes any name of a parser; calls stay text, or the server ends at the first one",
+        "--tool-call-parser minimax_m3 --reasoning-parser minimax_m3",
+        "vLLM 0.24 and 0.33, whose options have no choices",
+    ),
+    Trap(
+        "sglang-parser",
+        _REFUSE,
+        lambda s: s.engine is Engine.SGLANG and s.parser not in (None, "minimax-m3"),
+        "minimax-m3-nom, which is in circulation, is not a parser of SGLang",
+        "--tool-call-parser minimax-m3 --reasoning-parser minimax-m3",
+        "SGLang 0.5.23, its options",
+    ),
+    Trap(
+        "sglang-fp8-name",
+        _REFUSE,
+        lambda s: s.engine is Engine.SGLANG and s.kv_dtype == "fp8",
+        "SGLang has no fp8 for its cache",
+        "--kv-cache-dtype fp8_e4m3 (or fp8_e5m2)",
+        "SGLang 0.5.23, its options",
+    ),
+    Trap(
+        "trtllm-bf16-only",
+        _REFUSE,
+        lambda s: s.engine is Engine.TRTLLM and (s.precision is not Precision.BF16 or s.fp8_kv),
+        "TensorRT-LLM serves M3 in BF16 only",
+        "take BF16, or vLLM",
+        "TensorRT-LLM 1.3.0rc20, its guide to M3",
+    ),
+    Trap(
+        "trtllm-no-prefix-reuse",
+        _WARN,
+        lambda s: s.engine is Engine.TRTLLM,
+        "no prefix is reused for M3 (enable_block_reuse: false): each turn of an agent pays the whole prompt again",
+        "take vLLM or SGLang for agents",
+        "TensorRT-LLM 1.3.0rc20, its guide to M3",
+    ),
+    Trap(
+        "no-prefix-caching",
+        _WARN,
+        lambda s: s.engine is not Engine.TRTLLM and not s.prefix_caching,
+        "each turn pays the whole prompt again: 183 s instead of 1.5 s at a million tokens on four H200",
+        "--enable-prefix-caching; SGLang: no --disable-radix-cache",
+        "measured on four H200, vLLM 0.24",
+    ),
+    Trap(
+        "data-parallel-prefix",
+        _WARN,
+        lambda s: s.dp > 1,
+        "each rank has a prefix cache of its own: a turn that lands on another rank pays the whole prompt again",
+        "send a session's turns to one rank, or use one rank",
+        "vLLM's data parallelism",
+    ),
+    Trap(
+        "several-nodes",
+        _WARN,
+        lambda s: s.nodes > 1,
+        "nothing was measured across nodes; the network between them decides how fast it is",
+        "stay within one node where M3 fits there",
+        "not measured",
+    ),
+    Trap(
+        "kv-copies",
+        _WARN,
+        lambda s: s.tp > 4,
+        "M3 has 4 KV heads: above TP4 they are copies, so the cache holds no more tokens for each GPU added",
+        "for more sequences at once take TP4 with data parallelism",
+        "vLLM 0.24, models/minimax_m3/nvidia/model.py",
+    ),
+    Trap(
+        "remote-code",
+        _WARN,
+        lambda s: s.trust_remote_code,
+        "--trust-remote-code runs Python from the checkpoint with all of the server's rights",
+        "leave it out: vLLM brings the model; where an engine wants it, pin the checkpoint's revision",
+        "vLLM 0.24, TensorRT-LLM's guide to M3, which wants it",
+    ),
+    Trap(
+        "not-measured-engine",
+        _WARN,
+        lambda s: not s.on_vllm,
+        "the arithmetic of memory was measured with vLLM; this engine's own share is an assumption",
+        "read what it reports when it starts",
+        "not measured",
+    ),
+)
+"""All rows. The order has no formal rule: rows that most users may meet come first."""
+
+
+def met(setup: Setup, severity: Severity | None = None) -> list[Trap]:
+    """Return the rows that apply to a setup, of one severity or (None) of both."""
+    return [trap for trap in TRAPS if severity in (None, trap.severity) and trap.applies(setup)]
+
+
+def table() -> str:
+    """Return the rows as a Markdown table for docs/serving.md."""
+    lines = ["| trap | | what happens | what to do | source |", "|---|---|---|---|---|"]
+    lines += [f"| `{t.name}` | {t.severity} | {t.effect} | {t.remedy} | {t.source} |" for t in TRAPS]
+    return "\n".join(lines) + "\n"

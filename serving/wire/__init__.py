@@ -1,0 +1,38 @@
+"""MiniMax M3's text format: parse reasoning and tool calls from the model's text, and write them.
+
+Every engine that serves M3 with its own chat template produces this format.
+"""
+
+from m3agent.serving.wire.codec import (
+    Call,
+    CallFinished,
+    CallPartial,
+    Parsed,
+    ReasoningDelta,
+    StreamParser,
+    TextDelta,
+    TextWasReasoning,
+    ThinkingMode,
+    Tools,
+    WireEvent,
+    collect,
+    parse,
+    write,
+)
+
+__all__ = [
+    "Call",
+    "CallFinished",
+    "CallPartial",
+    "Parsed",
+    "ReasoningDelta",
+    "StreamParser",
+    "TextDelta",
+    "TextWasReasoning",
+    "ThinkingMode",
+    "Tools",
+    "WireEvent",
+    "collect",
+    "parse",
+    "write",
+]

@@ -1,0 +1,438 @@
+"""Test `m3agent acp` with a real client over real pipes: prompts, permissions, cancelling, kills, invalid messages."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Any
+
+import pytest
+from acp import RequestError, text_block
+from acp.helpers import (
+    embedded_blob_resource,
+    embedded_text_resource,
+    image_block,
+    resource_block,
+    resource_link_block,
+)
+from acp.schema import EnvVariable, McpServerStdio
+
+from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
+from m3agent.agent.errors import UsageError
+from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
+from tests.command_line import Process, Stream
+from tests.conftest import later
+from tests.servers import mcp_server
+from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
+
+FIXED = BUGGY["calc.py"].replace("a - b", "a + b")
+PNG = base64.b64encode(
+    base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+).decode()
+
+
+async def begun(client: Client, repo: Path, *servers: McpServerStdio) -> str:
+    return str((await client.agent.new_session(cwd=str(repo), mcp_servers=list(servers))).session_id)
+
+
+async def asked(client: Client, session: str, text: str = ISSUE) -> Any:
+    return await client.agent.prompt(session_id=session, prompt=[text_block(text)])
+
+
+def endpoint(model: MisbehavingServer, backend: str) -> dict[str, str]:
+    return {"M3AGENT_ENDPOINT": model.url, "M3AGENT_SANDBOX": backend}
+
+
+@pytest.mark.integration
+async def test_initialize_needs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"HOME": str(tmp_path / "home"), "PATH": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
+    out, err = await process.communicate(json.dumps(message).encode() + b"\n")
+    assert (process.returncode, err) == (0, b"")
+    (line,) = out.splitlines()
+    found = json.loads(line)["result"]
+    assert found["protocolVersion"] == 1
+    assert found["agentInfo"]["name"] == "m3agent"
+    assert found["agentCapabilities"]["loadSession"] is True
+    assert found["agentCapabilities"]["promptCapabilities"] == {"image": True, "embeddedContext": True}
+    assert set(found["agentCapabilities"]["sessionCapabilities"]) == {"list", "resume", "close"}
+    assert found["authMethods"][0]["id"]
+    assert list((tmp_path / "home").iterdir()) == [], "nothing was written"
+
+
+async def test_a_fix_is_told_piece_by_piece_and_written_when_allowed(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo)
+        done = await asked(client, session)
+        assert done.stop_reason == "end_turn"
+        assert (done.usage.input_tokens, done.usage.output_tokens) == (300, 30)
+        assert (repo / "calc.py").read_text() == FIXED
+        (question,) = client.asked
+        (diff,) = question.content
+        assert (diff.path, diff.old_text, diff.new_text) == (str(repo / "calc.py"), BUGGY["calc.py"], FIXED)
+        assert "hm" in client.texts("agent_thought_chunk")
+        said = client.texts("agent_message_chunk")
+        assert "add() subtracted; it adds now." in said
+        assert "**Verified**" in said and "Written to the work tree: calc.py" in said
+        edit, test = client.of("tool_call")
+        assert (edit.kind, edit.status, edit.locations[0].path) == (
+            "edit",
+            "in_progress",
+            str(repo / "calc.py"),
+        )
+        assert test.kind == "execute"
+        states = [u.status for u in client.of("tool_call_update") if u.tool_call_id == edit.tool_call_id]
+        assert "completed" in states
+        shown = [u.content for u in client.of("tool_call_update") if u.tool_call_id == edit.tool_call_id]
+        assert any(part.type == "diff" for content in shown for part in content or [])
+        assert {entry.status for entry in client.of("plan")[-1].entries} == {"completed"}
+        assert client.of("usage_update")[-1].used == 110
+        (listed,) = (await client.agent.list_sessions(cwd=str(repo))).sessions
+        assert (listed.session_id, listed.title) == (session, ISSUE)
+        assert (await client.agent.list_sessions(cwd=str(tmp_path))).sessions == []
+    incoming = [message for direction, message in client.wire if direction == "incoming"]
+    assert all(message["jsonrpc"] == "2.0" for message in incoming)
+
+
+@pytest.mark.parametrize(
+    ("mode", "answer"), [("ask", "reject"), later("ask", None), later("read-only", "allow")]
+)
+async def test_nothing_is_written_without_a_yes(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    tmp_path: Path,
+    one_backend: str,
+    mode: str,
+    answer: str | None,
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo)
+        await client.agent.set_session_mode(session_id=session, mode_id=mode)
+        assert client.of("current_mode_update")[0].current_mode_id == mode
+        await asked(client, session)
+        assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
+        assert len(client.asked) == (mode == "ask")
+        assert "Nothing was written" in client.texts("agent_message_chunk")
+
+
+@pytest.mark.slow  # quick: test_cancelled_at_any_moment_and_gone_on_with
+async def test_a_second_prompt_goes_on_from_the_work_tree_as_it_is(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, TEST, DONE]
+    async with connected(tmp_path / "state", "always", **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo)
+        await asked(client, session)
+        (repo / "notes.txt").write_text("mine\n")
+        new = "def test_zero():\n    assert add(0, 0) == 0\n"
+        model.answers = [
+            calls("file_edit", path="test_calc.py", old="def test_double", new=f"{new}\n\ndef test_double"),
+            TEST,
+            says("There is a test for zero now."),
+        ]
+        done = await asked(client, session, "Add a test for zero.")
+        assert done.stop_reason == "end_turn"
+        assert len(client.asked) == 1, "it was told not to ask again"
+        assert history_faults([request.body for request in model.chats]) == []
+        last = model.chats[-1].json["messages"]
+        told = [
+            m["content"] for m in last if m["role"] == "user" and "Add a test for zero." in str(m["content"])
+        ]
+        assert told and "no longer as you left it" in told[0]
+        said = client.texts("agent_message_chunk")
+        assert (
+            "test_calc.py" in said.rpartition("Written to the work tree")[2] or "Nothing was written" in said
+        )
+        assert (repo / "calc.py").read_text() == FIXED
+        assert (repo / "notes.txt").read_text() == "mine\n"
+
+
+async def test_cancelled_at_any_moment_and_gone_on_with(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo)
+        model.answers = [FIX, Silence()]
+        work = asyncio.ensure_future(asked(client, session))
+        await asyncio.to_thread(model.wait_for_chats, 2)
+        with pytest.raises(RequestError, match="works on another prompt"):
+            await asked(client, session)
+        await client.agent.cancel(session_id=session)
+        assert (await work).stop_reason == "cancelled"
+        model.answers = [FIX, TEST, DONE]
+        done = await asked(client, session, "Go on.")
+        assert done.stop_reason == "end_turn"
+        assert (repo / "calc.py").read_text() == FIXED
+
+
+@pytest.mark.parametrize("seconds", [later(0.0), 0.1, later(0.5)])
+async def test_cancelled_before_there_is_anything(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, seconds: float
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [Silence()]
+    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo)
+        work = asyncio.ensure_future(asked(client, session))
+        await asyncio.sleep(seconds)
+        await client.agent.cancel(session_id=session)
+        assert (await work).stop_reason == "cancelled"
+        model.answers = [FIX, TEST, DONE]
+        assert (await asked(client, session)).stop_reason == "end_turn"
+        assert (repo / "calc.py").read_text() == FIXED
+
+
+async def test_killed_and_loaded_by_another_process(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+) -> None:
+    repo, state = make_repo(BUGGY), tmp_path / "state"
+    model.answers = [FIX, Silence()]
+    async with connected(state, **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo)
+        work = asyncio.ensure_future(asked(client, session))
+        await asyncio.to_thread(model.wait_for_chats, 2)
+        async with connected(state) as other:
+            with pytest.raises(RequestError, match="being worked on by another process"):
+                await other.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
+        client.process.kill()
+        client.process.wait()
+        await asyncio.to_thread(wait_until_gone, client.process.pid)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    async with connected(state, **endpoint(model, one_backend)) as client:
+        with pytest.raises(RequestError, match="is one of"):
+            await client.agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+        loaded = await client.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
+        assert loaded.modes.current_mode_id == "ask"
+        assert client.texts("user_message_chunk") == ISSUE
+        assert [call.kind for call in client.of("tool_call")] == ["edit"], (
+            "it was told before the answer came"
+        )
+        model.answers = [FIX, TEST, DONE]
+        assert (await asked(client, session, "Go on.")).stop_reason == "end_turn"
+        assert (repo / "calc.py").read_text() == FIXED
+        await client.agent.close_session(session_id=session)
+        with pytest.raises(RequestError, match="no session"):
+            await asked(client, session)
+        resumed = await client.agent.resume_session(cwd=str(repo), session_id=session, mcp_servers=[])
+        assert resumed.modes.current_mode_id == "ask"
+
+
+async def test_a_client_that_disappears_leaves_nothing_running(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [calls("code_exec", code="import time\ntime.sleep(600)", timeout=600)]
+    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
+    while b'"tool_call"' not in client.stdout.readline():
+        pass
+    client.stdin.close()
+    client.stdout.close()
+    assert client.process.wait(60) == 0
+    assert client.stderr.read() == b""
+    await asyncio.to_thread(wait_until_gone, client.process.pid)
+    (record,) = all_sessions(tmp_path / "state")
+    assert record.entries[-1]["status"] == "interrupted"
+
+
+@pytest.mark.integration
+async def test_nonsense_is_answered_and_nothing_else_stands_on_standard_output(tmp_path: Path) -> None:
+    lines: list[bytes] = [
+        b"garbage\n",
+        b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}\n',
+        b"[1, 2, 3]\n",
+        b'"text"\n',
+        b"\xff\xfe\n",
+        b"\n",
+        b'{"jsonrpc": "2.0", "id": 2, "method": "session/fly", "params": {}}\n',
+        b'{"jsonrpc": "2.0", "id": 3, "method": "session/new", "params": {"cwd": 7}}\n',
+        b'{"jsonrpc": "2.0", "id": 4, "method": "session/new", "params": {"cwd": "here", "mcpServers": []}}\n',
+        b'{"jsonrpc": "2.0", "id": 5, "method": "session/prompt", "params": {"sessionId": "../x", "prompt": []}}\n',
+        b'{"jsonrpc": "2.0", "id": 6, "method": "session/load", "params": {"sessionId": "../../x", "cwd": "/", "mcpServers": []}}\n',
+        b'{"jsonrpc": "2.0", "id": 99, "result": {}}\n',
+        b'{"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "none"}}\n',
+        b'{"jsonrpc": "2.0", "id": 7, "method": "authenticate", "params": {"methodId": "environment"}}\n',
+        b'{"jsonrpc": "2.0", "id": 8, "method": "initi',
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "M3AGENT_STATE": str(tmp_path / "state")},
+    )
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"".join(lines))
+    said: list[dict[str, Any]] = []
+    while not {1, 2, 3, 4, 5, 6, 7} <= {message["id"] for message in said}:
+        said.append(json.loads(await asyncio.wait_for(process.stdout.readline(), 60)))
+    process.stdin.close()
+    out, err = await process.communicate()
+    said += map(json.loads, out.splitlines())
+    assert (process.returncode, err) == (0, b"")
+    faults = [message["error"]["code"] for message in said if message["id"] is None]
+    assert faults == [-32700, -32600, -32600, -32700, -32700]
+    answers = {message["id"]: message for message in said}
+    assert answers[1]["result"]["protocolVersion"] == 1
+    assert answers[2]["error"]["code"] == -32601
+    assert answers[3]["error"]["code"] == -32602
+    assert "absolute path" in answers[4]["error"]["message"]
+    assert "no session" in answers[5]["error"]["message"]
+    assert "there is no session" in answers[6]["error"]["message"]
+    assert "error" not in answers[7]
+
+
+@pytest.mark.integration
+async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    async with connected(tmp_path / "state", M3AGENT_ENDPOINT="http://127.0.0.1:1/v1") as client:
+        session = await begun(client, tmp_path / "plain")
+        with pytest.raises(RequestError, match="not in a git repository"):
+            await asked(client, session)
+        with pytest.raises(RequestError, match="The prompt is empty"):
+            await asked(client, session, "  \n ")
+        with pytest.raises(RequestError, match="no mode 'wild'"):
+            await client.agent.set_session_mode(session_id=session, mode_id="wild")
+        session = await begun(client, make_repo(BUGGY))
+        with pytest.raises(RequestError, match=r"127\.0\.0\.1:1"):
+            await asked(client, session)
+        client.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(client.process.wait, 30) == 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("stdin", "stdout"), [later(DEVNULL, PIPE), (PIPE, "out"), later("in", PIPE)])
+def test_streams_that_are_no_pipes(tmp_path: Path, stdin: int | str, stdout: int | str) -> None:
+    def stream(given: int | str) -> Stream:
+        return (tmp_path / given).open("w+b") if isinstance(given, str) else given
+
+    process = Process("acp", stdin=stream(stdin), stdout=stream(stdout))
+    said, errors = process.communicate()
+    is_refused(process.returncode, said, errors)
+    assert all(not path.stat().st_size for path in tmp_path.iterdir())
+
+
+@pytest.mark.integration
+def test_without_standard_input() -> None:
+    line = f"{' '.join(COMMAND)} <&-"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    is_refused(done.returncode, done.stdout, done.stderr)
+
+
+def is_refused(status: int | None, said: bytes, errors: bytes) -> None:
+    assert (status, said) == (2, b"")
+    assert errors.startswith(b"m3agent: m3agent acp is started by an editor")
+
+
+@pytest.mark.integration
+def test_without_standard_error(tmp_path: Path) -> None:
+    line = f"true | {' '.join(COMMAND)} 2>&-"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+async def test_a_client_that_stops_reading_is_not_waited_for(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [says("so " * 200_000), says("so " * 200_000)]
+    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
+    await asyncio.to_thread(model.wait_for_chats, 1)
+    await asyncio.sleep(1)
+    client.stdin.close()  # and nobody reads its output, so that pipe stays full
+    assert await asyncio.to_thread(client.process.wait, 60) == 0
+    await asyncio.to_thread(wait_until_gone, client.process.pid)
+
+
+def test_prompts_of_all_kinds_of_blocks() -> None:
+    found = read_prompt(
+        [
+            text_block("Fix the clock.\nIt is slow."),
+            resource_link_block("clock.py", "file:///repo/clock.py"),
+            resource_block(embedded_text_resource("file:///repo/notes.txt", "It ticks.")),
+            resource_block(embedded_blob_resource("file:///repo/clock.bin", PNG)),
+            image_block(PNG, "image/png"),
+        ]
+    )
+    assert '<file uri="file:///repo/notes.txt">\nIt ticks.\n</file>' in found.text
+    assert "clock.bin" not in found.text, "there is no text of it to show"
+    assert found.title == "Fix the clock."
+    assert "(clock.py: file:///repo/clock.py)" in found.text
+    assert [image.media_type for image in found.images] == ["image/png"]
+    assert found.issue().images == found.images
+    for data, why in ((PNG[:-3] + "!!!", "no base64"), (base64.b64encode(b"words").decode(), "no PNG")):
+        with pytest.raises(UsageError, match=why):
+            read_prompt([text_block("x"), image_block(data, "image/png")])
+
+
+def test_records_outlive_a_kill_and_are_had_by_one_at_a_time(tmp_path: Path) -> None:
+    kept = new_session(tmp_path, "/repo")
+    kept.write("prompt", text="a\nb", title="a", images=0)
+    kept.write("mode", mode="auto")
+    kept.write("fix", session="s1")
+    with pytest.raises(UsageError, match="another process"):
+        open_session(tmp_path, kept.record.id)
+    kept.close()
+    path = tmp_path / "acp" / kept.record.id / "session.jsonl"
+    with path.open("ab") as file:
+        file.write(b'{"ts": "torn')
+    (listed,) = all_sessions(tmp_path)
+    assert (listed.title, listed.mode, listed.last_fix) == ("a", Mode.AUTO, "s1")
+    again = open_session(tmp_path, kept.record.id)
+    again.write("ended", status="verified", said="done")
+    again.close()
+    assert path.read_bytes().count(b"\n") == 5
+    path.write_bytes(b"nonsense\n")
+    assert list(all_sessions(tmp_path)) == []
+    with pytest.raises(UsageError, match="cannot be read"):
+        open_session(tmp_path, kept.record.id)
+
+
+@pytest.mark.parametrize("answer", ["allow", later("always"), later("reject")])
+async def test_tools_of_servers_that_the_client_passes_on_are_asked_for(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, answer: str
+) -> None:
+    repo = make_repo(BUGGY)
+    program = [sys.executable, mcp_server.__file__, "environment"]
+    passed_on = McpServerStdio(
+        name="odd", command=program[0], args=program[1:], env=[EnvVariable(name="OWN", value="1")]
+    )
+    model.answers = [calls("mcp__odd__echo", text="x"), calls("mcp__odd__echo", text="y"), FIX, TEST, DONE]
+    async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
+        session = await begun(client, repo, passed_on)
+        assert (await asked(client, session)).stop_reason == "end_turn"
+    about = [call for call in client.asked if "mcp__odd__echo" in call.title]
+    assert len(about) == (1 if answer == "always" else 2)
+    assert about[0].raw_input == {"text": "x"}
+    results = [m["content"] for m in model.chats[2].json["messages"] if m["role"] == "tool"]
+    if answer == "reject":
+        assert all("the user did not allow this call" in result for result in results)
+    else:
+        assert all('"OWN": "1"' in result for result in results)

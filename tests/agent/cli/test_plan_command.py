@@ -1,0 +1,104 @@
+"""Test `m3agent plan` from the command line: table, JSON, refusals and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent.cli.plan import PlanEngine, PlanPrecision
+from m3agent.serving.plan.known_issues import Engine
+from m3agent.serving.plan.memory_model import Precision
+from tests import command_line
+
+pytestmark = pytest.mark.integration
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return command_line.run("plan", *arguments, env=env)
+
+
+def test_the_options_take_what_the_planner_knows() -> None:
+    assert [choice.value for choice in PlanPrecision] == list(Precision)
+    assert [choice.value for choice in PlanEngine] == list(Engine)
+
+
+def test_a_million_tokens_on_four_h200() -> None:
+    done = run("--gpus", "4xH200", "--context", "1048576")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "vllm-nvidia-mxfp8" in done.stdout
+    assert "--max-model-len 1048576 --max-num-batched-tokens 4096" in done.stdout
+    assert "--language-model-only" in done.stdout
+    assert "(2.5%, 0.7 GiB a GPU) to spare" in done.stdout
+    assert "look out     thin:" in done.stdout
+
+
+def test_json_has_all_of_it() -> None:
+    done = run("--gpus", "2x4xGB200", "--context", "131072", "--concurrency", "4", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["gpus"] == "2x4xGB200"
+    assert told["wish"]["concurrency"] == 4
+    assert {plan["engine"] for plan in told["plans"]} == {"vllm", "trtllm"}
+    first = told["plans"][0]
+    assert (
+        first["memory"]["weights"] + first["memory"]["other"] + first["memory"]["kv"]
+        == first["memory"]["allowed"]
+    )
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpus", "2xH200"], "cannot be served on 2xH200 with 524,288 tokens of context: take 4xH200"),
+        (["--gpus", "8xH100", "--context", "1048576"], "lower --context to "),
+        (["--gpus", "8xH200", "--engine", "trtllm"], "no way to serve it there with trtllm is known"),
+        (["--gpus", "8xH200", "--precision", "nvfp4"], "vllm#49070"),
+        (["--gpus", "8xH2000"], "did you mean H200"),
+        (["--gpus", "eight"], "write it like 8xH200"),
+        (["--gpus", "8xH200", "--context", "3000000"], "3,000,000 tokens is out of range"),
+        (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
+        (["--gpus", "8xH200", "--concurrency", "0"], "concurrency"),
+        (["--gpus", "8xH200", "--gpu-price", "nan"], "--gpu-price"),
+        (["--gpus", "8xH200", "--throughput", "inf"], "inf is no price and no number"),
+    ],
+)
+def test_what_cannot_be_is_wrong_use(arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_refusal_as_json() -> None:
+    done = run("--gpus", "2xH200", "--json")
+    assert done.returncode == 2
+    told = json.loads(done.stdout)
+    assert told["plans"] == []
+    assert {refusal["precision"] for refusal in told["refusals"]} == {"bf16", "mxfp8"}
+    assert all(refusal["lacking"] > 0 for refusal in told["refusals"])
+
+
+def test_this_machine(tmp_path: Path) -> None:
+    def have(*gpus: str) -> None:
+        program = tmp_path / "nvidia-smi"
+        lines = "\n".join(f"{number}, GPU-{number}, {gpu}, 1, Disabled" for number, gpu in enumerate(gpus))
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+        program.chmod(0o755)
+
+    path = f"{tmp_path}:/usr/bin:/bin"
+    have(*["NVIDIA H200, 143771"] * 4)
+    done = run(PATH=path)
+    assert done.returncode == 0
+    assert done.stderr == "m3agent: this machine has 4xH200\n"
+    have("NVIDIA H200, 143771")
+    done = run(PATH=path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "cannot be served on 1xH200" in done.stderr
+    (tmp_path / "nvidia-smi").unlink()
+    done = run(PATH=path)
+    assert done.returncode == 3
+    assert "--gpus 8xH200" in done.stderr

@@ -1,0 +1,518 @@
+"""Test offering a patch: real git over real HTTP, to a loopback server that plays GitHub's pages, API and repositories.
+
+`gh` is not available here: a test that needs it uses a program of that name that prints what `gh auth token` would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3agent.agent.delivery import push as pushing
+from m3agent.agent.delivery.pr_text import Work
+from m3agent.agent.delivery.pull_request import Destination, destination, offer
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused
+from m3agent.agent.issue.load import Issue
+from m3agent.agent.repo.repository import open_repository
+from m3agent.agent.verify.verify import Verification
+from tests.agent.delivery.test_apply import REGULAR, Made
+from tests.agent.delivery.test_pr_text import evidence
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, events, git, of_type, one_sentence, says
+from tests.command_line import Process, run
+from tests.conftest import later
+from tests.servers.misbehaving import MisbehavingServer
+from tests.servers.tracker import Page, TrackerServer
+
+pytestmark = pytest.mark.integration
+
+MakeRepo = Callable[..., Path]
+
+TOKEN = "ghp_0123456789abcdef"
+PULLS = "/repos/owner/repo/pulls"
+COMPARE = "/owner/repo/compare/main...m3agent/12?expand=1"
+
+
+class GitHub(TrackerServer):
+    """GitHub with one repository, `owner/repo`, stored at `remote` and cloned at `clone`."""
+
+    clone: Path
+    remote: Path
+
+    def publish(self, repo: Path) -> None:
+        """Make a bare clone of `repo` the GitHub repository, and its `origin`."""
+        self.clone, self.remote = repo, repo.parent / "github.git"
+        self.git = self.remote
+        git(repo.parent, "clone", "-q", "--bare", str(repo), str(self.remote))
+        git(repo, "remote", "add", "origin", f"{self.url}/owner/repo.git")
+        git(repo, "fetch", "-q", "origin")
+        self.visits.clear()
+        self.add_issue(12, title="Sums are wrong")
+        self.pages["/repos/owner/repo"] = Page({"full_name": "owner/repo", "archived": False})
+        self.pages[f"POST {PULLS}"] = Page({"html_url": self.pull}, 201)
+        self.pages[PULLS] = Page([])
+
+    @property
+    def pull(self) -> str:
+        return f"{self.url}/owner/repo/pull/7"
+
+    @property
+    def opened(self) -> list[dict[str, Any]]:
+        """The pull requests that the API was asked for."""
+        return [json.loads(v.body) for v in self.visits if v.method == "POST" and v.path == PULLS]
+
+    @property
+    def pushed(self) -> list[str]:
+        """The branches of the repository except main."""
+        return [name for name in branches(self.remote) if name != "main"]
+
+    @property
+    def issue(self) -> Issue:
+        return Issue("Sums are wrong", "", f"{self.url}/owner/repo/issues/12", "0" * 64)
+
+    async def destination(self, branch: str | None = None) -> Destination:
+        return await destination(open_repository(self.clone), self.issue, branch, self.url, lambda _: None)
+
+    async def offer(self, verdict: Verification | None = None, branch: str | None = None) -> str:
+        """Offer a patch to a.py."""
+        store = self.clone.parent / f"trees{time.monotonic_ns()}.git"
+        made = Made(self.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
+        work = Work(self.issue, made.patch.paths, verdict or evidence(), "It was 1.", "M3")
+        options: dict[str, Any] = {"branch": branch, "github_api": self.url, "say": lambda _: None}
+        return await offer(made.repository, made.workspace, made.patch, work, **options)
+
+    def arguments(self, server: MisbehavingServer, issue: str, *more: str) -> list[str]:
+        where = ["--repo", str(self.clone), "--github-api", self.url, "--endpoint", server.url]
+        return ["fix", issue, *where, "--pr", *more]
+
+    def fix(self, server: MisbehavingServer, issue: str, *more: str) -> subprocess.CompletedProcess[str]:
+        return run(*self.arguments(server, issue, *more))
+
+
+def branches(repo: Path) -> list[str]:
+    return git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+
+
+@pytest.fixture
+def github(make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    with GitHub() as running:
+        running.publish(make_repo({**BUGGY, "a.py": "x = 1\n"}))
+        yield running
+
+
+@pytest.fixture
+def untested(make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    with GitHub() as running:
+        running.publish(make_repo({"calc.py": BUGGY["calc.py"]}))
+        yield running
+
+
+def refuses(status: int, message: str, *errors: str) -> Page:
+    return Page({"message": message, "errors": [{"message": error} for error in errors]}, status)
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+# -- from the command line -----------------------------------------------------------------------------------
+
+
+def test_a_verified_patch_becomes_a_pull_request(
+    server: MisbehavingServer, github: GitHub, own_state: Path
+) -> None:
+    (github.clone / "notes.txt").write_text("mine\n")
+    server.answers = [TEST, FIX, TEST, says("add() subtracted. Fixes #1, thanks @octocat.")]
+    done = github.fix(server, "owner/repo#12")
+    assert done.returncode == 0, done.stderr
+    assert "+    return a + b" in done.stdout
+    assert github.pushed == ["m3agent/12"] == [b for b in branches(github.clone) if b != "main"]
+    assert git(github.clone, "rev-parse", "m3agent/12^") == git(github.clone, "rev-parse", "main")
+    assert "return a + b" in git(github.remote, "show", "m3agent/12:calc.py")
+    (asked,) = github.opened
+    text = asked.pop("body")
+    assert asked == {"title": "Fix: Sums are wrong", "head": "m3agent/12", "base": "main", "draft": False}
+    assert "\nFixes #12\n" in text
+    assert "verified: 1 test red before, green after" in text
+    assert "Red before, green with the patch (1):\n\n```text\ntest_calc.py::test_add\n```" in text
+    assert "Files changed (1):\n\n```text\ncalc.py\n```" in text
+    assert "uncommitted changes to 1 file that" in text
+    assert "#1," not in text
+    assert "@octocat" not in text
+    last = events(own_state)[-1]
+    assert (last["pull_request"], last["exit"]) == (github.pull, 0)
+    assert f"opened pull request {github.pull}" in done.stderr
+    assert git(github.clone, "status", "--porcelain") == "?? notes.txt\n"
+    assert TOKEN not in done.stdout + done.stderr + text
+    assert not [p for p in own_state.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()]
+    to_api = [v for v in github.visits if v.path.startswith("/repos/")]
+    assert {v.headers["authorization"] for v in to_api} == {f"Bearer {TOKEN}"}
+    assert not [v for v in github.visits if v not in to_api and TOKEN in v.headers.get("authorization", "")]
+
+
+def test_an_unverified_patch_is_a_draft_that_says_so(server: MisbehavingServer, untested: GitHub) -> None:
+    git(untested.clone, "checkout", "-q", "--detach")
+    server.answers = [FIX, says("Not tested: there are no tests.")]
+    done = untested.fix(server, "add() subtracts", "--branch", "mine/add")
+    assert done.returncode == 1, done.stderr
+    assert untested.pushed == ["mine/add"]
+    (asked,) = untested.opened
+    assert (asked["draft"], asked["base"], asked["title"]) == (True, "main", "Fix: add() subtracts")
+    assert asked["body"].startswith("**Nothing has checked this patch**")
+    assert "Fixes" not in asked["body"]
+
+
+@pytest.mark.slow
+def test_a_failed_fix_is_never_offered(server: MisbehavingServer, github: GitHub) -> None:
+    broken = calls("file_write", path="calc.py", content="def add(a, b):\n    return a + b\n")
+    server.answers = [broken, TEST, DONE, DONE]
+    done = github.fix(server, "#12")
+    assert done.returncode == 1
+    assert "not handed over" in done.stderr
+    assert (github.pushed, github.opened, branches(github.clone)) == ([], [], ["main"])
+
+
+def test_files_that_run_once_pushed_are_not_pushed(
+    server: MisbehavingServer, untested: GitHub, own_state: Path
+) -> None:
+    workflow = calls("file_write", path=".github/workflows/x.yml", content="on: push\n")
+    server.answers = [FIX, workflow, says("Not tested: there are no tests.")]
+    done = untested.fix(server, "#12")
+    assert done.returncode == 5, done.stderr
+    assert "--pr refused: .github/workflows/x.yml may run by itself" in done.stderr
+    assert (untested.pushed, untested.opened, branches(untested.clone)) == ([], [], ["main"])
+    assert "+    return a + b" in done.stdout
+    (error,) = of_type(own_state, "error")
+    assert (error["kind"], error["exit"]) == ("PermissionRefused", 5)
+    assert events(own_state)[-1]["pull_request"] is None
+
+
+def test_a_refusal_is_one_sentence_and_costs_nothing(server: MisbehavingServer, github: GitHub) -> None:
+    git(github.clone, "commit", "-q", "--allow-empty", "-m", "not pushed")
+    done = github.fix(server, "#12")
+    assert done.returncode == 5
+    assert "would hold commits that you have not pushed" in one_sentence(done)
+    done = github.fix(server, "#12", "--apply")
+    assert done.returncode == 2
+    assert "--apply and --pr are two ways" in one_sentence(done)
+    assert server.requests == []
+    assert (github.pushed, github.opened, branches(github.clone)) == ([], [], ["main"])
+
+
+def test_a_branch_taken_while_the_fix_was_made(server: MisbehavingServer, untested: GitHub) -> None:
+    """The branch is checked again before the commit, so that no push overwrites somebody else's work."""
+    server.answers = [FIX, says("Not tested: there are no tests.")]
+    process = Process(*untested.arguments(server, "#12", "--branch", "x"))
+    server.wait_for_chats(1)
+    git(untested.remote, "branch", "x")
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 2, stderr
+    assert b"branch x exists already on origin" in stderr
+    assert b"+    return a + b" in stdout
+    assert git(untested.remote, "rev-parse", "x") == git(untested.remote, "rev-parse", "main")
+    assert (untested.opened, branches(untested.clone)) == ([], ["main"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
+def test_ended_between_push_and_pull_request(
+    server: MisbehavingServer, untested: GitHub, own_state: Path, by: signal.Signals
+) -> None:
+    reached = threading.Event()
+
+    def wait(handler: BaseHTTPRequestHandler) -> None:
+        reached.set()
+        untested.silent(handler)
+
+    good, untested.pages[f"POST {PULLS}"] = untested.pages[f"POST {PULLS}"], wait
+    server.answers = [FIX, says("Not tested: there are no tests.")]
+    process = Process(*untested.arguments(server, "#12"))
+    assert reached.wait(120)
+    process.send_signal(by)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == (130 if by is signal.SIGINT else -signal.SIGKILL)
+    assert b"Traceback" not in stderr
+    assert untested.pushed == ["m3agent/12"]
+    assert len(of_type(own_state, "verify")) == 1
+    untested.pages[f"POST {PULLS}"] = good
+    server.answers = [says("Not tested: there are no tests.")]
+    session = events(own_state)[0]["session"]
+    done = run("sessions", "resume", session, "--pr")
+    assert done.returncode == 1, done.stderr
+    assert untested.pushed == ["m3agent/12", "m3agent/12-2"], "the first stays as it is"
+    assert [asked["head"] for asked in untested.opened] == ["m3agent/12", "m3agent/12-2"]
+    assert f"opened pull request {untested.pull}" in done.stderr
+
+
+# -- refused before any change -------------------------------------------------------------------------------
+
+
+def page(path: str, answer: Page) -> Callable[[GitHub], object]:
+    return lambda github: github.pages.update({path: answer})
+
+
+def origin(url: str, *more: str) -> Callable[[GitHub], object]:
+    return lambda github: git(
+        github.clone, "remote", "set-url", *more, "origin", url.replace("HERE", github.url)
+    )
+
+
+def on_origin(*args: str) -> Callable[[GitHub], object]:
+    return lambda github: git(github.remote, *args)
+
+
+def commit_more(github: GitHub) -> None:
+    git(github.clone, "commit", "-q", "--allow-empty", "-m", "not pushed")
+
+
+REPO = "/repos/owner/repo"
+REFUSALS: list[tuple[Callable[[GitHub], object], str | None, int, str]] = [
+    (lambda g: git(g.clone, "remote", "remove", "origin"), None, 2, "has none: use --branch NAME"),
+    (origin("git@gitlab.com:owner/repo.git"), None, 2, "origin is on gitlab.com: use --branch NAME"),
+    (origin("https://me:secret@example.com/o/r"), None, 2, "origin is on example.com: use"),
+    (origin("../github.git"), None, 2, "origin is a local one"),
+    (origin("HERE/other/repo.git", "--push"), None, 2, "pushed to somewhere else"),
+    (commit_more, None, 5, "would hold commits that you have not pushed"),
+    (lambda g: git(g.clone, "branch", "x"), "x", 2, "branch x exists already: choose"),
+    (on_origin("branch", "x"), "x", 2, "branch x exists already on origin"),
+    (on_origin("branch", "m3agent"), None, 2, "beside branch m3agent on origin"),
+    (on_origin("branch", "x/y"), "x", 2, "beside branch x/y on origin"),
+    (on_origin("update-ref", "-d", "refs/heads/main"), None, 2, "origin has no branch"),
+    (lambda _: None, "a..b", 2, "is not a branch name"),
+    (lambda g: setattr(g, "password", "secret"), None, 5, "could not read Username"),
+    (page(REPO, refuses(401, "Bad credentials")), None, 5, "does not accept the token from GITHUB_TOKEN"),
+    (page(REPO, refuses(404, "Not Found")), None, 2, "has no repository owner/repo, or the token from"),
+    (page(REPO, Page({"full_name": "owner/repo", "archived": True})), None, 2, "is archived"),
+    (page(REPO, Page(["<html>"])), None, 3, "is not the API of GitHub"),
+    (page(REPO, Page({"full_name": "../.."})), None, 3, "is not the API of GitHub"),
+    (origin("HERE/owner/none.git"), None, 5, "cannot be asked for its branches: repository"),
+    (lambda _: os.environ.pop("GITHUB_TOKEN"), None, 5, "--pr needs a token for 127.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("change", "branch", "code", "part"), REFUSALS, ids=[r[3][:30] for r in REFUSALS])
+async def test_what_cannot_be_done_is_refused_first(
+    github: GitHub, change: Callable[[GitHub], object], branch: str | None, code: int, part: str
+) -> None:
+    change(github)
+    before = branches(github.clone), branches(github.remote)
+    with pytest.raises(M3AgentError) as caught:
+        await github.destination(branch)
+    assert part in str(caught.value)
+    assert caught.value.exit_code == code
+    assert "secret" not in str(caught.value)
+    assert (branches(github.clone), branches(github.remote)) == before
+    assert github.opened == []
+
+
+async def test_a_check_changes_nothing(github: GitHub) -> None:
+    before = git(github.remote, "for-each-ref"), git(github.clone, "for-each-ref")
+    to = await github.destination()
+    assert (to.project.project, to.base, to.branch) == ("owner/repo", "main", "m3agent/12")
+    assert (git(github.remote, "for-each-ref"), git(github.clone, "for-each-ref")) == before
+    assert {v.path for v in github.visits if v.method == "POST"} <= {"/owner/repo.git/git-upload-pack"}
+
+
+async def test_a_repository_that_was_renamed(github: GitHub) -> None:
+    github.pages["/repos/owner/repo"] = Page(status=301, headers={"Location": "/repositories/1"})
+    github.pages["/repositories/1"] = Page({"full_name": "owner/other"})
+    assert (await github.destination()).project.project == "owner/other"
+
+
+async def test_a_gh_that_is_logged_in_gives_the_token(
+    github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin/gh", f'echo "$@" > {tmp_path}/asked; echo ghp_from_gh')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("GITHUB_TOKEN")
+    assert await github.offer() == github.pull
+    assert (tmp_path / "asked").read_text() == f"auth token --hostname {github.host}\n"
+    (posted,) = [v for v in github.visits if v.path == PULLS]
+    assert posted.headers["authorization"] == "Bearer ghp_from_gh"
+
+
+async def test_the_base(github: GitHub) -> None:
+    """The base is the checked-out branch if origin has it, else origin's default, if need be as last fetched."""
+    git(github.clone, "checkout", "-q", "-b", "mine")
+    assert (await github.destination()).base == "main"
+    git(github.remote, "branch", "mine")
+    assert (await github.destination()).base == "mine"
+    git(github.clone, "checkout", "-q", "main")
+    other = github.clone.parent / "other"
+    git(github.clone.parent, "clone", "-q", str(github.remote), str(other))
+    git(other, "commit", "-q", "--allow-empty", "-m", "newer")
+    git(other, "push", "-q", "origin", "HEAD")
+    assert (await github.destination()).base == "main", "being behind does not matter"
+
+
+async def test_a_bare_repository(github: GitHub, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", "--bare", str(github.remote), "bare.git")
+    github.clone = tmp_path / "bare.git"
+    git(github.clone, "remote", "set-url", "origin", f"{github.url}/owner/repo.git")
+    assert await github.offer() == github.pull
+    assert github.pushed == ["m3agent/12"]
+
+
+# -- offering ------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_one_takes_another_branch(github: GitHub) -> None:
+    for expected in (["m3agent/12"], ["m3agent/12", "m3agent/12-2"]):
+        await github.offer()
+        assert github.pushed == expected
+    assert [asked["head"] for asked in github.opened] == ["m3agent/12", "m3agent/12-2"]
+    with pytest.raises(M3AgentError, match="exists already"):
+        await github.offer(branch="m3agent/12")
+    assert len(github.opened) == 2
+
+
+async def test_only_the_branch_is_pushed_with_the_users_credentials_and_no_hooks(
+    github: GitHub, own_state: Path, tmp_path: Path
+) -> None:
+    github.password = "hunter2"
+    program(tmp_path / "helper", "echo username=me; echo password=hunter2")
+    git(github.clone, "config", "--global", "credential.helper", str(tmp_path / "helper"))
+    git(github.clone, "config", "push.followTags", "true")
+    git(github.clone, "config", "--add", "remote.origin.push", "+refs/heads/*:refs/heads/*")
+    git(github.clone, "tag", "-a", "v1", "-m", "mine")
+    for name in ("pre-push", "reference-transaction"):
+        program(github.clone / ".git/hooks" / name, f"touch {tmp_path}/ran")
+    await github.offer()
+    assert git(github.remote, "for-each-ref", "--format=%(refname)").split() == [
+        "refs/heads/m3agent/12",
+        "refs/heads/main",
+    ]
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_by_ssh(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(
+        tmp_path / "ssh",
+        f'for last; do :; done; last=${{last%% *}}; exec git "${{last#git-}}" {github.remote}',
+    )
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
+    git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
+    assert await github.offer() == github.pull
+    assert github.pushed == ["m3agent/12"]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_remote_that_never_answers(
+    github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    os.mkfifo(tmp_path / "never")
+    program(tmp_path / "ssh", f"echo $$ > {tmp_path}/pid; cat {tmp_path}/never")
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
+    monkeypatch.setattr(pushing, "SECONDS", 60.0 if cancelled else 1.0)
+    git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
+    task = asyncio.ensure_future(github.destination())
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
+        assert not task.done()
+        await asyncio.sleep(0.01)
+    if cancelled:
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else EnvironmentFault) as caught:
+        await task
+    assert cancelled or "did not answer 'git ls-remote' within 1 seconds" in str(caught.value)
+    stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    deadline = time.monotonic() + 5
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "what git started goes with it"
+
+
+async def test_uncommitted_changes_are_not_offered(github: GitHub) -> None:
+    store = github.clone.parent / "trees.git"
+    made = Made(github.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
+    (github.clone / "a.py").write_text("mine\n")
+    work = Work(github.issue, made.patch.paths, evidence(), "", "M3")
+    options: dict[str, Any] = {"branch": None, "github_api": github.url, "say": lambda _: None}
+    with pytest.raises(PermissionRefused, match=r"--pr refused: a\.py has uncommitted changes"):
+        await offer(made.repository, made.workspace, made.patch, work, **options)
+    assert (github.pushed, branches(github.clone), github.visits) == ([], ["main"], [])
+
+
+# -- failures half-way ---------------------------------------------------------------------------------------
+
+
+async def test_a_push_that_a_hook_rejects_leaves_the_branch(github: GitHub) -> None:
+    program(github.remote / "hooks/pre-receive", "echo 'GH006: protected branch' >&2; exit 1")
+    with pytest.raises(PermissionRefused) as caught:
+        await github.offer()
+    assert str(caught.value) == (
+        "the patch is committed to branch m3agent/12 here, but its push failed (origin does not take branch m3agent/12: "
+        "[remote rejected] (pre-receive hook declined): GH006: protected branch); push it with 'git push origin "
+        f"m3agent/12' and open the pull request at {github.url}{COMPARE}"
+    )
+    assert (github.pushed, github.opened) == ([], [])
+    assert git(github.clone, "show", "m3agent/12:a.py") == "x = 2\n"
+
+
+async def test_a_login_in_an_address_is_not_told(
+    github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(github.clone, "remote", "set-url", "origin", f"http://me:hunter2@{github.host}/owner/repo.git")
+    github.password = "another"
+    with pytest.raises(PermissionRefused, match="The requested URL returned error: 403") as caught:
+        await github.destination()
+    assert "hunter2" not in str(caught.value)
+    program(
+        tmp_path / "ssh", "echo 'Warning: a key' >&2; echo 'no way to http://me:hunter2@host/' >&2; exit 1"
+    )
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
+    git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
+    with pytest.raises(EnvironmentFault, match=r"branches: no way to http://host/$"):
+        await github.destination()
+
+
+@pytest.mark.parametrize(
+    ("page", "kind", "part"),
+    [
+        (refuses(401, "Bad credentials"), PermissionRefused, "does not accept the token"),
+        later(refuses(403, "Resource not accessible"), PermissionRefused, "(Resource not accessible)"),
+        later(refuses(404, "Not Found"), PermissionRefused, "may not see it"),
+        (
+            refuses(422, "Validation Failed", f"no {TOKEN}"),
+            PermissionRefused,
+            "(Validation Failed: no [key])",
+        ),
+        later(Page(b"<html>", 502), EnvironmentFault, "a fault of its own (502)"),
+        later(Page(b"<html>", 201), EnvironmentFault, "is not the API of GitHub"),
+        (Page({"html_url": "https://evil.example/"}, 201), EnvironmentFault, "is not the API of GitHub"),
+        ("cut", EnvironmentFault, "The connection to 127.0.0.1"),
+    ],
+)
+async def test_a_pull_request_that_cannot_be_opened(
+    github: GitHub, page: Page | str, kind: type[M3AgentError], part: str
+) -> None:
+    github.pages[f"POST {PULLS}"] = page if isinstance(page, Page) else getattr(github, page)
+    with pytest.raises(kind) as caught:
+        await github.offer()
+    text = str(caught.value)
+    assert text.startswith("branch m3agent/12 is pushed, but the pull request could not be opened (")
+    assert part in text
+    assert text.endswith(f"open it at {github.url}{COMPARE}")
+    assert TOKEN not in text
+    assert github.pushed == ["m3agent/12"]
+    assert len(github.opened) == 1, "it is asked for once"
+
+
+@pytest.mark.parametrize("page", [refuses(422, "Validation Failed", "A pull request already exists"), "cut"])
+async def test_one_that_is_open_is_found_and_no_second_opened(github: GitHub, page: Page | str) -> None:
+    github.pages[f"POST {PULLS}"] = page if isinstance(page, Page) else getattr(github, page)
+    github.pages[f"{PULLS}?state=open&head=owner%3Am3agent%2F12"] = Page([{"html_url": github.pull}])
+    assert await github.offer() == github.pull
+    assert len(github.opened) == 1

@@ -1,0 +1,322 @@
+"""Test which model server a command uses, for each combination of settings, running servers and the embedded engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3agent.agent.endpoint.choice import (
+    EmbeddedEngine,
+    EndpointChoice,
+    ModelServer,
+    choose_endpoint,
+    choose_model_server,
+    opened,
+)
+from m3agent.agent.errors import ServerFault, UsageError
+from m3agent.agent.loop.resume import used_embedded_engine
+from m3agent.agent.settings.loader import load_settings, settings_of
+from m3agent.agent.settings.settings import Settings
+from m3agent.serving.client.endpoint import probe
+from m3agent.serving.launch.record import KEY, Phase, ServerRecord, new_folder, write_record
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, events, of_type
+from tests.command_line import run
+from tests.conftest import later
+from tests.servers.misbehaving import MisbehavingServer
+
+NAMED, RUNNING = "http://named.invalid/v1", "http://127.0.0.1:8000/v1"
+
+
+def server(
+    state: Path,
+    url: str = RUNNING,
+    phase: Phase = Phase.READY,
+    engine: str = "vllm",
+    key: str | None = None,
+    **more: Any,
+) -> ServerRecord:
+    """Record a server that runs in this process, newer than those before."""
+    folder = new_folder(state)
+    record = ServerRecord(url=url, engine=engine, pid=os.getpid(), phase=phase, **more)
+    write_record(folder, record)
+    if key is not None:
+        (folder / KEY).write_text(key)
+    return record
+
+
+def chosen(state: Path, **settings: Any) -> EndpointChoice:
+    return choose_endpoint(settings_of(settings), state)
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [None, *Phase])
+def test_a_named_endpoint_comes_first(tmp_path: Path, phase: Phase | None) -> None:
+    if phase is not None:
+        server(tmp_path, phase=phase, key="of the running one")
+    choice = chosen(tmp_path, endpoint=NAMED, api_key="sesame")
+    assert choice == ModelServer(NAMED, "sesame", "named", f"{NAMED} (named)")
+
+
+@pytest.mark.parametrize("phase", [None, *Phase])
+def test_a_named_engine_comes_first(tmp_path: Path, phase: Phase | None) -> None:
+    if phase is not None:
+        server(tmp_path, phase=phase)
+    assert chosen(tmp_path, engine="embedded") == EmbeddedEngine(None, 0)
+    assert chosen(tmp_path, engine="embedded", seed=3, candidates=9) == EmbeddedEngine(9, 3)
+
+
+def test_a_running_server_comes_before_the_embedded_engine(tmp_path: Path) -> None:
+    assert chosen(tmp_path) == EmbeddedEngine()
+    record = server(tmp_path)
+    choice = chosen(tmp_path)
+    assert choice == ModelServer(RUNNING, None, "running", f"{RUNNING} (running here: vllm)", record)
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.READY])
+def test_a_server_that_is_not_ready_is_waited_for_by_the_user(tmp_path: Path, phase: Phase) -> None:
+    server(tmp_path, phase=phase)
+    with pytest.raises(ServerFault, match=f"the server of ours at {RUNNING} is {phase.value}: wait until"):
+        chosen(tmp_path)
+
+
+def test_the_newest_that_is_ready_is_taken(tmp_path: Path) -> None:
+    for number, phase in enumerate((Phase.READY, Phase.READY, Phase.LOADING)):
+        server(tmp_path, f"http://127.0.0.1:{number}/v1", phase)
+    choice = chosen(tmp_path)
+    assert isinstance(choice, ModelServer)
+    assert choice.url == "http://127.0.0.1:1/v1"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"wire_ok": False}, "vllm, which failed its wire check"),
+        ({"random_weights": True}, "vllm with random weights"),
+        ({"model_ok": False}, "vllm, which failed its model check"),
+        ({"model_ok": True, "wire_ok": True}, "vllm"),
+    ],
+)
+def test_what_there_is_against_a_running_server_is_said(
+    tmp_path: Path, facts: dict[str, Any], words: str
+) -> None:
+    server(tmp_path, **facts)
+    assert chosen(tmp_path).description == f"{RUNNING} (running here: {words})"
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "expected"),
+    [
+        ({"endpoint": NAMED}, {"M3AGENT_ENGINE": "embedded"}, "named"),
+        ({"engine": "embedded"}, {"M3AGENT_ENDPOINT": NAMED}, "embedded"),
+        ({}, {"M3AGENT_ENDPOINT": NAMED}, "named"),
+        ({}, {"M3AGENT_ENGINE": "embedded"}, "embedded"),
+        ({}, {}, "running"),
+    ],
+)
+def test_flags_come_before_other_settings_and_these_before_a_running_server(
+    tmp_path: Path, flags: Mapping[str, object], env: Mapping[str, str], expected: str
+) -> None:
+    server(tmp_path)
+    choice = choose_endpoint(load_settings(tmp_path, flags, env).settings, tmp_path)
+    assert (choice.source if isinstance(choice, ModelServer) else "embedded") == expected
+
+
+# -- the key -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "configured", "sent"),
+    [
+        ("sesame", None, "sesame"),
+        ("sesame", "another", "sesame"),
+        (None, "another", "another"),
+        (None, None, None),
+    ],
+)
+def test_a_running_server_is_asked_with_its_own_key(
+    tmp_path: Path, own: str | None, configured: str | None, sent: str | None
+) -> None:
+    server(tmp_path, key=own)
+    for endpoint in (None, RUNNING):  # a resumed session names the server that it found at its start
+        choice = chosen(tmp_path, api_key=configured, endpoint=endpoint)
+        assert isinstance(choice, ModelServer)
+        assert (choice.url, choice.key) == (RUNNING, sent)
+        assert "sesame" not in repr(choice)
+
+
+# -- settings of the embedded engine only ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["seed", "candidates"])
+def test_a_search_is_steered_only_where_there_is_one(tmp_path: Path, name: str) -> None:
+    assert getattr(chosen(tmp_path, **{name: 7}), name) == 7
+    with pytest.raises(UsageError, match=f"--{name} steers the embedded engine, not the server at {NAMED}: "):
+        chosen(tmp_path, endpoint=NAMED, **{name: 7})
+    server(tmp_path)
+    assert getattr(chosen(tmp_path, engine="embedded", **{name: 7}), name) == 7
+    with pytest.raises(UsageError, match=f"not the server at {RUNNING}, which is running: add --engine"):
+        chosen(tmp_path, **{name: 7})
+
+
+# -- commands that need a language model's server ----------------------------------------------------------------------
+
+
+def test_a_language_models_server(tmp_path: Path) -> None:
+    def found(**settings: Any) -> str | None:
+        choice = choose_model_server(settings_of(settings), tmp_path)
+        return None if choice is None else choice.url
+
+    assert (found(), found(engine="embedded"), found(endpoint=NAMED)) == (None, None, NAMED)
+    server(tmp_path, "http://127.0.0.1:1/v1", engine="embedded")
+    assert found() is None
+    server(tmp_path)
+    server(tmp_path, "http://127.0.0.1:2/v1", engine="embedded")
+    assert (found(), found(engine="embedded"), found(endpoint=NAMED)) == (RUNNING, None, NAMED)
+    assert found(seed=7) == RUNNING, "a search's settings are nobody's business here"
+
+
+def test_a_language_models_server_that_is_not_ready(tmp_path: Path) -> None:
+    server(tmp_path, phase=Phase.LOADING)
+    server(tmp_path, "http://127.0.0.1:1/v1", engine="embedded")
+    with pytest.raises(ServerFault, match="is loading"):
+        choose_model_server(Settings(), tmp_path)
+
+
+# -- the embedded engine -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+async def test_the_embedded_engine_runs_as_long_as_it_is_open() -> None:
+    async with opened(EmbeddedEngine()) as started:
+        assert (started.source, started.key, started.record) == ("embedded", None, None)
+        found = await probe(started.url, api_key=None, model=None)
+    assert found.flavour == "embedded"
+    named = ModelServer(NAMED, None, "named", NAMED)
+    async with opened(named) as same:
+        assert same is named
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+OLD_EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "embedded"),
+    [
+        ({"source": "embedded", "description": "in other words"}, True),
+        ({"source": "running", "description": OLD_EMBEDDED}, False),
+        ({"description": OLD_EMBEDDED}, True),
+        ({"description": f"{RUNNING} (running here: embedded)"}, False),
+        ({"description": f"{NAMED} (named)"}, False),
+    ],
+)
+def test_what_a_log_says_of_its_server(endpoint: dict[str, str], embedded: bool) -> None:
+    assert used_embedded_engine({"endpoint": {"url": RUNNING, **endpoint}}) is embedded
+
+
+def written_by_an_older_version(home: Path, source: str) -> None:
+    """Remove `endpoint.source` from the only log."""
+    [log] = (home / "state" / "sessions").glob("*/events.jsonl")
+    raw, field = log.read_text(), f'"source":"{source}",'
+    assert raw.count(field) == 1
+    log.write_text(raw.replace(field, ""))
+
+
+@pytest.mark.integration
+def test_an_old_log_goes_on_with_the_embedded_engine(make_repo: MakeRepo, own_state: Path) -> None:
+    stopped = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--engine", "embedded", "--max-turns", "1")
+    assert stopped.returncode == 6, stopped.stderr
+    assert events(own_state)[0]["endpoint"]["source"] == "embedded"
+    written_by_an_older_version(own_state, "embedded")
+    done = run("sessions", "resume", "last", "--max-turns", "2")
+    assert done.returncode == 6, done.stderr
+    assert [event["flavour"] for event in of_type(own_state, "endpoint.probed")] == ["embedded"] * 2
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("old", [True, later(False)])
+def test_a_session_goes_on_at_the_running_server_that_it_had_found_with_its_key(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, old: bool
+) -> None:
+    server(own_state / "state", model.url, key="sesame")
+    model.answers = [TEST]
+    stopped = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--max-turns", "1")
+    assert stopped.returncode == 6, stopped.stderr
+    assert events(own_state)[0]["endpoint"]["source"] == "running"
+    if old:
+        written_by_an_older_version(own_state, "running")
+    server(own_state / "state", "http://127.0.0.1:9/v1")  # a newer server
+    model.answers = [FIX, TEST, DONE]
+    done = run("sessions", "resume", "last", "--max-turns", "9")
+    assert done.returncode == 0, done.stderr
+    assert {request.headers["authorization"] for request in model.chats} == {"Bearer sesame"}
+    assert "sesame" not in "".join(json.dumps(event) for event in events(own_state))
+
+
+# -- all commands make the same choice ---------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("named", "engine", "running", "expected"),
+    [
+        (True, False, Phase.READY, "named"),
+        (False, True, Phase.READY, "embedded"),
+        (False, False, Phase.READY, "running"),
+        (False, False, Phase.LOADING, "not ready"),
+        later(True, False, None, "named"),
+        later(True, False, Phase.LOADING, "named"),
+        later(False, True, None, "embedded"),
+        later(False, False, None, "embedded"),
+    ],
+)
+def test_doctor_says_what_fix_takes(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    own_state: Path,
+    named: bool,
+    engine: bool,
+    running: Phase | None,
+    expected: str,
+) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [DONE]
+    with MisbehavingServer() as other:
+        other.answers = [DONE]
+        env = {"M3AGENT_ENVIRONMENT": "off"}
+        if named:
+            env["M3AGENT_ENDPOINT"] = model.url
+        if engine:
+            env["M3AGENT_ENGINE"] = "embedded"
+        if running is not None:
+            server(own_state / "state", other.url, running, key="sesame")
+        told = run("doctor", "--repo", str(repo), "--json", env=env)
+        done = run("fix", ISSUE, "--repo", str(repo), "--max-turns", "1", "--json", env=env)
+        [check] = [one for one in json.loads(told.stdout) if one["name"] == "endpoint"]
+        asked = {"named": bool(model.chats), "running": bool(other.chats)}
+        assert asked == {place: place == expected for place in asked}
+        assert {request.headers["authorization"] for request in other.requests} <= {"Bearer sesame"}
+    log = [json.loads(line) for line in done.stdout.splitlines()]
+    started = [event["endpoint"] for event in log if event["type"] == "session.started"]
+    if expected == "not ready":
+        assert (done.returncode, started) == (4, [])
+        assert (told.returncode, check["ok"]) == (3, False)
+        assert check["detail"] in done.stderr
+        assert "is loading: wait until" in check["detail"]
+        return
+    assert [one["source"] for one in started] == [expected]
+    if expected == "embedded":
+        assert check["ok"] is None
+        assert check["detail"].endswith("the embedded engine is used")
+    else:
+        assert check["ok"], check
+        assert started[0]["url"] in check["detail"]
+        assert ("the server of ours" in check["detail"]) == (expected == "running")

@@ -1,0 +1,247 @@
+"""Test attempts side by side: one packed prefix, the best patch handed over, no more work than needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3agent.agent.loop.sampling import HINTS, variations
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    TEST,
+    MakeRepo,
+    calls,
+    fix,
+    git,
+    kill,
+    of_type,
+    one_sentence,
+    start,
+)
+from tests.command_line import run
+from tests.servers.misbehaving import (
+    MisbehavingServer,
+    Pause,
+    Received,
+    Reply,
+    Silence,
+    Stream,
+    history_faults,
+    messages_bytes,
+)
+
+pytestmark = pytest.mark.integration
+
+WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
+BREAKS = calls("file_edit", path="calc.py", old="return a * 2", new="return a * 3")
+NOTHING = calls("code_exec", code="print('looked')")
+
+
+def number_of(request: Received) -> int:
+    """Return the number of the attempt that made a request, from the hint at the end of its first message."""
+    told = request.json["messages"][1]["content"]
+    return next((n + 1 for n, hint in enumerate(HINTS) if hint and hint in told), 1)
+
+
+def scripted(*scripts: list[Any]) -> Callable[[Received], Any]:
+    """Return a model that gives each attempt the next answer of its script, the last one for ever."""
+
+    def answer(request: Received) -> Any:
+        script = scripts[number_of(request) - 1]
+        said = sum(message["role"] == "assistant" for message in request.json["messages"])
+        return script[min(said, len(script) - 1)]
+
+    return answer
+
+
+def logs(home: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return the log of each attempt, by its number."""
+    found = {}
+    for path in (home / "state" / "sessions").glob("*/events.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+        found[lines[0]["attempt"]["number"]] = lines
+    return found
+
+
+def chats_of(model: MisbehavingServer, number: int) -> list[Received]:
+    return [chat for chat in model.chats if number_of(chat) == number]
+
+
+def test_the_best_is_handed_over(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+    repo = make_repo(BUGGY)
+    model.answers = [scripted([WRONG, TEST, DONE], [TEST, FIX, TEST, DONE], [BREAKS, TEST, DONE])]
+    done = fix(repo, model.url, "--attempts", "3", "--branch", "fixed")
+    assert done.returncode == 0, done.stderr
+    assert "+    return a + b" in done.stdout
+    assert "return a + b" in git(repo, "show", "fixed:calc.py"), "the chosen one's patch is on the branch"
+    found = logs(own_state)
+    assert sorted(found) == [1, 2, 3]
+    assert found[2][-1]["status"] == "verified"
+    group = {lines[0]["attempt"]["group"] for lines in found.values()}
+    assert group == {found[1][0]["session"]}
+    for number, lines in found.items():
+        assert lines[-1]["type"] == "session.finished"
+        assert "attempt 2 of 3 was chosen" in lines[-1]["notes"] or lines[-1]["status"] == "interrupted"
+        [choice] = [line for line in lines if line["type"] == "attempt.chosen"]
+        assert choice["chosen"] == 2
+        assert choice["ranking"][0]["session"] == found[2][0]["session"]
+        assert history_faults([chat.body for chat in chats_of(model, number)]) == []
+    last = run("sessions", "show", "last", "--json")
+    assert json.loads(last.stdout)["id"] == found[2][0]["session"], "the last session is the chosen one"
+
+
+@pytest.mark.slow  # quick: test_attempt.py
+def test_all_share_one_prefix_and_the_first_warms_the_cache(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    asked: dict[int, float] = {}
+    slow = Stream([Pause(1.0), *calls("test_runner", test_file=".").events])
+    script = scripted([slow, FIX, TEST, DONE], [TEST, FIX, TEST, DONE], [TEST, FIX, TEST, DONE])
+
+    def answer(request: Received) -> Any:
+        asked.setdefault(number_of(request), time.monotonic())
+        return script(request)
+
+    model.answers = [answer]
+    assert fix(make_repo(BUGGY), model.url, "--attempts", "3").returncode == 0
+    assert asked[2] - asked[1] >= 1.0, "it waits for the first one's first token"
+    assert asked[3] - asked[1] >= 1.0
+    firsts = [messages_bytes(chats_of(model, number)[0].body) for number in (1, 2, 3)]
+    whole = firsts[0].removesuffix(b'"}')
+    assert all(other.startswith(whole) for other in firsts), "they differ at the very end only"
+    assert len(set(firsts)) == 3
+    parameters = [chats_of(model, number)[0].json for number in (1, 2, 3)]
+    assert [each["temperature"] for each in parameters] == [1.0, 0.7, 1.0]
+    assert "seed" not in parameters[1], "servers sample slower with one"
+    packed = [line["digest"] for lines in logs(own_state).values() for line in lines if "redacted" in line]
+    assert len(packed) == 3
+    assert len(set(packed)) == 1
+
+
+def test_the_others_end_as_soon_as_one_is_verified(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [scripted([FIX, TEST, DONE], [NOTHING, Silence()])]
+    done = fix(make_repo(BUGGY), model.url, "--attempts", "2")
+    assert done.returncode == 0, done.stderr
+    found = logs(own_state)
+    assert found[1][-1]["status"] == "verified"
+    assert found[2][-1]["status"] == "interrupted"
+    assert found[2][-1]["reason"] == "attempt 1 was verified first"
+
+
+@pytest.mark.slow  # quick: test_choice.py
+def test_where_none_is_verified_fewest_regressions_count(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [scripted([BREAKS, TEST, DONE], [WRONG, TEST, DONE])]
+    done = fix(make_repo(BUGGY), model.url, "--attempts", "2", "--apply")
+    assert done.returncode == 1, done.stderr
+    found = logs(own_state)
+    [choice] = [line for line in found[1] if line["type"] == "attempt.chosen"]
+    ranking = [(each["number"], each["verdict"], each["regressions"]) for each in choice["ranking"]]
+    assert ranking == [(2, "failed", 0), (1, "failed", 1)]
+    assert "return a * b" in done.stdout
+    assert "the patch was not handed over, since the fix did not succeed" in found[2][-1]["notes"]
+
+
+@pytest.mark.slow  # quick: test_attempt.py
+def test_one_that_fails_does_not_end_the_others(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [scripted([Reply(400, {"error": {"message": "no"}})], [FIX, TEST, DONE])]
+    done = fix(make_repo(BUGGY), model.url, "--attempts", "2")
+    assert done.returncode == 0, done.stderr
+    found = logs(own_state)
+    assert (found[1][-1]["status"], found[1][-1]["exit"]) == ("error", 4)
+    assert found[2][-1]["status"] == "verified"
+
+
+def test_where_all_fail_the_exit_code_says_how(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [Reply(400, {"error": {"message": "no"}})]
+    done = fix(make_repo(BUGGY), model.url, "--attempts", "2")
+    assert done.returncode == 4
+    assert [lines[-1]["status"] for lines in logs(own_state).values()] == ["error", "error"]
+
+
+def test_without_a_server_one_session_says_so(make_repo: MakeRepo, own_state: Path) -> None:
+    done = fix(make_repo(BUGGY), "http://127.0.0.1:9/v1", "--attempts", "8")
+    assert done.returncode == 4
+    [listed] = json.loads(run("sessions", "list", "--json").stdout)
+    assert (listed["status"], listed["exit"]) == ("error", 4)
+    [lines] = logs(own_state).values()
+    assert lines[0]["attempt"]["of"] == 8
+    assert [line["type"] for line in lines[-2:]] == ["error", "session.finished"]
+
+
+def test_tokens_are_limited_for_all_together(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [scripted([NOTHING], [NOTHING])]  # each answer has 10 tokens
+    done = fix(make_repo(BUGGY), model.url, "--attempts", "2", "--max-tokens", "40")
+    assert done.returncode == 6, done.stderr
+    used = [lines[-1]["completion_tokens"] for lines in logs(own_state).values()]
+    # when the limit is reached, each attempt may have one unfinished answer, and may give one last answer
+    assert 40 <= sum(used) <= 40 + 2 * 10 + 2 * 10
+
+
+def test_a_killed_attempt_goes_on_as_it_was(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    own_state: Path,
+    one_backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model.answers = [scripted([FIX, Silence()], [FIX, Silence()])]
+    monkeypatch.setenv("M3AGENT_ATTEMPTS", "2")
+    process = start(make_repo(BUGGY), model.url, one_backend)
+    model.wait_for_chats(4)
+    kill(process)
+    before = chats_of(model, 2)[-1]
+    model.answers = [scripted([FIX, TEST, DONE], [FIX, TEST, DONE])]
+    second = logs(own_state)[2][0]["session"]
+    done = run("sessions", "resume", second)
+    assert done.returncode == 0, done.stderr
+    again = chats_of(model, 2)[-2]
+    assert again.body == before.body, "messages, hint and temperature are those of the attempt"
+    assert logs(own_state)[1][-1]["type"] != "session.finished", "the other one is left alone"
+
+
+@pytest.mark.slow
+def test_the_embedded_engine_searches_in_another_order_each_time(
+    make_repo: MakeRepo, own_state: Path
+) -> None:
+    done = run(
+        "fix", "add() is wrong", "--repo", str(make_repo(BUGGY)), "--engine", "embedded", "--attempts", "2"
+    )
+    assert done.returncode == 0, done.stderr
+    started = [lines[0] for _, lines in sorted(logs(own_state).items())]
+    assert [line["attempt"]["seed"] for line in started] == [None, 1]
+
+
+@pytest.mark.parametrize("attempts", ["0", "65", "two"])
+def test_an_odd_number_of_attempts_is_refused(make_repo: MakeRepo, attempts: str) -> None:
+    done = run("fix", "x", "--repo", str(make_repo(BUGGY)), env={"M3AGENT_ATTEMPTS": attempts})
+    assert done.returncode == 2
+    assert "M3AGENT_ATTEMPTS" in one_sentence(done)
+
+
+def test_a_single_attempt_is_a_plain_fix(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, TEST, DONE]
+    assert fix(make_repo(BUGGY), model.url, "--attempts", "1").returncode == 0
+    [started] = of_type(own_state, "session.started")
+    assert started["attempt"] is None
+    assert of_type(own_state, "attempt.chosen") == []
+    assert variations(1, 3)[0].sampling == variations(5, None)[0].sampling

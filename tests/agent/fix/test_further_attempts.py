@@ -1,0 +1,71 @@
+"""Test attempts after the first: what each has of its own, and how the end of one affects the others."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from m3agent.agent.fix import orchestrate as flow
+from m3agent.agent.fix.orchestrate import Prepared
+from m3agent.agent.loop.resume import ResumePoint
+from m3agent.agent.loop.sampling import Variation, variations
+from m3agent.agent.session import events
+from m3agent.agent.session.usage import Totals
+from m3agent.sandbox.backends.factory import SandboxSpec
+from m3agent.sandbox.errors import SandboxDied
+from tests.agent.core import DONE, FIX, TEST
+from tests.agent.fix.attempt_parts import GROUND, World
+
+SPEC = SandboxSpec(image="an-image")
+PACKED = events.ContextPacked(1, 2, True, {}, [], "digest", 0.1)
+
+
+def started(variation: Variation) -> events.Event:
+    return events.Error("started", str(variation.number), 0)
+
+
+PREPARED = Prepared(GROUND, "bwrap", SPEC, 0, started, [PACKED])
+
+
+def test_each_has_its_session_and_its_count(world: World) -> None:
+    first = world.attempt(attempts=3)
+    first.limits.together = Totals()
+    with contextlib.ExitStack() as sessions:
+        further = list(flow._further_attempts(first, PREPARED, sessions, lambda _: lambda _: None))
+        assert [attempt.session.id for attempt in further] == ["session-2", "session-3"]
+        assert [attempt.variation for attempt in further] == variations(3, None)[1:]
+        for attempt in further:
+            assert attempt.limits.used is not first.limits.used
+            assert attempt.limits.together is first.limits.together
+            assert (attempt.limits.started, attempt.started) == (first.limits.started, first.started)
+    assert [(line["session"], line["seq"], line["type"]) for line in world.lines] == [
+        (session, seq, kind)
+        for session in ("session-2", "session-3")
+        for seq, kind in ((1, "error"), (2, "context.packed"))
+    ]
+    assert [line["text"] for line in world.log("error")] == ["2", "3"]
+
+
+def test_a_session_that_goes_on_has_none(world: World) -> None:
+    first = world.attempt(attempts=3, resume=ResumePoint({"tree": "t"}, "t"))
+    with contextlib.ExitStack() as sessions:
+        assert list(flow._further_attempts(first, PREPARED, sessions, lambda _: lambda _: None)) == []
+    assert world.lines == []
+
+
+async def test_one_whose_sandbox_does_not_start_ends_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_sandbox(*_: object) -> None:
+        raise SandboxDied("no room")
+
+    monkeypatch.setattr(flow, "_set_up", no_sandbox)
+    first, second = (
+        world.attempt(FIX, TEST, DONE, variation=Variation(number, 2), name=f"attempt-{number}")
+        for number in (1, 2)
+    )
+    await first.start_sandbox(SPEC, "bwrap")
+    await flow._work([first, second], PREPARED)
+    assert (first.is_verified, first.failure) == (True, None)
+    assert isinstance(second.failure, SandboxDied)

@@ -1,0 +1,74 @@
+"""Test housekeeping: which sessions are at work, and what is removed when sessions take too much space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.session import events
+from m3agent.agent.session.retention import at_work_on, trim
+from m3agent.agent.session.session import Session
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, start
+from tests.servers.misbehaving import MisbehavingServer, Silence
+
+
+def begin(state: Path, root: str, kilobytes: int = 0) -> Session:
+    session = Session.create(state, [])
+    values: dict[str, Any] = {
+        "m3agent": "0",
+        "repository": {"root": root},
+        "issue": {},
+        "endpoint": {},
+        "sandbox": {},
+        "settings": {},
+        "tree": "t",
+    }
+    session.write(events.SessionStarted(**values))
+    (session.folder / "trees.git").mkdir()
+    (session.folder / "trees.git" / "object").write_bytes(b"x" * 1000 * kilobytes)
+    (session.folder / "messages.jsonl").write_bytes(b"{}\n")
+    (session.folder / "patch.diff").write_bytes(b"diff\n")
+    return session
+
+
+def test_who_is_at_work(tmp_path: Path) -> None:
+    here, other, elsewhere, over = (begin(tmp_path, root) for root in ("/r", "/r", "/s", "/r"))
+    over.close()
+    (tmp_path / "sessions" / "empty").mkdir()
+    (tmp_path / "sessions" / "odd").mkdir()
+    (tmp_path / "sessions" / "odd" / "events.jsonl").write_text("nonsense")
+    assert at_work_on(tmp_path, "/r", here.id) == [other.id]
+    other.close()
+    assert at_work_on(tmp_path, "/r", here.id) == []
+    assert at_work_on(tmp_path / "nowhere", "/r", "") == []
+    for session in (here, elsewhere):
+        session.close()
+
+
+def test_the_oldest_lose_their_bulk(tmp_path: Path) -> None:
+    sessions = sorted((begin(tmp_path, "/r", 200) for _ in range(5)), key=lambda session: session.id)
+    oldest, second, third, *_ = sessions
+    for session in sessions[1:]:
+        session.close()  # the oldest is still at work
+    assert trim(tmp_path, most=10 << 20, pause=0) == []
+    assert trim(tmp_path, most=700_000, pause=0) == [second.id, third.id]
+    assert (oldest.folder / "trees.git").is_dir()
+    for session in (second, third):
+        assert sorted(path.name for path in session.folder.iterdir()) == ["events.jsonl", "patch.diff"]
+    assert trim(tmp_path, most=1, pause=3600) == [], "it looked just now"
+    oldest.close()
+    assert sessions[-1].id not in trim(tmp_path, most=1, pause=0), "the newest stays whole"
+
+
+def test_a_second_fix_is_told_of_the_first(
+    server: MisbehavingServer, make_repo: MakeRepo, one_backend: str
+) -> None:
+    repo = make_repo(BUGGY)
+    server.answers = [Silence(), TEST, FIX, TEST, DONE]
+    first = start(repo, server.url, one_backend)
+    server.wait_for_chats(1)
+    second = fix(repo, server.url)
+    first.kill()
+    first.wait()
+    assert second.returncode == 0, second.stderr
+    assert "works on this repository as well" in second.stderr

@@ -1,0 +1,608 @@
+"""Test what verifies a patch: the verdict, the trees that are compared, and which tests run how often.
+
+All in memory: see tests/fakes. test_verify_sandboxes.py verifies with real tests in real sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent.verify import verify as verification_module
+from m3agent.agent.verify.verify import (
+    Verdict,
+    Verification,
+    count,
+    file_of,
+    is_surrounding,
+    is_test_file,
+    judge,
+    trees_to_compare,
+    trees_with_new_tests,
+    verify,
+)
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import SandboxDied
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.test_runner import TestReport
+from tests.fakes.machine import Command, Done, memory_sandbox
+from tests.fakes.suite import Run, Suite
+from tests.fakes.trees import files_of, memory_workspace
+
+REGULAR = 0o100644
+
+
+def report(
+    passed: str = "", failed: str = "", errored: str = "", skipped: str = "", complete: bool = True
+) -> TestReport:
+    """Return a report of tests named by single words: `a` is the file a.py, `a.x` is the test x in it."""
+
+    def ids(words: str) -> tuple[str, ...]:
+        return tuple(
+            sorted(
+                f"{w.partition('.')[0]}.py" + f"::{w.partition('.')[2]}" * ("." in w) for w in words.split()
+            )
+        )
+
+    red = (*ids(failed), *ids(errored))
+    return TestReport(
+        ids(passed),
+        ids(failed),
+        ids(errored),
+        ids(skipped),
+        dict.fromkeys(red, "E"),
+        complete,
+        False,
+        1.0,
+        0,
+        "",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "said", "sets"),
+    [
+        # fixed, broken, still red
+        (report("a.x", "a.y"), report("a.x a.y"), "verified", "1 test red before, green after; nothing else", "a.y//"),
+        (report("a.x", "a.y a.z"), report("a.x a.y", "a.z"), "failed", "1 test fixed, but 1 test beside them", "a.y//a.z"),
+        (report("", "a.y b.z"), report("a.y", "b.z"), "verified", "turned red; 1 test elsewhere were and are", "a.y//b.z"),
+        (report("a.x", "a.y"), report("a.y", "a.x"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
+        (report("a.x", "a.y"), report("a.y"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
+        (report("a.x", "a.y"), report("a.y", skipped="a.x"), "failed", "1 test passed before", "a.y/a.x/"),
+        (report("a.x", "a.y"), report("a.x", "a.y"), "failed", "1 test red before and after the patch", "//a.y"),
+        (report("a.x"), report("a.x"), "unverified", "no test was red before the patch", "//"),
+        (report(), report(), "unverified", "there are no tests", "//"),
+        (report(), report("a.x"), "unverified", "no test was red before", "//"),
+        (report("a.x"), report(), "failed", "1 test passed before the patch and not after", "/a.x/"),
+        (report("", "a.x"), report(), "failed", "1 test red before the patch and not run after it", "//a.x"),
+        (report(skipped="a.x"), report(), "unverified", "no test was red before", "//"),
+        (report(skipped="a.x"), report(skipped="a.x"), "unverified", "no test was red before", "//"),
+        (report(skipped="a.x"), report("a.x"), "unverified", "no test was red before", "//"),
+        # an import error has one id; once the file can be imported, its tests have their own ids
+        (report("b.x", errored="a"), report("b.x a.x a.y"), "verified", "1 test red before", "a//"),
+        (report(errored="a"), report("a.x", "a.y"), "failed", "2 tests red before and after", "//a a.y"),
+        (report(errored="a"), report(errored="a"), "failed", "1 test red before and after", "//a"),
+        (report(errored="a"), report("a.x", errored="a"), "failed", "1 test red before and after", "//a"),
+        (report("a.x"), report(errored="a"), "failed", "1 test passed before", "/a.x a/"),
+        (report(errored="a"), report("ab.x"), "failed", "1 test red before the patch and not run after it", "//a"),
+        # a red test that is deleted, renamed or skipped does not count as fixed, whatever else is fixed
+        (report("b.x", "a.x"), report("b.x"), "failed", "1 test red before the patch and not run after it", "//a.x"),
+        (report("", "a.x b.y"), report("b.y"), "failed", "1 test red before the patch and not run", "b.y//a.x"),
+        (report("", "a.x b.y"), report("b.y", skipped="a.x"), "failed", "1 test red before the patch and not", "b.y//a.x"),
+        (report("", "a.x"), report("a.renamed"), "failed", "1 test red before the patch and not run", "//a.x"),
+        (report(errored="a"), report(skipped="a.x"), "failed", "1 test red before the patch and not run", "//a"),
+        # red after, but missing or skipped before
+        (report("", "a.x"), report("a.x", "a.new"), "failed", "1 test red after the patch and not before it", "a.x/a.new/"),
+        (report("", "a.x", skipped="b.y"), report("a.x", "b.y"), "failed", "1 test red after the patch", "a.x/b.y/"),
+        # an incomplete run shows less
+        (report("", "a.x"), report("a.x", complete=False), "failed", "did not come to its end", "a.x//"),
+        (report("", "a.x", complete=False), report("a.x b.y"), "verified", "1 test red before", "a.x//"),
+        (report("", "a.x", complete=False), report("a.x", "b.y"), "verified", "1 test elsewhere", "a.x//b.y"),
+        (report("", "a.x", complete=False), report("a.x", "a.y"), "failed", "beside them still red", "a.x//a.y"),
+        # failed before, and cannot even run after: red in both
+        (report("", "a.x"), report(errored="a.x"), "failed", "1 test red before and after", "//a.x"),
+    ],
+)  # fmt: skip
+def test_judge(before: TestReport, after: TestReport, verdict: Verdict, said: str, sets: str) -> None:
+    judged, reason, (fixed, broken, still_red) = judge(before, after)
+    assert said in reason
+    assert judged == verdict
+    wanted = [set(report(passed=words).passed) for words in sets.split("/")]
+    assert [fixed, broken, still_red] == wanted
+
+
+def test_red_tests_in_files_that_the_patch_changes() -> None:
+    before, after = report("", "a.x b.y"), report("b.y", "a.x")
+    assert judge(before, after, ["b.py", "c.py"])[0] == "verified"
+    verdict, reason, _ = judge(before, after, ["a.py"])
+    assert (verdict, reason) == ("failed", "1 test red before and after in test files that the patch changes")
+
+
+def test_a_folder_that_could_not_be_collected() -> None:
+    def errored(ident: str) -> TestReport:
+        return TestReport((), (), (ident,), (), {ident: "E"}, True, False, 1.0, 1, "", False)
+
+    after = report("tests/a.x tests/a.y")
+    for ident in ("tests", "."):
+        assert judge(errored(ident), after)[0] == "verified"
+    assert judge(errored("test"), after)[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [
+        ("test_a.py", True),
+        ("src/pkg/a_test.py", True),
+        ("conftest.py", True),
+        ("tests/data/x.json", True),
+        ("src/test/help.py", True),
+        ("testing/help.py", True),
+        ("testing.py", False),
+        ("src/latest_a.py", False),
+        ("test_a.txt", False),
+        ("contest/a.py", False),
+    ],
+)
+def test_what_is_a_test_file(path: str, result: bool) -> None:
+    assert is_test_file(path) is result
+
+
+def test_count_and_file() -> None:
+    assert [count(["x"] * n, "test") for n in (0, 1, 2)] == ["0 tests", "1 test", "2 tests"]
+    assert [file_of(ident) for ident in ("a/b.py::T::x", "a/b.py", "a::b::c")] == ["a/b.py", "a/b.py", "a"]
+
+
+# -- which files count -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "result"),
+    [
+        ("pytest.ini", ["pytest.ini"], True),
+        (".pytest.ini", [], True),
+        ("sub/pytest.toml", [], True),
+        (".pytest.toml", [], True),
+        ("tox.ini", [], True),
+        ("sub/setup.cfg", [], True),
+        ("pyproject.toml", [], True),
+        ("a.pth", [], True),
+        ("lib/x.pth", [], True),
+        ("sitecustomize.py", [], True),
+        ("usercustomize/__init__.py", [], True),
+        ("json.py", [], True),
+        ("json/deep/x.py", [], True),
+        ("pytest.py", [], True),
+        ("_pytest/x.py", [], True),
+        ("src/json.py", [], True),
+        ("src/pytest/__init__.py", [], True),
+        # modules of the repository itself, whatever their names
+        ("json.py", ["json.py"], False),
+        ("json/new.py", ["json/__init__.py"], False),
+        ("src/json/new.py", ["src/json/__init__.py"], False),
+        ("src/json.py", ["json.py"], True),
+        ("json.py", ["src/json.py"], True),
+        ("json.py", ["json5.py", "jsonlib/x.py"], True),
+        # names inside a package hide no other module
+        ("pkg/json.py", [], False),
+        ("calc.py", [], False),
+        ("setup.py", [], False),
+        ("jsonx.py", [], False),
+        ("src.py", [], False),
+    ],
+)
+def test_what_decides_how_tests_run(path: str, base: list[str], result: bool) -> None:
+    assert is_surrounding(path, base) is result
+
+
+BASE = {"a.py": "old\n", "test_a.py": "old test\n", "tests/gone.py": "old\n", "pytest.ini": "old\n"}
+
+
+def patched(
+    folder: Path, base: Mapping[str, str], changes: Mapping[str, str | None]
+) -> tuple[Workspace, Patch]:
+    """Return a workspace over `base`, and the patch that makes these changes; None deletes a file."""
+    workspace = memory_workspace(folder, base)
+    changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
+    deleted = [path for path, text in changes.items() if text is None]
+    return workspace, workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
+
+
+CHANGES = {
+    "a.py": "new\n",
+    "b.py": "new\n",
+    "test_a.py": "weaker test\n",
+    "test_new.py": "new test\n",
+    "tests/gone.py": None,
+    "tests/conftest.py": "hide\n",
+    "pytest.ini": "hide\n",
+    "tests/pytest.ini": "hide\n",
+    "json.py": "hide\n",
+}
+
+
+def test_the_old_tests_count(tmp_path: Path) -> None:
+    """The patch's changes to old tests are undone; the tests that it adds are in both trees."""
+    workspace, patch = patched(tmp_path, BASE, CHANGES)
+    old, new, added = trees_to_compare(workspace, patch)
+    assert files_of(workspace, old) == {**BASE, "test_new.py": "new test\n"}
+    assert files_of(workspace, new) == {**BASE, "a.py": "new\n", "b.py": "new\n", "test_new.py": "new test\n"}
+    assert added == ["test_new.py"]
+
+
+def test_tests_that_the_patch_writes_into_existing_files(tmp_path: Path) -> None:
+    """Both trees have all tests as the patch leaves them; the files that decide how tests run stay old."""
+    workspace, patch = patched(tmp_path, BASE, CHANGES)
+    trees = trees_with_new_tests(workspace, patch)
+    assert trees is not None
+    tests = {"test_a.py": "weaker test\n", "test_new.py": "new test\n", "tests/conftest.py": "hide\n"}
+    assert files_of(workspace, trees[0]) == {"a.py": "old\n", "pytest.ini": "old\n", **tests}
+    assert files_of(workspace, trees[1]) == {
+        "a.py": "new\n",
+        "b.py": "new\n",
+        "pytest.ini": "old\n",
+        **tests,
+    }
+
+
+@pytest.mark.parametrize(
+    "changes", [{"a.py": "new\n"}, {"test_new.py": "new\n"}, {"test_a.py": None}, {"pytest.ini": "new\n"}]
+)
+def test_without_a_changed_test_file_there_are_no_such_trees(
+    tmp_path: Path, changes: Mapping[str, str | None]
+) -> None:
+    workspace, patch = patched(tmp_path, BASE, changes)
+    assert trees_with_new_tests(workspace, patch) is None
+
+
+# -- whole verifications -----------------------------------------------------------------------------------------------
+
+CODE = "a-b a*2"
+"""The code has a bug; fixed code contains `a+b`."""
+FIXED = CODE.replace("-", "+")
+TESTS = "add a+b\ndouble a*2\n"
+"""Each line of a test file is a test and the word that the code must contain. See `Trial.run_tests`."""
+GREEN = "sum a\ndouble a*2\n"
+FLAKY = "flaky odd\n"
+LEFT_OUT = "; 1 flaky test left out of account"
+STEADY = "1 test red before, green after; nothing else turned red"
+NOTHING_RED = "no test was red before the patch, so none shows that it fixes the issue"
+
+
+@dataclass
+class Trial:
+    """Verifies changes to code with made-up tests.
+
+    odd: for each tree, in order of first use, the runs on it (from 0) in which tests that ask for `odd` fail.
+    """
+
+    folder: Path
+    odd: Sequence[Collection[int]] = ()
+    seconds: float = 1.0
+    runs: dict[str, int] = field(default_factory=dict)
+    made: list[tuple[int, int, list[str]]] = field(default_factory=list)
+    """Tree, run number and targets of each run."""
+
+    async def __call__(
+        self,
+        changes: Mapping[str, str | None],
+        tests: str = TESTS,
+        reruns: int = 3,
+        more: Mapping[str, str] = {},  # never modified
+    ) -> Verification:
+        base = {"calc.py": CODE, "test_calc.py": tests, **more}
+        workspace, patch = patched(self.folder, base, changes)
+        found = await verify(workspace, patch, self.fresh, self.folder, reruns)
+        assert (found.old_tree, found.new_tree) == trees_to_compare(workspace, patch)[:2]
+        return found
+
+    def fresh(self, of: Workspace) -> Sandbox:
+        """Return a sandbox for one run on a tree."""
+        number = self.runs[of.base] = self.runs.get(of.base, -1) + 1
+        tree = list(self.runs).index(of.base)
+
+        def run(files: Mapping[str, str], targets: Sequence[str]) -> Run:
+            self.made.append((tree, number, list(targets)))
+            is_odd = tree < len(self.odd) and number in self.odd[tree]
+            return Run(*self.run_tests(files, targets, is_odd), self.seconds)
+
+        return memory_sandbox(of, Suite(run))
+
+    @staticmethod
+    def run_tests(
+        files: Mapping[str, str], targets: Sequence[str], is_odd: bool
+    ) -> tuple[dict[str, str], bool]:
+        """Return outcomes by id, and whether the run was complete.
+
+        A test is green if the code contains its word. A test with the word `odd` is red in odd runs only. A test called
+        `import` stands for the whole file, one called `hang` ends the run if it is red, one called `skip` is skipped.
+        """
+        outcomes: dict[str, str] = {}
+        code = "".join(text for path, text in files.items() if not path.startswith("test_"))
+        for path in sorted(path for path in files if path.startswith("test_")):
+            if targets != ["."] and f"./{path}" not in targets:
+                continue
+            for name, word in (line.split() for line in files[path].splitlines()):
+                green = not is_odd if word == "odd" else word in code
+                if name == "skip":
+                    outcomes[f"{path}::{word}"] = "skipped"
+                elif name != "import":
+                    outcomes[f"{path}::{name}"] = "passed" if green else "failed"
+                if name == "import" and not green:
+                    outcomes[path] = "error"
+                    break
+                if name == "hang" and not green:
+                    return outcomes, False
+        return outcomes, True
+
+    def logs(self) -> set[str]:
+        """Return the names of the runs, from their logs."""
+        return {path.stem.removeprefix("verify-") for path in self.folder.glob("verify-*.log")}
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial(tmp_path)
+
+
+def ids(names: str) -> tuple[str, ...]:
+    return tuple(f"test_calc.py::{name}" for name in names.split())
+
+
+async def test_a_fix_is_verified(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_more.py": "negative a+b\n"})
+    assert (result.verdict, result.reason) == (
+        "verified",
+        "2 tests red before, green after; nothing else turned red",
+    )
+    assert result.fixed == (*ids("add"), "test_more.py::negative")
+    assert result.new_tests == ("test_more.py::negative",)
+    assert (result.broken, result.still_red, result.flaky) == ((), (), ())
+    assert (result.before.passed, result.after.complete) == (ids("double"), True)
+    assert 0 <= result.seconds < 30
+    again = [f"-again-{number}" for number in (1, 2, 3)]
+    assert trial.logs() == {f"{tree}{run}" for tree in ("before", "after") for run in ("", *again)}
+    assert [targets for _, _, targets in trial.made] == [["."]] * 2 + [
+        ["./test_calc.py", "./test_more.py"]
+    ] * 6
+    assert [number for _, number, _ in trial.made] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_without_reruns_each_tree_is_run_once(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, reruns=0)
+    assert result.verdict == "verified"
+    assert trial.logs() == {"before", "after"}
+
+
+async def test_only_files_that_the_verdict_rests_on_are_run_again(trial: Trial) -> None:
+    await trial({"calc.py": FIXED}, more={"test_other.py": "other a*2\nred never\n"})
+    assert {tuple(targets) for _, number, targets in trial.made if number} == {("./test_calc.py",)}
+
+
+@pytest.mark.parametrize(("most", "targets"), [(2, ["./test_calc.py", "./test_more.py"]), (1, ["."])])
+async def test_where_too_many_files_are_to_be_run_again_all_are(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, most: int, targets: list[str]
+) -> None:
+    monkeypatch.setattr(verification_module, "MOST_FILES", most)
+    await trial({"calc.py": FIXED, "test_more.py": "more a+b\n"})
+    assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 6
+
+
+async def test_a_fix_that_breaks_something_is_not_verified(trial: Trial) -> None:
+    result = await trial({"calc.py": "a+b a*3"})
+    assert (result.verdict, result.fixed, result.broken) == ("failed", ids("add"), ids("double"))
+    assert len(trial.made) == 8, "what is broken is run again as well"
+
+
+async def test_where_nothing_changed_nothing_is_run_again(trial: Trial) -> None:
+    result = await trial({"calc.py": f"{CODE} c"})
+    assert (result.verdict, result.still_red) == ("failed", ids("add"))
+    assert trial.logs() == {"before", "after"}
+
+
+async def test_a_run_that_is_cut_short_is_not_made_good_by_another(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED.replace("a*2", "")}, tests="add a+b\nhang a*2\nlast a\n")
+    assert result.verdict == "failed"
+    assert not result.after.complete
+    assert trial.logs() == {"before", "after"}
+
+
+async def test_a_run_that_is_cut_short_with_nothing_lost(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, tests="add a+b\nhang never\n")
+    assert (result.verdict, result.reason) == (
+        "failed",
+        "the test run on the patched tree did not come to its end",
+    )
+
+
+async def test_a_run_that_was_cut_short_before_the_patch(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, tests="hang a+b\nlast a\nred never\n")
+    assert (result.fixed, result.still_red) == (ids("hang"), ids("red"))
+    assert result.verdict == "failed"
+    assert "beside them still red" in result.reason
+
+
+@pytest.mark.parametrize(
+    "changes", [{"test_calc.py": "add a\ndouble a*2\n"}, {"test_calc.py": None}], ids=["weakened", "deleted"]
+)
+async def test_a_patch_to_the_tests_alone_is_not_verified(
+    trial: Trial, changes: Mapping[str, str | None]
+) -> None:
+    """Also if another test of the patch turns green."""
+    result = await trial({**changes, "more.py": "more", "test_more.py": "more more\n"})
+    assert (result.verdict, result.fixed, result.still_red) == (
+        *("failed", ("test_more.py::more",)),
+        ids("add"),
+    )
+    assert result.reason == "1 test red before and after in test files that the patch changes"
+
+
+@pytest.mark.parametrize(("path", "verdict"), [("pytest.ini", "failed"), ("notes.ini", "verified")])
+async def test_a_configuration_is_every_test_file_s(trial: Trial, path: str, verdict: Verdict) -> None:
+    result = await trial({path: "x", "more.py": "more", "test_more.py": "more more\n"})
+    assert (result.verdict, result.still_red) == (verdict, ids("add"))
+
+
+async def test_new_tests_are_those_of_added_files(trial: Trial) -> None:
+    """Both green and red ones, but not those of existing files."""
+    result = await trial({"calc.py": FIXED, "test_more.py": "more a+b\nred never\nskip x\n"})
+    assert result.new_tests == ("test_more.py::more", "test_more.py::red")
+
+
+# tests in existing files, if no other test shows the fix
+
+
+async def test_a_test_added_to_an_existing_file_counts_where_nothing_else_does(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": f"{GREEN}shown a+b\nother a\n"}, tests=GREEN)
+    assert (result.verdict, result.fixed) == ("verified", ids("shown"))
+    assert result.reason == "1 test added by the patch: red on the old code, green on the new"
+    assert result.new_tests == ids("other shown")
+    assert {log for log in trial.logs() if "new-tests" in log} == {
+        f"new-tests-{tree}{run}"
+        for tree in ("before", "after")
+        for run in ("", "-again-1", "-again-2", "-again-3")
+    }
+    assert result.before.passed == ids("double sum"), "the runs that are shown are those of the old tests"
+
+
+async def test_a_test_added_to_an_existing_file_does_not_count_beside_others(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": f"{TESTS}shown a+b\n"})
+    assert (result.fixed, result.new_tests) == (ids("add"), ())
+    assert not any("new-tests" in log for log in trial.logs())
+
+
+@pytest.mark.parametrize(
+    ("tests", "added", "again"),
+    [
+        (GREEN, "shown a\n", False),
+        (GREEN, "shown never\n", False),
+        (GREEN, "shown a+b\nred never\n", True),
+        (GREEN, "shown a+b\nhang never\n", False),
+        (f"{GREEN}skip shown\n", "shown a+b\n", False),
+        (GREEN, "skip shown\n", False),
+    ],
+    ids=["green before", "red after", "half", "cut short", "not new", "skipped"],
+)
+async def test_added_tests_that_show_nothing(trial: Trial, tests: str, added: str, again: bool) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": tests + added}, tests=tests)
+    assert (result.verdict, result.reason, result.flaky) == ("unverified", NOTHING_RED, ())
+    assert any("again" in log for log in trial.logs()) is again, (
+        "where nothing can come of it, nothing is run again"
+    )
+
+
+async def test_no_tests_at_all(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, tests="")
+    assert (result.verdict, result.reason) == ("unverified", "there are no tests to check the patch with")
+
+
+# flaky tests
+
+
+@pytest.mark.parametrize(
+    ("tests", "odd", "verdict", "reason"),
+    [
+        (GREEN, [{0}], "unverified", NOTHING_RED),
+        (TESTS, [{2}, {0}], "verified", STEADY),
+        (TESTS, [{2}, {0, 1, 2, 3}], "verified", STEADY),
+        (TESTS, [{0}, {0, 3}], "verified", STEADY),
+        (TESTS, [(), {0}], "verified", STEADY),
+        (GREEN, [{0, 1, 2, 3, 4}, {2}], "unverified", NOTHING_RED),
+    ],
+    ids=["fixed", "broken", "broken apart", "still red", "broken once", "half fixed"],
+)
+async def test_a_flaky_test_counts_for_nothing(
+    trial: Trial, tests: str, odd: list[set[int]], verdict: Verdict, reason: str
+) -> None:
+    trial.odd = odd
+    result = await trial({"calc.py": FIXED}, tests=tests + FLAKY)
+    assert (result.verdict, result.reason) == (verdict, reason + LEFT_OUT)
+    assert result.flaky == ids("flaky")
+    assert result.fixed == (() if tests == GREEN else ids("add"))
+    assert (result.broken, result.still_red) == ((), ())
+
+
+async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial) -> None:
+    trial.odd = [(), {0, 1, 3}]
+    result = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
+    assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
+
+
+async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial) -> None:
+    """Run alone, the test is red on both trees; in the whole suite, which is run once more, it shows the fix."""
+    trial.odd = [{0, 1, 2, 3, 4}, {1, 2, 3}]
+    result = await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
+    assert (result.verdict, result.fixed, result.flaky) == ("verified", ids("flaky"), ())
+    assert {log for log in trial.logs() if "whole" in log} == {"after-whole-again"}
+    assert trial.made[-1] == (1, 4, ["."])
+
+
+async def test_both_trees_are_run_whole_again_where_both_are_unsettled(trial: Trial) -> None:
+    trial.odd = [{0, 4}, {1, 2, 3}]
+    await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
+    assert {log for log in trial.logs() if "whole" in log} == {"before-whole-again", "after-whole-again"}
+
+
+@pytest.mark.parametrize(
+    ("odd", "shown", "verdict"), [([(), (), {0}], "", "unverified"), ([(), (), {1, 2}, {0}], "shown a+b\n", "verified")]
+)  # fmt: skip
+async def test_flaky_tests_that_the_patch_writes_into_existing_files(
+    trial: Trial, odd: list[set[int]], shown: str, verdict: Verdict
+) -> None:
+    """The third and fourth tree have them: red once on the old code, or on both beside a test that shows the fix."""
+    trial.odd = odd
+    result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + FLAKY + shown}, tests=GREEN)
+    assert (result.verdict, result.flaky) == (verdict, ids("flaky"))
+    assert result.fixed == (ids("shown") if shown else ())
+    assert result.reason.endswith(LEFT_OUT)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(5.0, 3), (5.1, 2), (11.0, 2)])
+async def test_reruns_end_when_they_took_longer_than_the_first_runs(
+    trial: Trial, seconds: float, rounds: int
+) -> None:
+    """But they get at least ten seconds in all, and a run that has started is finished."""
+    trial.seconds = seconds
+    await trial({"calc.py": FIXED})
+    assert sum("again" in log for log in trial.logs()) == 2 * rounds
+
+
+# sandboxes
+
+
+async def test_a_sandbox_that_fails_is_an_error(trial: Trial) -> None:
+    """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
+    made: list[Sandbox] = []
+
+    def dying(of: Workspace) -> Sandbox:
+        async def die(_: Command) -> Done:
+            await made[-1].machine.destroy()
+            return await asyncio.Future()
+
+        made.append(memory_sandbox(of, die))
+        return made[-1]
+
+    workspace, patch = patched(trial.folder, {"calc.py": CODE}, {"calc.py": FIXED})
+    with pytest.raises(SandboxDied):
+        await verify(workspace, patch, dying, trial.folder)
+
+
+async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) -> None:
+    made: list[Sandbox] = []
+    fresh = trial.fresh
+
+    def noted(of: Workspace) -> Sandbox:
+        made.append(fresh(of))
+        return made[-1]
+
+    workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
+    await verify(workspace, patch, noted, trial.folder, 1)
+    assert len(made) == len(set(map(id, made))) == 4
+    assert {sandbox.workspace.base for sandbox in made} == set(trees_to_compare(workspace, patch)[:2])
+    for sandbox in made:
+        with pytest.raises(SandboxDied):
+            await sandbox.ping()

@@ -1,0 +1,280 @@
+"""Test whole verifications in real sandboxes, with real tests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent.verify import verify as verification_module
+from m3agent.agent.verify.verify import Verdict, Verification, verify
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.store.workspace import Workspace
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+REGULAR = 0o100644
+BUGGY = "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n"
+FIXED = BUGGY.replace("a - b", "a + b")
+TESTS = "from calc import *\ndef test_add():\n    assert add(2, 3) == 5\ndef test_double():\n    assert double(2) == 4\n"
+USUAL, ODD = Limits(memory=1 << 30), Limits(memory=2 << 30)
+ODD_HERE = f"""import os
+def odd():
+    tmp = os.statvfs("/tmp")
+    return tmp.f_blocks * tmp.f_frsize > {(USUAL.scratch + ODD.scratch) // 2}
+"""
+"""Part of a test file: a test that calls odd() is flaky, but its outcome in each run is known."""
+
+
+RunVerification = Callable[..., Awaitable[Verification]]
+
+
+@pytest.fixture
+def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path) -> RunVerification:
+    """Return a function that verifies changes (None deletes a file) to a repository with a bug and a test for it.
+
+    odd: for each tree, in order of first use, the runs on it (from 0) whose sandbox odd() recognises.
+    """
+
+    async def run(
+        changes: dict[str, str | None],
+        image: str | None = None,
+        tests: str = TESTS,
+        odd: Sequence[Collection[int]] = (),
+    ) -> Verification:
+        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": tests})
+        changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
+        deleted = [path for path, text in changes.items() if text is None]
+        patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
+        backend: Backend = one_backend if image is None else "docker"
+        runs: dict[str, int] = {}  # number of the last run on each tree
+
+        def fresh(of: Workspace) -> Sandbox:
+            number = runs[of.base] = runs.get(of.base, -1) + 1
+            position = list(runs).index(of.base)
+            is_odd = position < len(odd) and number in odd[position]
+            spec = SandboxSpec(backend, image, ODD if is_odd else USUAL)
+            return new_sandbox(backend, spec, of, lambda _: None)
+
+        return await verify(workspace, patch, fresh, tmp_path)
+
+    return run
+
+
+async def test_a_real_fix_is_verified(verification: RunVerification, tmp_path: Path) -> None:
+    new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
+    result = await verification({"calc.py": FIXED, "test_more.py": new_test})
+    assert result.verdict == "verified"
+    assert result.reason == "2 tests red before, green after; nothing else turned red"
+    assert result.fixed == ("test_calc.py::test_add", "test_more.py::test_negative")
+    assert result.new_tests == ("test_more.py::test_negative",)
+    assert (result.broken, result.still_red) == ((), ())
+    assert result.before.passed == ("test_calc.py::test_double",)
+    assert result.after.complete
+    again = [f"-again-{number}" for number in (1, 2, 3)]
+    assert logs(tmp_path) == {f"{tree}{run}" for tree in ("before", "after") for run in ("", *again)}
+
+
+def logs(folder: Path) -> set[str]:
+    """Return the names of the runs."""
+    return {path.stem.removeprefix("verify-") for path in folder.glob("verify-*.log")}
+
+
+@pytest.mark.slow  # quick: test_verify.py
+async def test_a_fix_that_breaks_something_is_not(verification: RunVerification) -> None:
+    result = await verification({"calc.py": FIXED.replace("a * 2", "a * 3")})
+    assert (result.verdict, result.fixed) == ("failed", ("test_calc.py::test_add",))
+    assert result.broken == ("test_calc.py::test_double",)
+
+
+@pytest.mark.slow  # quick: test_verify.py
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test_calc.py": TESTS.replace("== 5", "== -1")},
+        {"test_calc.py": None},
+        {"pytest.ini": "[pytest]\naddopts = --deselect test_calc.py::test_add\n"},
+    ],
+    ids=["weakened", "deleted", "deselected"],
+)
+async def test_a_patch_to_the_tests_alone_is_not(
+    verification: RunVerification, changes: dict[str, str | None]
+) -> None:
+    """Also if another test of the patch turns green."""
+    own = {
+        "more.py": "X = 1\n",
+        "test_more.py": "def test_more():\n    import more\n    assert more.X\n",
+    }
+    result = await verification({**changes, **own})
+    assert result.verdict == "failed"
+    assert result.fixed == ("test_more.py::test_more",)
+    assert result.still_red == ("test_calc.py::test_add",)
+
+
+async def test_a_regression_test_added_to_an_existing_file_counts(verification: RunVerification) -> None:
+    """No old test showed the bug, so the test that the patch adds beside the old ones has to show it."""
+    untested = TESTS.replace("== 5", "is not None")
+    added = untested + "def test_sum():\n    assert add(2, 3) == 5\n"
+    result = await verification({"calc.py": FIXED, "test_calc.py": added}, tests=untested)
+    assert (result.verdict, result.fixed) == ("verified", ("test_calc.py::test_sum",))
+    assert result.new_tests == ("test_calc.py::test_sum",)
+
+
+@pytest.mark.slow  # quick: test_verify.py
+@pytest.mark.parametrize(
+    "added",
+    ["def test_sum():\n    assert add(2, 3)\n", "def test_sum():\n    assert add(2, 3) == 6\n"],
+    ids=["green before", "red after"],
+)
+async def test_a_regression_test_that_shows_nothing_does_not(
+    verification: RunVerification, added: str
+) -> None:
+    untested = TESTS.replace("== 5", "is not None")
+    result = await verification({"calc.py": FIXED, "test_calc.py": untested + added}, tests=untested)
+    assert (result.verdict, result.fixed) == ("unverified", ())
+
+
+async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> None:
+    own = {"more.py": "X = 1\n", "test_more.py": "def test_more():\n    import more\n    assert more.X\n"}
+    hidden = {"conftest.py": "collect_ignore = ['test_calc.py']\n"}
+    result = await verification({"calc.py": BUGGY.replace("a * 2", "a * 3"), **own, **hidden})
+    assert result.verdict == "failed"
+    assert result.broken == ("test_calc.py::test_double",)
+
+
+async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunVerification) -> None:
+    """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
+    with pytest.raises(SandboxError):
+        await verification({"calc.py": FIXED}, image="m3agent.invalid/no-such-image:0")
+
+
+UNTESTED = ODD_HERE + TESTS.replace("== 5", "is not None")
+STEADY = "1 test red before, green after; nothing else turned red"
+LEFT_OUT = "; 1 flaky test left out of account"
+FLAKY = "def test_flaky():\n    assert not odd()\n"
+
+
+@pytest.mark.slow  # quick: test_verify.py and test_flaky.py
+@pytest.mark.parametrize(
+    ("tests", "odd", "verdict", "reason"),
+    [
+        # red in the first run on the old tree only
+        (UNTESTED + FLAKY, [{0}], "unverified", "no test was red before the patch, so none shows that it fixes the issue" + LEFT_OUT),
+        # beside a test that shows the fix: red in some runs on both trees
+        (ODD_HERE + TESTS + FLAKY, [{2}, {0}], "verified", STEADY + LEFT_OUT),
+        (ODD_HERE + TESTS + FLAKY, [{2}, {0, 1, 2, 3}], "verified", STEADY + LEFT_OUT),
+        # red in the first run on each tree, in the file of the fixed test
+        (ODD_HERE + TESTS + FLAKY, [{0}, {0, 3}], "verified", STEADY + LEFT_OUT),
+        (ODD_HERE + TESTS + FLAKY, [(), {0}], "verified", STEADY + LEFT_OUT),
+        (UNTESTED + FLAKY, [{0, 1, 2, 3, 4}, {2}], "unverified", "no test was red before the patch, so none shows that it fixes the issue" + LEFT_OUT),
+    ],
+    ids=["fixed", "broken", "broken apart", "still red", "broken once", "half fixed"],
+)  # fmt: skip
+async def test_a_flaky_test_counts_for_nothing(
+    verification: RunVerification, tests: str, odd: list[set[int]], verdict: Verdict, reason: str
+) -> None:
+    result = await verification({"calc.py": FIXED}, tests=tests, odd=odd)
+    assert (result.verdict, result.reason) == (verdict, reason)
+    assert result.flaky == ("test_calc.py::test_flaky",)
+    assert result.fixed == (() if tests.startswith(UNTESTED) else ("test_calc.py::test_add",))
+    assert (result.broken, result.still_red) == ((), ())
+
+
+@pytest.mark.slow  # quick: test_verify.py
+async def test_what_the_patch_breaks_more_often_than_not_is_broken(verification: RunVerification) -> None:
+    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + TESTS + FLAKY, odd=[(), {0, 1, 3}])
+    assert (result.verdict, result.broken, result.flaky) == ("failed", ("test_calc.py::test_flaky",), ())
+
+
+@pytest.mark.slow
+async def test_a_stable_failure_beside_a_flaky_one_counts(verification: RunVerification) -> None:
+    patch = {"calc.py": FIXED.replace("a * 2", "a * 3")}
+    result = await verification(patch, tests=ODD_HERE + TESTS + FLAKY, odd=[{1}, {0}])
+    assert (result.verdict, result.broken) == ("failed", ("test_calc.py::test_double",))
+    assert result.reason == "1 test passed before the patch and not after it" + LEFT_OUT
+
+
+@pytest.mark.slow
+async def test_a_file_that_cannot_be_imported_now_and_then(verification: RunVerification) -> None:
+    """If the import fails, all tests of the file are missing, and the file has a red id."""
+    new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
+    tests = ODD_HERE + TESTS.replace("== 5", "is not None") + "assert not odd()\n"
+    result = await verification({"calc.py": FIXED, "test_more.py": new_test}, tests=tests, odd=[{3}, {0}])
+    assert (result.verdict, result.fixed) == ("verified", ("test_more.py::test_negative",))
+    assert result.flaky == ("test_calc.py", "test_calc.py::test_add", "test_calc.py::test_double")
+
+
+@pytest.mark.slow  # quick: test_verify.py and test_flaky.py
+async def test_ids_that_are_new_in_every_run(verification: RunVerification) -> None:
+    random = "import os, pytest\n@pytest.mark.parametrize('n', [os.urandom(8).hex()])\ndef test_random(n):\n    pass\n"
+    result = await verification({"calc.py": FIXED}, tests=TESTS + random)
+    assert (result.verdict, result.reason) == ("verified", STEADY + LEFT_OUT)
+    (ident,) = result.flaky
+    assert ident.startswith("test_calc.py::test_random[")
+
+
+@pytest.mark.slow
+async def test_tests_of_chance(verification: RunVerification) -> None:
+    """After two runs, three in four of the 60 tests matter; 1 in 28 of these is missed. Fewer than 22: p < 1e-7."""
+    chance = "import os, pytest\n@pytest.mark.parametrize('n', range(60))\ndef test_coin(n):\n    assert os.urandom(1)[0] & 1\n"
+    result = await verification({"calc.py": FIXED}, tests=TESTS + chance)
+    assert len(result.flaky) >= 22
+    assert all("test_coin" in ident for ident in result.flaky)
+    assert "test_calc.py::test_add" in result.fixed
+    assert not set(result.flaky) & {*result.fixed, *result.broken, *result.still_red}
+    assert f"{len(result.flaky)} flaky tests" in result.reason
+
+
+@pytest.mark.slow  # quick: test_verify.py and test_flaky.py
+async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(
+    verification: RunVerification, tmp_path: Path
+) -> None:
+    """Run alone, test_b is red on both trees; in the whole suite it shows the fix."""
+    changes = {
+        "calc.py": FIXED,
+        "test_a.py": "import calc\ndef test_a():\n    calc.ready = True\n",
+        "test_b.py": "import calc\ndef test_b():\n    assert calc.ready and calc.add(1, 1) == 2\n",
+    }
+    result = await verification(changes)
+    assert (result.verdict, result.flaky) == ("verified", ())
+    assert result.fixed == ("test_b.py::test_b", "test_calc.py::test_add")
+    assert {name for name in logs(tmp_path) if "whole" in name} == {"after-whole-again"}
+
+
+@pytest.mark.slow  # quick: test_verify.py and test_flaky.py
+@pytest.mark.parametrize(
+    ("odd", "verdict"), [([(), (), {0}], "unverified"), ([(), (), {1, 2}, {0}], "verified")]
+)
+async def test_flaky_tests_that_the_patch_writes_into_existing_files(
+    verification: RunVerification, odd: list[set[int]], verdict: Verdict
+) -> None:
+    """The third and fourth tree have them: red once on the old code, or on both beside a test that shows the fix."""
+    shown = "def test_sum():\n    assert add(2, 3) == 5\n" if verdict == "verified" else ""
+    result = await verification(
+        {"calc.py": FIXED, "test_calc.py": UNTESTED + FLAKY + shown}, tests=UNTESTED, odd=odd
+    )
+    assert (result.verdict, result.flaky) == (verdict, ("test_calc.py::test_flaky",))
+    assert result.fixed == (("test_calc.py::test_sum",) if shown else ())
+    assert result.reason.endswith(LEFT_OUT)
+
+
+@pytest.mark.slow  # quick: test_verify.py
+async def test_where_nothing_changed_nothing_is_run_again(
+    verification: RunVerification, tmp_path: Path
+) -> None:
+    result = await verification({"calc.py": BUGGY + "\n"})
+    assert (result.verdict, result.still_red) == ("failed", ("test_calc.py::test_add",))
+    assert logs(tmp_path) == {"before", "after"}
+
+
+@pytest.mark.slow
+async def test_reruns_end_when_they_took_longer_than_the_first_runs(
+    verification: RunVerification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification_module, "FREE_SECONDS", 0.0)
+    slow = "import time\ndef test_slow():\n    time.sleep(8 * odd())\n"
+    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + TESTS + slow, odd=[(), {1, 2, 3}])
+    assert result.verdict == "verified"
+    assert logs(tmp_path) == {"before", "after", "before-again-1", "after-again-1"}

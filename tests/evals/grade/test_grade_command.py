@@ -1,0 +1,118 @@
+"""`m3agent eval validate` and `eval grade` from the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent.errors import UsageError
+from m3agent.evals.data.predictions import read_predictions
+from tests.command_line import run
+from tests.conftest import write_files
+from tests.evals.bases import needs_docker
+
+PROGRAM = "def half(n):\n    return n // 3\n"
+TESTS = "from half import half\n\n\ndef test_half():\n    assert half(8) == 4\n\n\ndef test_zero():\n    assert half(0) == 0\n"
+
+
+def m3agent(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return run("eval", *map(str, arguments))
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A benchmark folder with one program."""
+    folder = tmp_path / "programs-of-ours"
+    write_files(
+        folder,
+        {
+            "programs/half/half.py": PROGRAM,
+            "programs/half/test_half.py": TESTS,
+            "programs/half/ISSUE.md": "half(8) should be 4\n",
+            "gold/half.py": PROGRAM.replace("3", "2"),
+        },
+    )
+    return folder
+
+
+@pytest.mark.integration
+@needs_docker
+def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "validation.json"
+    done = m3agent("validate", programs, "-o", kept)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 instances are valid" in done.stdout
+    assert json.loads(kept.read_text())["instances"][0]["fail_to_pass"] == ["test_half.py::test_half"]
+    done = m3agent("grade", programs, "gold", "--validation", kept, "--json")
+    assert done.returncode == 0, done.stderr
+    [one] = json.loads(done.stdout)["instances"]
+    assert (one["instance_id"], one["strict"]["verdict"]) == ("half", "resolved")
+    assert "official rules need" in one["official"]["reason"]
+    assert json.loads(done.stdout)["differences"] == []
+    predictions = tmp_path / "preds.json"
+    predictions.write_text(json.dumps({"half": {"model_patch": "nonsense"}}))
+    done = m3agent("grade", programs, predictions, "--no-official")
+    assert done.returncode == 0, done.stderr
+    assert "0 of 1 resolved by our rules\n" in done.stdout and " error " in done.stdout
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("validate", "{programs}/none.jsonl"), "none.jsonl"),
+        (("validate", "{programs}", "--ids", "haff"), "half"),
+        (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
+        (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
+        (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is no file that"),
+    ],
+)
+def test_wrong_use_is_one_sentence(programs: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = m3agent(*(argument.format(programs=programs) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("m3agent: ") and said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        (
+            "p.json",
+            '{"a": {"model_patch": "x"}, "b": {"model_patch": null}, "c": "y"}',
+            {"a": b"x", "b": b"", "c": b"y"},
+        ),
+        ("p.json", '[{"instance_id": "a", "model_patch": "x\\r\\n"}]', {"a": b"x\r\n"}),
+        (
+            "p.jsonl",
+            '{"instance_id": "a", "model_patch": "x"}\n\n{"instance_id": "b", "patch": "y"}\n',
+            {"a": b"x", "b": b"y"},
+        ),
+    ],
+)
+def test_predictions_of_every_shape_are_read(
+    tmp_path: Path, name: str, text: str, found: dict[str, bytes]
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    assert read_predictions(file) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p.jsonl", '{"instance_id": "a", "model_patch": "x"}\n{', "line 2 is no JSON"),
+        ("p.jsonl", '{"model_patch": "x"}', "line 1 has no instance_id"),
+        ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is no text"),
+        ("p.json", "[1]", "entry 1 is no object"),
+        ("p.json", "3", "holds no predictions"),
+        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a is there twice"),
+    ],
+)
+def test_what_is_no_prediction_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_predictions(file)

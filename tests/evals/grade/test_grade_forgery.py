@@ -1,0 +1,45 @@
+"""No forged result counts under our own rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from m3agent.evals.data.results import Verdict
+from m3agent.evals.grade.grader import Grader
+from tests.conftest import docker_here, others_later
+from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
+from tests.evals.forgeries import FORGERIES
+
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
+
+
+QUICK = {"conftest at the root", "written to every descriptor", "running replaced by name"}
+"""One of each kind that runs in the test process; `make test-slow` runs the others."""
+
+
+@pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
+async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
+    instance = small_instance(tmp_path / "instance")
+    patch = diff(tmp_path / "patch", FILES, FORGERIES[forgery])
+    grade = await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
+    assert grade.verdict is Verdict.UNRESOLVED, grade
+
+
+async def test_the_reference_is_resolved_beside_every_forgery_that_is_undone(tmp_path: Path) -> None:
+    """What is put back is put back, and the fix beside it counts."""
+    instance = small_instance(tmp_path / "instance")
+    undone = (
+        "conftest at the root",
+        "start-up file",
+        "tests rewritten",
+        "plugin by setup.cfg",
+        "plugin by metadata",
+    )
+    files = {name: text for kind in undone for name, text in FORGERIES[kind].items()}
+    patch = diff(tmp_path / "patch", FILES, {**files, "calc.py": FIXED})
+    grade = await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
+    assert grade.verdict is Verdict.RESOLVED, grade
+    assert set(files) - {"forged.py"} == set(grade.undone)
+    assert (grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (2, 1)

@@ -1,0 +1,228 @@
+"""Real grading of a small instance: which patches resolve it and which do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.data.results import Grade, Verdict
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.grade.grade_all import grade_all
+from m3agent.evals.grade.grader import Grader
+from m3agent.evals.grade.strict import TestRun
+from m3agent.evals.grade.trees import Trees
+from m3agent.evals.grade.validate import HARMLESS, HARMLESS_FILE, Validations, validate
+from tests.conftest import docker_here, later
+from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, diff, small_instance
+
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
+
+
+async def graded(tmp_path: Path, instance: Instance, patch: bytes) -> Grade:
+    return await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
+
+
+async def test_the_reference_resolves_it_and_nothing_does_not(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    grade = await graded(tmp_path, instance, instance.answer.patch.encode())
+    assert (grade.verdict, grade.reason, grade.forged) == (Verdict.RESOLVED, "", ())
+    assert (grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (2, 1)
+    assert (await graded(tmp_path, instance, b"")).verdict is Verdict.EMPTY
+    harmless = await graded(tmp_path, instance, HARMLESS)
+    assert harmless.verdict is Verdict.UNRESOLVED
+    assert set(harmless.fail_to_pass.failed) == set(TO_FIX) and harmless.pass_to_pass.passed == 1
+
+
+async def test_a_fix_that_breaks_what_worked_is_unresolved(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("a * 2", "a + 2")})
+    grade = await graded(tmp_path, instance, patch)
+    assert grade.verdict is Verdict.UNRESOLVED and grade.pass_to_pass.failed == TO_KEEP
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda patch: patch.replace(b"a - b", b"a % b"), "does not apply"),
+        (lambda patch: b"no patch at all\n", "does not apply"),
+        (lambda patch: patch.replace(b"calc.py", b"../calc.py"), "does not apply"),
+        (lambda patch: patch + b" " * (65 << 20), "65 MiB"),
+    ],
+    ids=["another base", "no patch", "leads out", "huge"],
+)
+async def test_a_patch_that_does_not_apply_is_the_agents_error(
+    tmp_path: Path, spoil: Callable[[bytes], bytes], why: str
+) -> None:
+    instance = small_instance(tmp_path / "instance")
+    grade = await graded(tmp_path, instance, spoil(instance.answer.patch.encode()))
+    assert grade.verdict is Verdict.ERROR and why in grade.reason
+
+
+async def test_binary_files_and_line_ends_of_windows_come_through(tmp_path: Path) -> None:
+    files = {**FILES, "calc.py": CODE.replace("\n", "\r\n"), "data.bin": "\0\1"}
+    fixed = FIXED.replace("\n", "\r\n") + "open('data.bin', 'rb').read().index(b'\\x02')\r\n"
+    reference = diff(tmp_path / "right", files, {"calc.py": fixed, "data.bin": b"\0\2"})
+    instance = small_instance(tmp_path / "instance", files, patch=reference.decode())
+    assert (await graded(tmp_path, instance, reference)).verdict is Verdict.RESOLVED
+
+
+async def test_tests_that_hang_are_a_timeout_and_leave_nothing(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance", timeout=2.0)
+    hang = "import os\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass\n"
+    grade = await graded(tmp_path, instance, diff(tmp_path / "patch", FILES, {"calc.py": hang + CODE}))
+    assert grade.verdict is Verdict.TIMEOUT and "2 s" in grade.reason
+
+
+@pytest.mark.slow  # quick: test_test_runner.py
+async def test_one_test_that_hangs_does_not_hide_the_others(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance", timeout=15.0)  # one test may take a third of it
+    patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("return a * 2", "while True: pass")})
+    grade = await graded(tmp_path, instance, patch)
+    assert grade.verdict is Verdict.UNRESOLVED
+    assert (grade.fail_to_pass.passed, grade.pass_to_pass.failed) == (2, TO_KEEP)
+
+
+async def test_tests_that_decide_are_found_where_a_row_lists_none(tmp_path: Path) -> None:
+    files = {**FILES, "tests/test_calc.py": NEW_TESTS}
+    instance = small_instance(
+        tmp_path / "instance", files, test_patch="", fail_to_pass=(), pass_to_pass=(), only=("calc.py",)
+    )
+    environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
+    found = await validate(instance, environments, grader)
+    assert found.valid, found
+    assert set(found.fail_to_pass) == set(TO_FIX) and found.pass_to_pass == TO_KEEP
+    assert (found.before, found.harmless, found.flaky) == (2, Verdict.UNRESOLVED, ())
+    assert found.reference == (Verdict.RESOLVED, Verdict.RESOLVED)
+
+
+PATCH = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"fail_to_pass": TO_KEEP}, "pass without the reference"),
+        later({"pass_to_pass": ("tests/test_calc.py::test_gone",)}, "does not resolve it"),
+        later({"test_patch": PATCH}, "of the instance's own"),
+    ],
+)
+async def test_what_cannot_be_graded_is_invalid_and_says_why(
+    tmp_path: Path, answer: dict[str, Any], why: str
+) -> None:
+    environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
+    found = await validate(small_instance(tmp_path / "instance", **answer), environments, grader)
+    assert not found.valid
+    assert why in found.reason
+
+
+class Dice(Grader):
+    """A grader that adds a file to every second run of the reference, so that a test of that file is surely flaky."""
+
+    thrown = 0
+
+    async def tried(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
+        if patch == instance.answer.patch.encode():
+            self.thrown += 1
+            patch += HARMLESS * (self.thrown % 2)
+        return await super().tried(instance, patch, image)
+
+
+@pytest.mark.slow  # quick: test_grade_command.py and test_flaky.py
+async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
+    dice = f"\n\ndef test_dice():\n    import os\n    assert os.path.exists({HARMLESS_FILE!r})\n"
+    tests = diff(tmp_path / "t", FILES, {"tests/test_calc.py": NEW_TESTS + dice}).decode()
+    flaky = "tests/test_calc.py::test_dice"
+    instance = small_instance(tmp_path / "instance", test_patch=tests, pass_to_pass=(*TO_KEEP, flaky))
+    environments, grader = Environments(tmp_path / "state", print), Grader(tmp_path / "state", print)
+    found = await validate(instance, environments, Dice(tmp_path / "state", print))
+    assert found.flaky == (flaky,) and found.pass_to_pass == TO_KEEP
+    assert found.valid, found
+    file = tmp_path / "validation.json"
+    file.write_text(Validations.text([found]))
+    patches = {instance.id: instance.answer.patch.encode()}
+    [one] = await grade_all(
+        [instance], patches, environments, grader, workers=1, validations=Validations.read(file)
+    )
+    assert one.strict.verdict is Verdict.RESOLVED and one.strict.pass_to_pass.total == 1
+
+
+RUNTESTS = """\
+#!/usr/bin/env python
+import sys, unittest
+from pathlib import Path
+
+labels = [word for word in sys.argv[1:] if not word.startswith("-")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+suite = unittest.defaultTestLoader.loadTestsFromNames(labels)
+result = unittest.TextTestRunner(verbosity=2).run(suite)
+sys.exit(bool(result.failures or result.errors))
+"""
+CASES = """\
+import unittest
+from calc import add, twice
+
+
+class Sums(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(2, 3), 5)
+
+    def test_zero(self):
+        \"\"\"Nothing changes nothing.\"\"\"
+        self.assertEqual(add(0, 7), 7)
+
+    def test_twice(self):
+        self.assertEqual(twice(4), 8)
+
+    @unittest.expectedFailure
+    def test_wrong(self):
+        self.assertEqual(twice(4), 9)
+"""
+
+
+def script_instance(folder: Path) -> Instance:
+    """Return an instance whose own script runs the tests, with the names of its log."""
+    files = {"calc.py": CODE, "tests/runtests.py": RUNTESTS, "tests/__init__.py": "", "tests/cases.py": CASES}
+    where = "tests.cases.Sums"  # as Python 3.11 prints it
+    return small_instance(
+        folder,
+        files,
+        test_patch="",
+        fail_to_pass=(f"test_add ({where}.test_add)", "Nothing changes nothing."),
+        pass_to_pass=(f"test_twice ({where}.test_twice)", f"test_wrong ({where}.test_wrong)"),
+        test_command="./tests/runtests.py --verbosity 2 tests.cases",
+        runner="django",
+    )
+
+
+async def test_scripts_that_run_unittest_are_listened_to(tmp_path: Path) -> None:
+    instance = script_instance(tmp_path / "instance")
+    grade = await graded(tmp_path, instance, instance.answer.patch.encode())
+    assert (grade.verdict, grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (
+        Verdict.RESOLVED,
+        2,
+        2,
+    ), grade
+    harmless = await graded(tmp_path, instance, HARMLESS)
+    assert harmless.verdict is Verdict.UNRESOLVED and len(harmless.fail_to_pass.failed) == 2
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n",
+        "import unittest\nunittest.TestCase.run = lambda self, result=None: result.addSuccess(self)\n",
+        "import unittest\nunittest.TestResult.addFailure = unittest.TestResult.addError = lambda *a: None\n",
+        "import os\nos.write(2, b'test_add (tests.cases.Sums.test_add) ... ok\\n')\nos._exit(0)\n",
+    ],
+    ids=["asserting", "running", "results", "the end"],
+)
+async def test_forgeries_against_unittest_are_not_resolved(tmp_path: Path, forgery: str) -> None:
+    instance = script_instance(tmp_path / "instance")
+    files = {"calc.py": CODE, "tests/runtests.py": RUNTESTS, "tests/__init__.py": "", "tests/cases.py": CASES}
+    patch = diff(tmp_path / "patch", files, {"calc.py": forgery + CODE})
+    grade = await graded(tmp_path, instance, patch)
+    assert grade.verdict is Verdict.UNRESOLVED, grade

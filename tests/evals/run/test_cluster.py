@@ -1,0 +1,272 @@
+"""Runs on a Ray cluster of two nodes on this machine, each with its own processes and state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from m3agent.evals.data.load import load
+from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.run.cluster.node import AWAY, packed, unpack
+from m3agent.evals.run.cluster.sources import RECEIVED, arrived, parcel
+from tests.conftest import alone, docker_here
+from tests.evals.run.test_run import outcomes
+from tests.evals.small import PROGRAMS
+
+slow = pytest.mark.slow
+here = pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 15), reason="no Ray for it")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """The small programs as a benchmark folder for the command: one folder each, and the fixed programs in `gold`."""
+    folder = tmp_path / "benchmark"
+    for name, (code, test, issue) in PROGRAMS.items():
+        fixed = code.replace("a - b", "a + b").replace("v < best", "v > best")
+        program, gold = folder / "programs" / name, folder / "gold"
+        program.mkdir(parents=True)
+        gold.mkdir(exist_ok=True)
+        (program / f"{name}.py").write_text(code)
+        (gold / f"{name}.py").write_text(fixed)
+        (program / f"test_{name}.py").write_text(test)
+        (program / "ISSUE.md").write_text(issue)
+    return folder
+
+
+def m3agent(state: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "m3agent.agent", "eval", "run", *arguments],
+        env={**os.environ, "M3AGENT_STATE": str(state), "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=170)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def own_agent(programs: Path, output: Path, *more: str) -> list[str]:
+    given = ["--engine", "embedded", "--candidates", "100", "--seed", "7", "--workers", "2"]
+    return [str(programs), "-o", str(output), *given, *more]
+
+
+@dataclass
+class Cluster:
+    """A running cluster. states: the state folders of its nodes."""
+
+    address: str
+    nodes: list[subprocess.Popen[bytes]]
+    states: list[Path]
+
+    def lose(self, number: int) -> None:
+        """Kill all processes of a node."""
+        state = b"M3AGENT_STATE=%s\0" % os.fsencode(self.states[number])
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if state in environ.read_bytes():
+                    os.kill(int(environ.parent.name), signal.SIGKILL)
+
+    def left(self) -> list[Path]:
+        """Return the files of attempts that remain on the nodes."""
+        return [path for state in self.states if (state / AWAY).is_dir() for path in (state / AWAY).iterdir()]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return free ports below those of Ray's workers (from 10002 on)."""
+    found: list[int] = []
+    for port in range(7000 + os.getpid() % 2900, 10000):  # start at another port in each test process
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no port is free")
+
+
+@pytest.fixture
+def ray_alone() -> Iterator[None]:
+    """Keep other tests from starting a cluster: the Ray client servers of every cluster use ports from 23000 on."""
+    with alone("ray"):
+        yield
+
+
+@pytest.fixture
+def cluster(ray_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if not docker_here():
+        pytest.skip("grading needs a Docker engine")
+    folder = tmp_path_factory.mktemp("ray")
+    sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # tmp_path is too long for some sockets
+    port, client = free_ports(2)
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
+    ray += ["--disable-usage-stats", "--node-ip-address=127.0.0.1"]
+    head = ["--head", f"--port={port}", f"--ray-client-server-port={client}", "--include-dashboard=false"]
+    made = Cluster(f"ray://127.0.0.1:{client}", [], [])
+    env = {**os.environ, "RAY_TMPDIR": sockets}
+    try:
+        for number, more in enumerate([head, [f"--address=127.0.0.1:{port}"]]):
+            state = folder / f"state{number}"
+            log = (folder / f"node{number}.log").open("wb")
+            made.nodes.append(
+                subprocess.Popen(
+                    [*ray, *more],
+                    env={**env, "M3AGENT_STATE": str(state)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+            made.states.append(state)
+            until = time.monotonic() + 90
+            while b"Ray runtime started" not in (folder / f"node{number}.log").read_bytes():
+                assert made.nodes[-1].poll() is None, (folder / f"node{number}.log").read_text()
+                assert time.monotonic() < until, "the node does not start"
+                time.sleep(0.1)
+        yield made
+    finally:
+        for node in reversed(made.nodes):
+            node.send_signal(signal.SIGTERM)
+        for node in made.nodes:
+            try:
+                node.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(node.pid, signal.SIGKILL)
+                node.wait()
+        shutil.rmtree(sockets, ignore_errors=True)  # Ray's processes may still write there
+
+
+@slow
+@here
+def test_results_are_those_of_one_machine(cluster: Cluster, programs: Path, tmp_path: Path) -> None:
+    local, away = tmp_path / "local", tmp_path / "away"
+    ended(m3agent(tmp_path / "state", *own_agent(programs, local)))
+    out, err = ended(
+        m3agent(tmp_path / "state", *own_agent(programs, away, "--cluster", cluster.address, "--json"))
+    )
+    assert json.loads(out)["verdicts"]["resolved"] == 2
+    assert f"cluster of 2 nodes at {cluster.address}" in err
+    assert outcomes(away) == outcomes(local)
+    for folder in (local, away):  # all files of an attempt are here, including its log
+        for result in RunFolder.read(folder).results():
+            assert result.session is not None and (folder / result.session / "events.jsonl").is_file()
+    files = [{str(p.relative_to(f)) for p in f.glob("attempts/*/1/*")} for f in (local, away)]
+    assert files[0] == files[1]
+    assert all((state / RECEIVED).is_dir() for state in cluster.states), "one was made on each"
+    assert not cluster.left()
+
+
+@slow
+@here
+@pytest.mark.timeout(420)
+def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "agent.sh").write_text(
+        f"echo $$ >> {tmp_path}/pids; until [ -f {tmp_path}/go ]; do sleep 0.1; done; "
+        'sed -i "s/a - b/a + b/; s/v < best/v > best/" *.py'
+    )
+    agent = ["--agent-command", f"sh {tmp_path}/agent.sh {{issue}}", "--workers", "2"]
+    arguments = [str(programs), "-o", str(tmp_path / "run"), *agent, "--cluster", cluster.address]
+
+    def begun() -> list[int]:
+        told = tmp_path / "pids"
+        until = time.monotonic() + 150
+        while not told.exists() or len(told.read_text().split()) < 2:
+            if process.poll() is not None or time.monotonic() > until:
+                process.send_signal(signal.SIGINT)
+                pytest.fail(f"the agents do not begin: {process.communicate(timeout=60)}")
+            time.sleep(0.05)
+        pids = told.read_text().split()
+        told.unlink()
+        return [int(pid) for pid in pids]
+
+    process = m3agent(tmp_path / "state", *arguments)
+    pids = begun()
+    process.send_signal(signal.SIGINT)
+    ended(process, 130)
+    assert not any(Path("/proc", str(pid)).exists() for pid in pids), "they ended with it"
+    assert not cluster.left()
+
+    process = m3agent(tmp_path / "state", *arguments)
+    begun()
+    cluster.lose(1)
+    (tmp_path / "go").touch()
+    (tmp_path / "pids").touch()
+    _, err = ended(process, 3)
+    assert "its node failed" in err and "no score, since" in err
+    out = ""
+    for _ in range(5):  # for a while the cluster may still send attempts to the dead node
+        process = m3agent(tmp_path / "state", *arguments)
+        out, err = process.communicate(timeout=100)
+        if process.returncode == 0:
+            break
+        assert "no score, since" in err, err
+    assert out.startswith("resolved 2 of 2")
+
+
+@pytest.mark.integration
+@here
+@pytest.mark.parametrize(
+    ("address", "code", "said"),
+    [
+        ("http://head:10001", 2, "takes the address of a Ray cluster, like ray://head:10001"),
+        ("ray://head", 2, "takes the address of a Ray cluster"),
+        ("ray://head:99999999", 2, "takes the address of a Ray cluster"),
+        ("ray://127.0.0.1:1", 3, "there is no Ray cluster at ray://127.0.0.1:1 (connection refused)"),
+    ],
+)
+def test_an_address_that_is_none(programs: Path, tmp_path: Path, address: str, code: int, said: str) -> None:
+    arguments = own_agent(programs, tmp_path / "run", "--cluster", address)
+    assert said in ended(m3agent(tmp_path / "state", *arguments), code)[1]
+
+
+def test_code_travels_and_is_the_same_there(programs: Path, tmp_path: Path) -> None:
+    from m3agent.evals.code.checkout import checkout
+
+    task = load(str(programs), ids=("adder",))[0].task
+    sent = parcel(task, tmp_path / "here")
+    assert sent.key == parcel(task, tmp_path / "here").key == parcel(task, tmp_path / "elsewhere").key
+    there = arrived(task, sent, tmp_path / "there")
+    assert there.source.kind == "archive" and str(tmp_path / "there") in there.source.location
+    proofs = [checkout(one, tmp_path / name) for one, name in ((task, "a"), (there, "b"))]
+    assert proofs[0].clean and proofs[1].clean
+    heads = [
+        subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=tmp_path / name, capture_output=True, text=True, check=True
+        )
+        for name in ("a", "b")
+    ]
+    assert heads[0].stdout == heads[1].stdout
+    assert (tmp_path / "b/adder.py").read_text() == PROGRAMS["adder"][0]
+
+
+def test_a_folder_comes_back_whole_and_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a/b/empty").mkdir(parents=True)
+    (tmp_path / "a/b/run.sh").write_text("x")
+    (tmp_path / "a/b/run.sh").chmod(0o755)
+    (tmp_path / "a/out").symlink_to("/etc")
+    (tmp_path / "c").mkdir()
+    unpack(packed(tmp_path / "a"), tmp_path / "c")
+    assert sorted(str(path.relative_to(tmp_path / "c")) for path in (tmp_path / "c").rglob("*")) == [
+        *("b", "b/empty", "b/run.sh"),
+    ]
+    assert os.access(tmp_path / "c/b/run.sh", os.X_OK)

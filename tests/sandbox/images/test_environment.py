@@ -1,0 +1,401 @@
+"""Environment images on a real engine: what they install, what a build can see, what remains after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process, our_labels
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.image import find_image, host_python_usable, usr_links
+from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.images.environment import REPOSITORY, find_environment, touch
+from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
+from m3agent.sandbox.store.workspace import Workspace
+from tests.conftest import docker_here, later
+from tests.servers.packages import PackageIndex, nosy_source, reachable_index, wheel
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(not docker_here(), reason="no Docker engine answers: environment images need one"),
+]
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+
+
+@pytest.fixture
+def api() -> Iterator[Any]:
+    client = connect()
+    yield client
+    client.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
+    """Assert that no test leaves a container."""
+    yield
+    mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
+    assert api.containers(all=True, filters={"label": mine}) == []
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+    with reachable_index(monkeypatch) as server:
+        yield server
+
+
+def sandbox_from(image: str | None, workspace: Workspace) -> Sandbox:
+    spec = SandboxSpec("docker", image, Limits(memory=1 << 30))
+    return new_sandbox("docker", spec, workspace, lambda _: None)
+
+
+PROJECT = """
+[project]
+name = "own-project"
+version = "4.5"
+dependencies = ["alpha>=1"]
+[project.scripts]
+own-command = "own:main"
+[dependency-groups]
+dev = ["beta"]
+"""
+OWN = "def main():\n    import alpha\n    print('alpha', alpha.VERSION)\n"
+
+
+async def test_declared_dependencies_are_there_and_the_next_time_at_once(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"), wheel("alpha", "1.1", requires=("gamma",)), wheel("beta", "2.0"))
+    index.add(wheel("gamma", "0.1"))
+    workspace = workspace_of({"pyproject.toml": PROJECT, "src/own.py": OWN})
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert image is not None
+    assert any("building" in line for line in said)
+    script = (
+        "import alpha, beta, gamma, importlib.metadata as m, own, sys\n"
+        "print(alpha.VERSION, beta.VERSION, gamma.VERSION, m.version('own-project'), own.__file__, sys.prefix)"
+    )
+    async with sandbox_from(image, workspace) as sandbox:
+        done = await sandbox.exec(["python3", "-c", script])
+        assert done.stdout.split() == [b"1.1", b"2.0", b"0.1", b"4.5", b"/ws/src/own.py", b"/opt/m3agent-env"]
+        assert (await sandbox.exec(["own-command"])).stdout == b"alpha 1.1\n"
+        assert (await sandbox.exec(["python3", "-m", "pytest", "--version"])).exit == 0
+        assert (await sandbox.exec(["touch", "/opt/m3agent-env/x"])).exit != 0, (
+            "the environment can be changed"
+        )
+    asked, words = len(index.requests), len(said)
+    assert await find_environment(workspace, tmp_path, said.append) == image
+    assert (len(index.requests), len(said)) == (asked, words)
+
+
+@pytest.mark.slow  # quick: test_declared.py
+async def test_a_lock_holds_versions_and_a_date_holds_all_of_them(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0", "2020-01-01T00:00:00Z"), wheel("alpha", "1.1", "2021-01-01T00:00:00Z"))
+    index.add(wheel("alpha", "1.2", "2022-01-01T00:00:00Z"))
+    lock = '[[package]]\nname = "alpha"\nversion = "1.1"\n'
+    locked = workspace_of(
+        {"pyproject.toml": '[project]\nname = "own"\ndependencies = ["alpha"]\n', "poetry.lock": lock}
+    )
+    loose = Workspace.from_folder(locked.store, tmp_path / "tree", ["pyproject.toml"])
+    versions = {}
+    for name, workspace, date in (
+        ("lock", locked, None),
+        ("date", loose, "2020-06-01"),
+        ("newest", loose, None),
+    ):
+        image = await find_environment(workspace, tmp_path, said.append, exclude_newer=date)
+        async with sandbox_from(image, workspace) as sandbox:
+            done = await sandbox.exec(["python3", "-c", "import alpha; print(alpha.VERSION)"])
+            versions[name] = done.stdout.decode().strip()
+    assert versions == {"lock": "1.1", "date": "1.0", "newest": "1.2"}
+
+
+async def test_a_build_sees_no_secrets_and_nothing_of_this_machine(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add(nosy_source())
+    monkeypatch.setenv("M3AGENT_API_KEY", "hidden-1")
+    monkeypatch.setenv("GITHUB_TOKEN", "hidden-2")
+    monkeypatch.setenv("UV_INDEX", "https://user:hidden-3@example.invalid/simple")
+    workspace = workspace_of({"requirements.txt": "nosy\n", "code.py": "hidden_4 = 1\n"})
+    image = await find_environment(workspace, tmp_path, lambda _: None)
+    async with sandbox_from(image, workspace) as sandbox:
+        done = await sandbox.exec(["python3", "-c", "import json, nosy; print(json.dumps(nosy.SEEN))"])
+    assert done.exit == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert "hidden" not in done.stdout.decode()
+    assert seen["uid"] == 1000
+    assert seen["homes"] == []
+    capabilities = [line for line in seen["status"].splitlines() if line.startswith(("CapEff", "CapBnd"))]
+    assert all(int(line.split()[1], 16) == 0 for line in capabilities)
+    assert "NoNewPrivs:\t1" in seen["status"]
+    mounted = {line.split()[1]: line.split()[3].split(",") for line in seen["mounts"].splitlines()}
+    for place, options in mounted.items():
+        if place.startswith(("/usr", "/etc/alternatives")):
+            assert "ro" in options, place
+        assert not place.startswith(("/home", "/work", str(tmp_path)))
+
+
+async def test_what_cannot_be_had_is_one_sentence_with_a_log_and_nothing_left(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    with pytest.raises(EnvironmentFailed) as caught:
+        await find_environment(
+            workspace_of({"requirements.txt": "alpha\nno-such-thing\n"}), tmp_path, said.append
+        )
+    text = str(caught.value)
+    assert "\n" not in text
+    log = Path(text.rpartition("the log is ")[2])
+    assert "no-such-thing" in log.read_text()
+
+
+async def test_an_interrupted_build_leaves_nothing(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, api: Any
+) -> None:
+    workspace = workspace_of({"requirements.txt": "slow\n"})
+    before = {image.name for image in environment_images(api, tmp_path)}
+    building = asyncio.create_task(find_environment(workspace, tmp_path, lambda _: None))
+    assert await asyncio.to_thread(index.asked_slow.wait, 60)
+    started = time.monotonic()
+    building.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await building
+    assert time.monotonic() - started < 20
+    assert {image.name for image in environment_images(api, tmp_path)} == before
+
+
+async def test_two_at_once_build_once(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    workspace = workspace_of({"requirements.txt": "alpha\n"})
+    both = await asyncio.gather(*(find_environment(workspace, tmp_path, said.append) for _ in range(2)))
+    assert both[0] == both[1]
+    assert len([line for line in said if line.startswith("building")]) == 1
+
+
+async def test_nothing_declared_is_no_image(workspace_of: WorkspaceOf, tmp_path: Path) -> None:
+    assert await find_environment(workspace_of({"a.py": ""}), tmp_path, lambda _: None) is None
+
+
+async def test_a_python_that_cannot_be_had_is_said(
+    index: PackageIndex,
+    workspace_of: WorkspaceOf,
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    workspace = workspace_of({"requirements.txt": "alpha\n", ".python-version": "3.99\n"})
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert any("Python 3.99 cannot be had" in line for line in said)
+    async with sandbox_from(image, workspace) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
+
+
+# -- the repository's own image ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def python_image() -> Iterator[str]:
+    """A small image with its own python3, copied from this machine."""
+    if not host_python_usable():
+        pytest.skip("this machine has no /usr/bin/python3 to make an image of")
+    python = Path("/usr/bin/python3").resolve()
+    standard = Path("/usr/lib") / python.name
+    linked = subprocess.run(["ldd", str(python)], capture_output=True, text=True, check=True).stdout
+    libraries = {Path(word).resolve() for word in linked.split() if word.startswith("/")}
+    loaders = {Path(word) for word in linked.split() if word.startswith("/")}
+    buffer = BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, target in usr_links():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target.lstrip("/")
+            archive.addfile(info)
+        paths = {python, *libraries, *loaders, *_extension_libraries(standard)}
+        inside = {str(path).lstrip("/"): path for path in paths}
+        for name, path in {n if n.startswith("usr/") else f"usr/{n}": p for n, p in inside.items()}.items():
+            archive.add(path.resolve(), name)
+        archive.add(standard, str(standard).lstrip("/"), filter=_without_tests)
+        info = tarfile.TarInfo("usr/bin/python3")
+        info.type, info.linkname = tarfile.SYMTYPE, python.name
+        archive.addfile(info)
+        for folder in ("tmp", "ws", "opt/m3agent", "proc", "sys", "dev"):
+            info = tarfile.TarInfo(folder)
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(info)
+    client = connect()
+    name = f"m3agent-test-python:{os.getpid()}"
+    client.import_image_from_data(buffer.getvalue(), repository=name.split(":")[0], tag=name.split(":")[1])
+    yield name
+    with contextlib.suppress(Exception):  # after a failed test, another image may still depend on it
+        client.remove_image(name, force=True)
+    client.close()
+
+
+def _extension_libraries(standard: Path) -> set[Path]:
+    """Return the libraries that the interpreter's extension modules (zlib, ctypes) are linked with."""
+    modules = [str(path) for path in (standard / "lib-dynload").glob("*.so")]
+    linked = subprocess.run(["ldd", *modules], capture_output=True, text=True, check=False).stdout
+    return {Path(word) for word in linked.split() if word.startswith("/") and not word.endswith(":")}
+
+
+def _without_tests(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    skipped = ("/test", "/__pycache__", "/idlelib", "/lib2to3", "/site-packages", "/dist-packages")
+    return None if info.name.endswith(skipped) or "/config-" in info.name else info
+
+
+async def test_a_dockerfile_makes_the_image(
+    python_image: str, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = workspace_of(
+        {
+            "docker/Dockerfile": f"FROM {python_image}\nARG WORD\nENV OWN_WORD=$WORD PATH=/opt/own/bin:/usr/bin\n"
+            "COPY data /data\nRUN [\"python3\", \"-c\", \"open('/built', 'w').write('yes')\"]\n",
+            ".devcontainer/devcontainer.json": '{"build": {"dockerfile": "../docker/Dockerfile", "context": "..",'
+            ' "args": {"WORD": "given"}}, "runArgs": ["--privileged"]}',
+            ".dockerignore": "data/secret\n",
+            "data/plain": "plain\n",
+            "data/secret": "secret\n",
+            "requirements.txt": "never-asked-for\n",
+        }
+    )
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert image is not None
+    assert any("ignored: runArgs" in line for line in said)
+    script = "import os; print(os.listdir('/data'), open('/built').read(), os.environ['OWN_WORD'], os.environ['PATH'])"
+    async with sandbox_from(image, workspace) as sandbox:
+        done = await sandbox.exec(["python3", "-c", script])
+    assert done.stdout.decode().strip() == "['plain'] yes given /opt/own/bin:/usr/bin"
+    words = len(said)
+    assert await find_environment(workspace, tmp_path, said.append) == image
+    assert not [line for line in said[words:] if line.startswith("building")]
+
+
+@pytest.mark.parametrize(
+    "dockerfile",
+    [
+        "FROM m3agent-no-such-image:0\n",
+        *map(later, ("FROM scratch\nCOPY a.txt /a.txt\n", "NONSENSE\n", "")),
+    ],
+)
+async def test_a_dockerfile_that_will_not_do_gives_way_to_what_is_declared(
+    index: PackageIndex, dockerfile: str, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    workspace = workspace_of({"Dockerfile": dockerfile, "a.txt": "a\n", "requirements.txt": "alpha\n"})
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert [line for line in said if line.startswith("Dockerfile is not used: ")]
+    async with sandbox_from(image, workspace) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
+
+
+# -- pruning ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def base_image(api: Any) -> str:
+    """An image that exists after the first start of a sandbox."""
+    return find_image(api, None, lambda _: None).name
+
+
+def fake_environment(api: Any, base: str, name: str) -> str:
+    """Create an environment image as a build creates it."""
+    container = api.create_container(base, command=["true"])["Id"]
+    try:
+        labels = {LABEL: "1", f"{LABEL}.environment": name}
+        info = tarfile.TarInfo("filler")
+        info.size = 1_000_000
+        buffer = BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            archive.addfile(info, BytesIO(os.urandom(info.size)))
+        api.put_archive(container, "/", buffer.getvalue())
+        api.commit(container, repository=REPOSITORY, tag=name, conf={"Labels": labels})
+    finally:
+        api.remove_container(container)
+    return f"{REPOSITORY}:{name}"
+
+
+def test_prune_keeps_the_budget_and_what_was_used_last(api: Any, base_image: str, tmp_path: Path) -> None:
+    others = environment_images(api, tmp_path)
+    for image in others:  # mark the user's own images as the newest, so that they are never pruned
+        touch(tmp_path, image.name)
+        stamp = time.time() + 1000
+        os.utime(tmp_path / "environments" / f"{image.name.partition(':')[2]}.used", (stamp, stamp))
+    names = [fake_environment(api, base_image, f"test{os.getpid()}x{number}") for number in range(3)]
+    for age, name in zip((30, 10, 20), names, strict=True):
+        touch(tmp_path, name)
+        stamp = time.time() - age
+        os.utime(tmp_path / "environments" / f"{name.partition(':')[2]}.used", (stamp, stamp))
+    size = {image.name: image.size for image in environment_images(api, tmp_path)}
+    keep = sum(image.size for image in others) + size[names[1]]
+    done = prune(api, tmp_path, keep_bytes=keep, say=lambda _: None)
+    assert done.images == [names[0], names[2]]
+    assert done.freed == size[names[0]] + size[names[2]]
+    assert [image.name for image in environment_images(api, tmp_path) if image.name in names] == [names[1]]
+
+
+def test_prune_removes_orphans_and_nobody_elses(api: Any, base_image: str, tmp_path: Path) -> None:
+    ended = subprocess.Popen(["sleep", "60"])
+    dead = describe_process(ended.pid)
+    ended.kill()
+    ended.wait()
+    assert dead is not None
+    labels = {
+        "orphan": {LABEL: "1", PROCESS_LABEL: dead},
+        "ours": {LABEL: "1", PROCESS_LABEL: describe_process(os.getpid()) or ""},
+        "other namespace": {LABEL: "1", PROCESS_LABEL: dead.replace("pid:[", "pid:[9")},
+        "unlabelled": {LABEL: "1"},
+        "somebody's": {"com.example": "1"},
+    }
+    made = {
+        n: api.create_container(base_image, command=["true"], labels=own)["Id"] for n, own in labels.items()
+    }
+    volumes = {n: api.create_volume(labels=own)["Name"] for n, own in labels.items()}
+    try:
+        done = prune(api, tmp_path, keep_bytes=1 << 60, say=lambda _: None)
+        here = {listed["Id"] for listed in api.containers(all=True)}
+        left = {listed["Name"] for listed in api.volumes()["Volumes"]}
+        assert {name for name, ident in made.items() if ident not in here} == {"orphan"}
+        assert {name for name, ident in volumes.items() if ident not in left} == {"orphan"}
+        assert done.containers >= 1
+        assert done.volumes >= 1
+    finally:
+        for ident in made.values():
+            with contextlib.suppress(Exception):  # `prune` may have removed it
+                api.remove_container(ident, force=True)
+        for name in volumes.values():
+            with contextlib.suppress(Exception):
+                api.remove_volume(name, force=True)
+
+
+def test_an_earlier_boots_process_is_gone_unless_it_may_be_another_machines() -> None:
+    ours = describe_process(os.getpid())
+    assert ours is not None
+    earlier = "00000000-0000-0000-0000-000000000000" + ours[36:]
+    assert is_orphan(earlier, other_boots=True)
+    assert not is_orphan(earlier, other_boots=False)
+    assert not is_orphan(ours, other_boots=True)
+    for odd in ("", "x", "a b c d", ours + " more"):
+        assert not is_orphan(odd, other_boots=True)

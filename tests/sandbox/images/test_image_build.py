@@ -1,0 +1,188 @@
+"""The image builder with a fake engine: which calls it makes, and what remains after a failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from docker.errors import APIError
+
+from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
+from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.images import image_build
+from m3agent.sandbox.images.image_build import Build, build_image
+
+TAG = "m3agent-env:0123"
+BUILD = Build(
+    what="the layer",
+    base=Image("base:1", env={"PATH": "/bin"}),
+    command=("sh", "install"),
+    user="0:0",
+    folder="/work",
+    env={"CERT": "/ca"},
+    capabilities=("CHOWN",),
+    image_env={"NAME": "value"},
+    image_command="/bin/sh",
+)
+
+
+class Engine:
+    """A fake `docker.APIClient` with the calls of a build. status, output: of the container."""
+
+    def __init__(self, status: int = 0, output: bytes = b"", size: int = 0) -> None:
+        self.status = status
+        self.output = output
+        self.size = size
+        self.ended = threading.Event()
+        self.calls: list[tuple[str, Any]] = []
+
+    def create_host_config(self, **options: Any) -> dict[str, Any]:
+        return options
+
+    def create_container(self, image: str, **options: Any) -> dict[str, str]:
+        self.calls.append(("create", {"image": image, **options}))
+        return {"Id": "c1"}
+
+    def put_archive(self, container: str, path: str, data: bytes) -> None:
+        self.calls.append(("put", data))
+
+    def attach(self, container: str, **_: Any) -> Iterator[bytes]:
+        yield self.output
+        if self.status < 0:  # a negative status: it never ends by itself
+            self.ended.wait()
+
+    def start(self, container: str) -> None:
+        self.calls.append(("start", container))
+
+    def containers(self, **_: Any) -> list[dict[str, int]]:
+        return [{"SizeRw": self.size}]
+
+    def wait(self, container: str, timeout: float) -> dict[str, int]:
+        return {"StatusCode": self.status}
+
+    def commit(self, container: str, **options: Any) -> None:
+        self.calls.append(("commit", options))
+
+    def remove_container(self, container: str, **_: Any) -> None:
+        self.ended.set()
+        self.calls.append(("remove", container))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+    def of(self, name: str) -> Any:
+        [found] = [value for called, value in self.calls if called == name]
+        return found
+
+
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_build, "ensure_reaper", lambda _: None)
+    monkeypatch.setattr(image_build, "socket_of", lambda _: "")
+    monkeypatch.setattr(image_build, "our_labels", lambda: {"m3agent": "1", "m3agent.host": "here"})
+
+
+def run(engine: Engine, tmp_path: Path, build: Build = BUILD, *, stop: bool = False) -> list[str]:
+    """Build, and return the messages for the user."""
+    said: list[str] = []
+    stopped = threading.Event()
+    if stop:
+        stopped.set()
+    build_image(engine, build, TAG, [b"one", b"two"], log=tmp_path / "log", say=said.append, stop=stopped)
+    return said
+
+
+def test_an_image_is_made_of_the_container(tmp_path: Path) -> None:
+    engine = Engine(output=b"collecting\nnotice: no lock file\n")
+    assert run(engine, tmp_path) == ["no lock file"]
+    assert engine.names == ["create", "put", "put", "start", "commit", "remove"]
+    created = engine.of("create")
+    assert (created["image"], created["command"], created["user"]) == ("base:1", ["sh", "install"], "0:0")
+    assert created["environment"] == {"PATH": "/bin", "CERT": "/ca"}
+    host = created["host_config"]
+    assert (host["cap_drop"], host["cap_add"], host["binds"]) == (["ALL"], ["CHOWN"], [])
+    assert host["mem_limit"] == host["memswap_limit"]
+    committed = engine.of("commit")
+    assert (committed["repository"], committed["tag"]) == ("m3agent-env", "0123")
+    conf = committed["conf"]
+    assert (conf["Env"], conf["Cmd"]) == (["NAME=value"], ["/bin/sh"])
+    assert conf["Labels"]["m3agent.environment"] == "0123"
+    assert conf["Labels"]["m3agent.host"] == "", "whose container it was is not the image's"
+    assert SKELETON_LABEL not in conf["Labels"]
+    assert (tmp_path / "log").read_bytes() == engine.output
+
+
+def test_an_image_over_the_skeleton_says_so(tmp_path: Path) -> None:
+    engine = Engine()
+    over = Build(**{**vars(BUILD), "base": Image("skeleton", binds=("/usr", "/not/here"))})
+    run(engine, tmp_path, over)
+    assert engine.of("create")["host_config"]["binds"] == ["/usr:/usr:ro"]
+    assert engine.of("commit")["conf"]["Labels"][SKELETON_LABEL] == "1"
+
+
+def test_a_command_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    engine = Engine(status=1, output=b"error: no such package\nended\n")
+    with pytest.raises(EnvironmentFailed) as caught:
+        run(engine, tmp_path)
+    log = tmp_path / "log"
+    assert str(caught.value) == f"the layer could not be built: ended (no such package); the log is {log}"
+    assert engine.names[-2:] == ["start", "remove"]
+
+
+def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    engine = Engine(status=-1)
+    with pytest.raises(EnvironmentFailed, match="the layer could not be built: interrupted; the log is"):
+        run(engine, tmp_path, stop=True)
+    assert engine.names[-1] == "remove"
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "why"),
+    [
+        ("BUILD_SECONDS", 0, "it took more than 0 minutes"),
+        ("SIZE_EVERY", image_build.MOST_DISK + 1, "it takes more than 12 GiB of disk"),
+    ],
+)
+def test_a_build_has_limits(tmp_path: Path, limit: str, size: int, why: str) -> None:
+    engine = Engine(status=-1, size=size)
+    with (
+        mock.patch.object(image_build, "LOOK", 0.001),
+        mock.patch.object(image_build, limit, 0.0),
+        pytest.raises(EnvironmentFailed, match=why),
+    ):
+        run(engine, tmp_path)
+    assert engine.names[-1] == "remove"
+
+
+def test_people_are_told_how_far_it_is(tmp_path: Path) -> None:
+    engine = Engine(status=-1, output=b"unpacking\n")
+    said: list[str] = []
+    stop = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.endswith("unpacking"):
+            stop.set()
+
+    with (
+        mock.patch.object(image_build, "LOOK", 0.001),
+        mock.patch.object(image_build, "TELL_EVERY", 0.0),
+        pytest.raises(EnvironmentFailed, match="interrupted"),
+    ):
+        build_image(engine, BUILD, TAG, [], log=tmp_path / "log", say=say, stop=stop)
+    assert said[-1].startswith("still building the environment (0 s): ")
+
+
+def test_the_engine_s_own_error_is_one_sentence(tmp_path: Path) -> None:
+    engine = Engine()
+    with (
+        mock.patch.object(engine, "put_archive", side_effect=APIError("x", explanation="no space left")),
+        pytest.raises(EnvironmentFailed, match=r"^the engine cannot build the layer: no space left$"),
+    ):
+        run(engine, tmp_path)
+    assert engine.names == ["create", "remove"]

@@ -1,0 +1,174 @@
+"""States of the work tree, and which changes a patch may contain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from m3agent.sandbox.errors import DiskFull, PathEscapes
+from m3agent.sandbox.store.git import TreeStore, run_git
+from m3agent.sandbox.store.workspace import Workspace, inside_git, runs_later
+from tests.conftest import write_files
+from tests.tools.small_disk import fill, small_disk
+
+REGULAR, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+
+
+def test_changes_make_a_state_and_a_patch(workspace_of: WorkspaceOf, tmp_path: Path) -> None:
+    workspace = workspace_of({"a.py": "one\n", "b.py": "two\n", "d/c.py": "three\n"})
+    changed = [("a.py", REGULAR, b"ONE\n"), ("new/n.sh", PROGRAM, b"#!/bin/sh\n"), ("link", LINK, b"d/c.py")]
+    tree = workspace.commit_changes(workspace.base, changed, ["b.py", "never-there"])
+    assert {path: entry.mode for path, entry in workspace.entries(tree).items()} == {
+        "a.py": REGULAR,
+        "d/c.py": REGULAR,
+        "link": LINK,
+        "new/n.sh": PROGRAM,
+    }
+    patch = workspace.patch(tree)
+    assert (patch.base, patch.tree, patch.empty) == (workspace.base, tree, False)
+    assert patch.paths == ("a.py", "b.py", "link", "new/n.sh")
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    for name, content in (("a.py", "one\n"), ("b.py", "two\n")):
+        (fresh / name).write_text(content)
+    run_git("apply", cwd=fresh, stdin=patch.text, env={"GIT_CEILING_DIRECTORIES": str(tmp_path)})
+    assert (fresh / "a.py").read_text() == "ONE\n"
+    assert not (fresh / "b.py").exists()
+    assert (fresh / "link").readlink() == Path("d/c.py")
+    assert (fresh / "new/n.sh").stat().st_mode & 0o111
+
+
+def test_a_file_in_a_folder_s_place_and_the_other_way_round(workspace_of: WorkspaceOf) -> None:
+    workspace = workspace_of({"a": "file\n", "b/c": "below\n"})
+    tree = workspace.commit_changes(
+        workspace.base, [("a/x", REGULAR, b"below\n"), ("b", REGULAR, b"file\n")], ["a", "b/c"]
+    )
+    assert set(workspace.entries(tree)) == {"a/x", "b"}
+    assert set(workspace.patch(tree).paths) == {"a", "a/x", "b", "b/c"}
+
+
+def test_no_change_is_an_empty_patch(workspace_of: WorkspaceOf) -> None:
+    workspace = workspace_of({"a.py": "one\n"})
+    there = workspace.commit_changes(workspace.base, [("a.py", REGULAR, b"two\n")], [])
+    back = workspace.commit_changes(there, [("a.py", REGULAR, b"one\n")], [])
+    assert back == workspace.base
+    patch = workspace.patch(back)
+    assert (patch.empty, patch.text, patch.paths, patch.runs_later) == (True, b"", (), ())
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "content"),
+    [
+        (".gitattributes", REGULAR, b"* filter=x\n"),
+        ("sub/.GitAttributes", REGULAR, b"x"),
+        (".gitmodules", REGULAR, b"x"),
+        ("link", LINK, b"/etc/passwd"),
+        ("link", LINK, b"../outside"),
+        ("d/link", LINK, b"../../outside"),
+        ("d/link", LINK, b"x/../../../outside"),
+        ("d/link", LINK, b"\xff/../../../x"),
+    ],
+)
+def test_what_is_never_handed_over(workspace_of: WorkspaceOf, path: str, mode: int, content: bytes) -> None:
+    workspace = workspace_of({"a.py": "one\n"})
+    tree = workspace.commit_changes(workspace.base, [(path, mode, content)], [])
+    with pytest.raises(PathEscapes, match="refused"):
+        workspace.patch(tree)
+
+
+@pytest.mark.parametrize("target", [b"a.py", b"../a.py", b"./x/../a.py", b"missing", b"x/y/../../../a.py"])
+def test_links_inside_the_tree_are_handed_over(workspace_of: WorkspaceOf, target: bytes) -> None:
+    workspace = workspace_of({"a.py": "one\n"})
+    tree = workspace.commit_changes(workspace.base, [("d/link", LINK, target)], [])
+    assert workspace.patch(tree).paths == ("d/link",)
+
+
+@pytest.mark.integration
+def test_a_full_disk_is_said_and_what_was_begun_is_not_used(tmp_path: Path) -> None:
+    files = {".gitignore": "*.log\n" + "# a long one\n" * 2000}
+    with small_disk(tmp_path / "disk", 2 << 20) as disk:
+        write_files(tmp_path / "tree", dict(files))
+        workspace = Workspace.from_folder(TreeStore(disk / "trees.git"), tmp_path / "tree", sorted(files))
+        (spare := disk / "spare").write_bytes(b"x" * (16 << 10))
+        room = fill(disk)
+        spare.unlink()  # room for the folders, but not for the file
+        with pytest.raises(DiskFull, match=r"cannot write .*: No space left on device; make room"):
+            workspace._base_ignore_files()
+        room.unlink()
+        assert (workspace._base_ignore_files() / ".gitignore").read_text() == files[".gitignore"]
+
+
+def test_a_file_of_git_s_own_that_is_taken_away_is_refused_too(workspace_of: WorkspaceOf) -> None:
+    workspace = workspace_of({".gitattributes": "* text\n", "a.py": "one\n"})
+    with pytest.raises(PathEscapes, match=r"\.gitattributes"):
+        workspace.patch(workspace.commit_changes(workspace.base, [], [".gitattributes"]))
+
+
+def test_an_escaping_link_that_was_there_may_stay_or_go(workspace_of: WorkspaceOf, tmp_path: Path) -> None:
+    store = TreeStore(tmp_path / "own.git")
+    first = Workspace(store, store.write_tree([]))
+    base = first.commit_changes(first.base, [("out", LINK, b"/etc/hosts"), ("a.py", REGULAR, b"one\n")], [])
+    workspace = Workspace(store, base)
+    assert workspace.patch(workspace.commit_changes(base, [("a.py", REGULAR, b"two\n")], [])).paths == (
+        "a.py",
+    )
+    assert workspace.patch(workspace.commit_changes(base, [], ["out"])).paths == ("out",)
+
+
+def test_the_base_s_ignore_rules_decide(workspace_of: WorkspaceOf) -> None:
+    workspace = workspace_of(
+        {".gitignore": "*.log\nbuild/\n", "kept.log": "tracked\n", "sub/.gitignore": "x.*\n"}
+    )
+    paths = ["kept.log", "new.log", "build/a", "sub/x.py", "x.py", "__pycache__/m.pyc", ":(exclude)x", "n.py"]
+    assert workspace.wanted(paths, {"kept.log"}) == ["kept.log", "x.py", ":(exclude)x", "n.py"]
+    assert workspace.wanted(["a.pyc"], {"a.pyc"}) == ["a.pyc"], "tracked, so part of the work"
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [
+        (".git/config", True),
+        ("a/.git/b", True),
+        (".GIT", True),
+        ("a/Git~1/x", True),
+        (".gitignore", False),
+        ("git/x", False),
+        ("a.git/x", False),
+    ],
+)
+def test_inside_git(path: str, result: bool) -> None:
+    assert inside_git(path) is result
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [
+        (".github/workflows/ci.yml", True),
+        ("docs/.vscode/tasks.json", True),
+        ("conftest.py", True),
+        ("tests/conftest.py", True),
+        ("Makefile", True),
+        ("a/hidden.pth", True),
+        ("setup.py", True),
+        ("src/setup_tools.py", False),
+        ("github/ci.yml", False),
+        ("makefile.py", False),
+    ],
+)
+def test_files_that_run_later(path: str, result: bool) -> None:
+    assert runs_later(path) is result
+
+
+def test_files_that_run_later_are_named_in_the_patch(workspace_of: WorkspaceOf) -> None:
+    workspace = workspace_of({"a.py": "one\n"})
+    changed = [
+        ("conftest.py", REGULAR, b"x = 1\n"),
+        ("a.py", REGULAR, b"two\n"),
+        (".github/x.yml", REGULAR, b"y\n"),
+    ]
+    patch = workspace.patch(workspace.commit_changes(workspace.base, changed, []))
+    assert patch.runs_later == (".github/x.yml", "conftest.py")

@@ -1,0 +1,542 @@
+"""The client against a real server that follows a script: first correct answers, then wrong ones."""
+
+import asyncio
+import json
+import time
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from m3agent.serving import wire
+from m3agent.serving.client.client import RetryNote
+from m3agent.serving.client.messages import Delta, ToolCall, Usage
+from m3agent.serving.errors import (
+    ContextTooLong,
+    DeadlineExceeded,
+    EndpointRefused,
+    EndpointUnreachable,
+    ModelServerError,
+    ServerDied,
+    StreamCut,
+)
+from tests.servers.misbehaving import (
+    MODEL,
+    Cut,
+    MisbehavingServer,
+    Reply,
+    Silence,
+    Stall,
+    Stream,
+    call,
+    delta,
+    finish,
+    history_faults,
+    leaked,
+    usage,
+)
+from tests.serving.fold import TOOLS
+from tests.serving.talk import FINE, HELLO, answer, ask, calls, client, endpoint
+
+NS = "]<]minimax[>["
+
+
+# Requests
+
+
+async def test_a_request(server: MisbehavingServer) -> None:
+    turn = await answer(server, FINE, max_tokens=50, thinking="enabled")
+    [request] = server.chats
+    assert request.json == {
+        "messages": HELLO,
+        "model": MODEL,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": TOOLS,
+        "tool_choice": "auto",
+        "max_tokens": 50,
+        "temperature": 1.0,
+        "top_p": 0.95,
+        "top_k": 40,
+        "chat_template_kwargs": {"thinking_mode": "enabled"},
+    }
+    assert turn.message.text == "fine"
+    assert turn.finish == "stop"
+    assert turn.first_token_seconds is not None
+    assert 0 < turn.first_token_seconds <= turn.seconds < 20
+
+
+@pytest.mark.parametrize(
+    ("flavour", "field", "more"),
+    [
+        ("unknown", "reasoning_content", set[str]()),
+        ("openrouter", "reasoning", set[str]()),
+        ("minimax", "reasoning_details", {"reasoning_split", "thinking"}),
+        ("sglang", "reasoning_content", {"top_k", "chat_template_kwargs"}),
+    ],
+)
+async def test_parameters_that_a_server_may_not_know_are_not_sent(
+    server: MisbehavingServer, flavour: str, field: str, more: set[str]
+) -> None:
+    server.answers = [FINE]
+    there = endpoint(server.url, flavour=flavour, reasoning_field=field)
+    async with client(server, endpoint=there) as made:
+        await ask(made, tools=[])
+    sent = server.chats[0].json
+    assert sent.keys() == {"messages", "model", "stream", "stream_options", "temperature", "top_p"} | more
+
+
+async def test_a_conversation_only_grows_and_equal_ones_have_equal_bytes(server: MisbehavingServer) -> None:
+    script = [
+        Stream(
+            [
+                delta(reasoning="I look"),
+                call(0, "file_read", '{"path": "ä.py"}', "x1"),
+                call(1, "file_read", "", "x2"),
+                call(1, None, '{"path": "b.py"'),
+                finish("tool_calls"),
+            ]
+        ),
+        Stream([delta(reasoning="hm"), delta(content="Done."), finish("stop")]),
+        FINE,
+    ]
+
+    async def converse() -> list[bytes]:
+        server.answers = [*script]
+        before = len(server.chats)
+        history: list[dict[str, Any]] = [{"role": "system", "content": "s"}, *HELLO]
+        async with client(server) as made:
+            for _ in script:
+                _, turn = await ask(made, history)
+                history.append(turn.message.to_request("reasoning"))
+                for asked in turn.message.calls:
+                    history.append({"role": "tool", "tool_call_id": asked.id, "content": asked.error or "ok"})
+                if not turn.message.calls:
+                    history.append({"role": "user", "content": "go on"})
+        return [request.body for request in server.chats[before:]]
+
+    first, second = await converse(), await converse()
+    assert first == second
+    assert len(first) == 3
+    assert history_faults(first) == []
+    assert json.loads(first[2])["messages"][2]["reasoning"] == "I look"
+
+
+# Answers in each server's dialect
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+async def test_arguments_in_pieces_and_reasoning_by_either_name(
+    server: MisbehavingServer, field: str
+) -> None:
+    arguments = '{"path": "a.py", "content": "if a &amp; b < c:\\n"}'
+    pieces = [call(0, None, arguments[at : at + 5]) for at in range(0, len(arguments), 5)]
+    server.answers = [
+        Stream(
+            [
+                delta(role="assistant", content=""),
+                delta(**{field: "why "}),
+                delta(**{field: "not"}),
+                delta(content="Writing."),
+                call(0, "file_write", "", "id-1"),
+                *pieces,
+                finish("tool_calls"),
+                usage(
+                    1000,
+                    20,
+                    prompt_tokens_details={"cached_tokens": 990},
+                    completion_tokens_details={"reasoning_tokens": 2},
+                ),
+            ]
+        )
+    ]
+    async with client(server) as made:
+        deltas, turn = await ask(made)
+    expected = {"path": "a.py", "content": "if a &amp; b < c:\n"}
+    assert turn.message.calls == (ToolCall("id-1", "file_write", expected, arguments),)
+    assert (turn.message.reasoning, turn.message.text) == ("why not", "Writing.")
+    assert turn.usage == Usage(prompt=1000, cached=990, completion=20, reasoning=2)
+    assert turn.finish == "tool_calls"
+    assert deltas == [
+        Delta("reasoning", "why "),
+        Delta("reasoning", "not"),
+        Delta("text", "Writing."),
+        Delta("call", "file_write"),
+    ]
+
+
+async def test_a_whole_call_in_one_delta_and_unknown_usage(server: MisbehavingServer) -> None:
+    turn = await answer(server, Stream([call(0, "file_read", '{"path": "a"}', "i"), finish("stop")]))
+    assert calls(turn) == [("file_read", {"path": "a"})]
+    assert turn.finish == "tool_calls"
+    assert turn.usage == Usage(None, None, None, None)
+
+
+async def test_calls_without_ids_without_numbers_and_with_one_number_for_all(
+    server: MisbehavingServer,
+) -> None:
+    bare = [{"function": {"name": "file_read", "arguments": {"path": name}}} for name in "ab"]
+    turn = await answer(server, Stream([delta(tool_calls=bare), finish("tool_calls")]))
+    assert calls(turn) == [("file_read", {"path": "a"}), ("file_read", {"path": "b"})]
+    assert [made.id for made in turn.message.calls] == ["call_1_0", "call_1_1"]
+    same = [call(0, "file_read", '{"path": "a"}', "i"), call(0, "file_read", '{"path": "b"}', "j")]
+    turn = await answer(server, Stream([*same, finish("tool_calls")]))
+    assert calls(turn) == [("file_read", {"path": "a"}), ("file_read", {"path": "b"})]
+    twins = [call(0, "file_read", '{"path": "a"}', "i"), call(1, "file_read", '{"path": "b"}', "i")]
+    turn = await answer(server, Stream([*twins, finish("tool_calls")]))
+    assert len({made.id for made in turn.message.calls}) == 2
+
+
+async def test_reasoning_details(server: MisbehavingServer) -> None:
+    details = [{"type": "reasoning.text", "text": "deep"}]
+    turn = await answer(
+        server, Stream([delta(reasoning_details=details), delta(content="x"), finish("stop")])
+    )
+    assert turn.message.reasoning == "deep"
+
+
+async def test_a_server_that_does_not_stream(server: MisbehavingServer) -> None:
+    message = {"role": "assistant", "reasoning": "r", "content": "whole", "tool_calls": None}
+    body = {
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+    }
+    turn = await answer(server, Reply(200, body))
+    assert (turn.message.reasoning, turn.message.text, turn.usage.prompt) == ("r", "whole", 3)
+
+
+# Servers that get M3's markup wrong
+
+
+async def test_think_tags_in_content(server: MisbehavingServer) -> None:
+    turn = await answer(server, leaked("<mm:think>because</mm:think>So."))
+    assert (turn.message.reasoning, turn.message.text) == ("because", "So.")
+
+
+async def test_reasoning_without_its_opening_tag_is_taken_back_from_the_text(
+    server: MisbehavingServer,
+) -> None:
+    server.answers = [leaked("because</mm:think>So.", size=40)]
+    async with client(server) as made:
+        deltas, turn = await ask(made)
+    assert (turn.message.reasoning, turn.message.text) == ("because", "So.")
+    assert deltas[-3:] == [Delta("reset", ""), Delta("reasoning", "because"), Delta("text", "So.")]
+
+
+async def test_text_that_speaks_of_the_tag_stays_text_when_the_server_splits(
+    server: MisbehavingServer,
+) -> None:
+    events = [delta(reasoning="hm"), delta(content="It ends with </mm:think>, "), delta(content="always.")]
+    turn = await answer(server, Stream([*events, finish("stop")]))
+    assert turn.message.reasoning == "hm"
+    assert turn.message.text == "It ends with </mm:think>, always."
+
+
+CALLS = [
+    wire.Call("file_write", {"path": "a.py", "content": f"<a>&amp;{NS}\n"}),
+    wire.Call("file_read", {"path": "b-c", "end": 10**30}),
+]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_calls_leaked_into_content(server: MisbehavingServer, size: int) -> None:
+    turn = await answer(server, leaked(wire.write("why", "now", CALLS), size))
+    assert (turn.message.reasoning, turn.message.text) == ("why", "now")
+    assert calls(turn) == [(made.name, made.arguments) for made in CALLS]
+    assert turn.finish == "tool_calls"
+
+
+async def test_an_elided_opening_tag_loses_no_later_call(server: MisbehavingServer) -> None:
+    first = f'{NS}<invoke name="file_read">{NS}a.py{NS}</path>{NS}</invoke>\n'
+    second = f'{NS}<invoke name="file_read">{NS}<path>b.py{NS}</path>{NS}</invoke>\n'
+    turn = await answer(server, leaked(f"{NS}<tool_call>\n{first}{second}{NS}</tool_call>"))
+    assert calls(turn) == [("file_read", {"path": "a.py"}), ("file_read", {"path": "b.py"})]
+
+
+async def test_a_call_leaked_into_reasoning(server: MisbehavingServer) -> None:
+    text = wire.write("", "", CALLS[1:]).removeprefix("</mm:think>")
+    events = [delta(reasoning=f"hm {text[:30]}"), delta(reasoning=text[30:]), delta(content="x")]
+    turn = await answer(server, Stream([*events, finish("stop")]))
+    assert (turn.message.reasoning, turn.message.text) == ("hm ", "x")
+    assert calls(turn) == [("file_read", CALLS[1].arguments)]
+
+
+async def test_a_call_that_is_both_parsed_and_leaked_is_made_once(server: MisbehavingServer) -> None:
+    events = [
+        delta(content=wire.write("", "", CALLS)),
+        call(0, "file_write", json.dumps(CALLS[0].arguments), "i"),
+    ]
+    turn = await answer(server, Stream([*events, finish("tool_calls")]))
+    assert sorted(name for name, _ in calls(turn)) == ["file_read", "file_write"]
+
+
+async def test_an_unclosed_call_is_answered_and_not_run(server: MisbehavingServer) -> None:
+    turn = await answer(server, leaked(f'{NS}<tool_call>{NS}<invoke name="file_read">{NS}<path>a'))
+    [made] = turn.message.calls
+    assert (made.name, made.arguments) == ("file_read", None)
+    assert made.error is not None
+
+
+@pytest.mark.parametrize("arguments", ['{"path": "a', "[1]", '"a"', "{" * 100_000])
+async def test_bad_arguments_are_an_error_of_the_call(server: MisbehavingServer, arguments: str) -> None:
+    turn = await answer(server, Stream([call(0, "file_read", arguments, "i"), finish("tool_calls")]))
+    [made] = turn.message.calls
+    assert made.arguments is None
+    assert made.error is not None
+    assert made.arguments_text == arguments
+    assert made.to_request()["function"]["arguments"] == "{}"
+
+
+async def test_calls_against_the_callers_will_are_dropped(server: MisbehavingServer) -> None:
+    turn = await answer(server, leaked(wire.write("", "summary", CALLS)), tool_choice="none")
+    assert (turn.message.text, turn.message.calls, turn.finish) == ("summary", (), "stop")
+    assert server.chats[0].json["tools"] == TOOLS
+
+
+# Answers that were cut
+
+
+@pytest.mark.parametrize("half", ['{"path": "b", "cont', '{"path": "b"}'])
+async def test_a_call_cut_by_the_length_is_dropped(server: MisbehavingServer, half: str) -> None:
+    events = [call(0, "file_read", '{"path": "a"}', "i"), call(1, "file_write", half, "j"), finish("length")]
+    turn = await answer(server, Stream(events))
+    assert calls(turn) == [("file_read", {"path": "a"})]
+    assert turn.finish == "length"
+
+
+async def test_a_cut_labelled_tool_calls_is_known_by_its_tokens(server: MisbehavingServer) -> None:
+    events = [call(0, "file_write", '{"path": "b"}', "j"), finish("tool_calls"), usage(10, 64)]
+    turn = await answer(server, Stream(events), max_tokens=64)
+    assert (calls(turn), turn.finish) == ([], "length")
+    turn = await answer(server, Stream(events), max_tokens=65)
+    assert turn.finish == "tool_calls"
+    server.answers = [Stream(events)]
+    async with client(server, endpoint=endpoint(server.url, max_model_len=74)) as made:
+        _, turn = await ask(made)
+    assert turn.finish == "length"
+
+
+async def test_leaked_markup_cut_by_the_length(server: MisbehavingServer) -> None:
+    text = wire.write("", "", CALLS)
+    turn = await answer(server, leaked(text[: text.index("b-c")], reason="length"))
+    assert calls(turn) == [("file_write", CALLS[0].arguments)]
+    assert turn.finish == "length"
+
+
+HALF = [delta(content="half "), call(0, "file_write", '{"path": "a"}', "i")]
+BROKEN = [
+    Stream(HALF, done=False),
+    Stream([*HALF, Cut()]),
+    Stream(HALF),  # [DONE] without a finish reason
+    Stream([*HALF, {"error": {"message": "engine trouble", "code": 500}}]),
+    Stream([*HALF, {"error": "engine trouble"}]),
+    Stream([*HALF, {"object": "error", "message": "engine trouble", "code": 500}]),
+    Stream([*HALF, finish("abort")]),
+    Stream([*HALF, "data: {not json\n\n"]),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_broken_stream_is_discarded_and_asked_for_again(
+    server: MisbehavingServer, broken: Stream
+) -> None:
+    server.answers = [broken, FINE]
+    notes: list[RetryNote] = []
+    async with client(server, attempts=2, on_retry=notes.append) as made:
+        deltas, turn = await ask(made)
+    assert deltas[-2:] == [Delta("reset", ""), Delta("text", "fine")]
+    assert (turn.message.text, turn.message.calls) == ("fine", ())
+    [note] = notes
+    assert note.attempt == 1
+    assert "127.0.0.1" in note.reason
+    assert server.chats[0].body == server.chats[1].body
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_stream_that_stays_broken_is_an_error(server: MisbehavingServer, broken: Stream) -> None:
+    with pytest.raises(StreamCut, match=r"127\.0\.0\.1"):
+        await answer(server, broken, broken)
+
+
+async def test_a_stream_that_breaks_after_the_message_is_whole(server: MisbehavingServer) -> None:
+    turn = await answer(server, Stream([delta(content="all"), finish("stop"), Cut()]))
+    assert turn.message.text == "all"
+
+
+async def test_silence_in_a_stream(server: MisbehavingServer) -> None:
+    server.answers = [Stream([delta(content="x"), Stall()])]
+    async with client(server, idle_timeout=0.2) as made:
+        with pytest.raises(StreamCut, match=r"nothing came for 0\.2 s"):
+            await ask(made)
+
+
+async def test_a_server_that_never_answers(server: MisbehavingServer) -> None:
+    server.answers = [Silence()]
+    async with client(server, idle_timeout=0.2) as made:
+        with pytest.raises(StreamCut):
+            await ask(made)
+
+
+async def test_the_deadline(server: MisbehavingServer) -> None:
+    server.answers = [Stream([delta(content="x"), Stall()])]
+    started = time.monotonic()
+    async with client(server, attempts=5) as made:
+        with pytest.raises(DeadlineExceeded):
+            await ask(made, deadline=started + 2)
+    assert time.monotonic() - started < 30
+    assert len(server.chats) == 1
+
+
+# Refusals and retries
+
+
+async def test_busy_then_fine(server: MisbehavingServer) -> None:
+    server.answers = [
+        Reply(503, {"error": {"message": "loading"}}),
+        Reply(429, {"error": {"message": "slow down"}}, {"retry-after": "0.07"}),
+        FINE,
+    ]
+    notes: list[RetryNote] = []
+    async with client(server, attempts=3, on_retry=notes.append) as made:
+        deltas, _ = await ask(made)
+    assert [note.attempt for note in notes] == [1, 2]
+    assert notes[1].wait_seconds == pytest.approx(0.07)
+    assert "slow down" in notes[1].reason
+    assert deltas == [Delta("text", "fine")]
+
+
+async def test_a_wait_longer_than_our_patience_is_not_begun(server: MisbehavingServer) -> None:
+    server.answers = [Reply(429, {"error": {"message": "quota"}}, {"retry-after": "4000"})]
+    async with client(server, attempts=9) as made:
+        with pytest.raises(EndpointRefused) as caught:
+            await ask(made)
+    assert (caught.value.status, caught.value.retry_after) == (429, 4000)
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (Reply(401, {"error": {"message": "wrong key: sk-secret"}}), 401),
+        (Reply(404, {"detail": "Not Found"}), 404),
+        (Reply(400, {"error": {"message": "unknown field"}}), 400),
+        (Reply(200, "<html>hello</html>"), 200),
+        (Reply(200, {"hello": 1}), 200),
+    ],
+)
+async def test_a_refusal_is_final_and_keeps_the_key(
+    server: MisbehavingServer, reply: Reply, status: int
+) -> None:
+    server.answers = [reply]
+    async with client(server, attempts=3, api_key="sk-secret") as made:
+        with pytest.raises(EndpointRefused) as caught:
+            await ask(made)
+    assert caught.value.status == status
+    assert "127.0.0.1" in str(caught.value)
+    assert "sk-secret" not in str(caught.value)
+    assert len(server.chats) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "asked"),
+    [
+        (
+            (
+                "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 in the "
+                "messages, 1000 in the completion). Please reduce the length of the messages or completion."
+            ),
+            4096,
+            5000,
+        ),
+        (
+            (
+                "'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096 "
+                "tokens and your request has 300 input tokens (5000 > 4096 - 300)."
+            ),
+            4096,
+            5300,
+        ),
+        (
+            (
+                "You passed 1234567 input tokens and requested 0 output tokens. However, the model's context length is "
+                "only 1048576 tokens, resulting in a maximum input length of 1048576 tokens."
+            ),
+            1048576,
+            1234567,
+        ),
+        ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 4096, 5000),
+        ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 4096, 5000),
+        (
+            (
+                "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total "
+                "of 5000 tokens: 4000 tokens from the input messages and 1000 tokens for the completion."
+            ),
+            4096,
+            5000,
+        ),
+        (
+            "This model's maximum context length is 128,000 tokens. However, your messages resulted in 130,000.",
+            128000,
+            130000,
+        ),
+        ("The prompt is too long: max_seq_len (4096) leaves no room.", 4096, None),
+        ("invalid params, context window exceeds limit (2013)", None, None),  # 2013 is an error code
+    ],
+)
+async def test_a_prompt_that_is_too_long(
+    server: MisbehavingServer, text: str, limit: int | None, asked: int | None
+) -> None:
+    with pytest.raises(ContextTooLong) as caught:
+        await answer(server, Reply(400, {"object": "error", "message": text, "code": 400}), FINE)
+    assert (caught.value.limit, caught.value.asked) == (limit, asked)
+    assert limit is None or f"{limit:,}" in str(caught.value)
+
+
+async def test_a_prompt_that_is_too_long_said_inside_the_stream(server: MisbehavingServer) -> None:
+    error = {"message": "maximum context length is 4096 tokens, you requested 5000 tokens", "code": 400}
+    with pytest.raises(ContextTooLong):
+        await answer(server, Stream([{"error": error}]), FINE)
+
+
+async def test_nothing_listens_there(server: MisbehavingServer) -> None:
+    nowhere = endpoint("http://127.0.0.1:9/v1")
+    async with client(server, endpoint=nowhere, attempts=2) as made:
+        with pytest.raises(EndpointUnreachable, match=r"127\.0\.0\.1:9"):
+            await ask(made)
+
+
+@pytest.mark.integration
+async def test_a_server_that_dies() -> None:
+    with MisbehavingServer() as mortal:
+        mortal.answers = [FINE]
+        made = client(mortal, attempts=2, retry_seconds=0.1)
+        await ask(made)
+    async with made:
+        with pytest.raises(ServerDied, match=r"127\.0\.0\.1"):
+            await ask(made)
+
+
+async def test_a_dead_engine(server: MisbehavingServer) -> None:
+    server.answers = [Reply(500, {"error": {"message": "EngineDeadError: the engine core is dead"}})]
+    async with client(server, retry_seconds=0.1) as made:
+        with pytest.raises(ServerDied):
+            await ask(made)
+
+
+async def test_a_caller_may_stop_midway(server: MisbehavingServer) -> None:
+    server.answers = [Stream([delta(content="x"), Stall()])]
+    async with client(server, attempts=5) as made:
+        async with aclosing(made.complete(HELLO, TOOLS)) as items:
+            async for item in items:
+                assert item == Delta("text", "x")
+                break
+        waiting = asyncio.create_task(ask(made))
+        await asyncio.to_thread(server.wait_for_chats, 2)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert len(server.chats) == 2
+
+
+async def test_every_error_is_a_model_server_error() -> None:
+    kinds = [ContextTooLong, DeadlineExceeded, EndpointRefused, EndpointUnreachable, ServerDied, StreamCut]
+    assert all(issubclass(kind, ModelServerError) for kind in kinds)

@@ -1,0 +1,70 @@
+"""Messages as the next request contains them."""
+
+import json
+
+import pytest
+
+from m3agent.serving.client.messages import AssistantMessage, ToolCall
+from m3agent.serving.client.request_body import RequestBody
+from tests.servers.misbehaving import messages_bytes
+
+CALL = ToolCall("call_1_0", "file_read", {"path": "ü.py", "start": 1}, '{"path": "ü.py", "start": 1}')
+BROKEN = ToolCall("call_1_1", "file_read", None, '{"path": ', "the arguments are not valid JSON")
+
+
+def test_an_assistant_message_in_a_request() -> None:
+    message = AssistantMessage("because", "Reading.", (CALL,)).to_request("reasoning")
+    assert message == {
+        "role": "assistant",
+        "content": "Reading.",
+        "reasoning": "because",
+        "tool_calls": [
+            {
+                "id": "call_1_0",
+                "type": "function",
+                "function": {"name": "file_read", "arguments": '{"path": "ü.py", "start": 1}'},
+            }
+        ],
+    }
+    assert list(message) == ["role", "content", "reasoning", "tool_calls"]
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "reasoning_details"])
+def test_reasoning_goes_under_exactly_one_key(name: str) -> None:
+    message = AssistantMessage("because", "").to_request(name)
+    assert {key for key in message if key.startswith("reasoning")} == {name}
+    assert "because" in json.dumps(message[name])
+
+
+def test_what_is_empty_is_left_out() -> None:
+    assert AssistantMessage().to_request("reasoning") == {"role": "assistant", "content": ""}
+
+
+def test_malformed_arguments_never_enter_the_history() -> None:
+    [made] = AssistantMessage(calls=(BROKEN,)).to_request("reasoning")["tool_calls"]
+    assert made["function"]["arguments"] == "{}"
+
+
+def test_messages_come_first_and_grow_at_the_end() -> None:
+    body = RequestBody()
+    history = [{"role": "user", "content": "é" * 10}]
+    first = body.encode(history, {"model": "m"})
+    assert json.loads(first) == {"messages": history, "model": "m"}
+    history += [AssistantMessage("r", "t", (CALL,)).to_request("reasoning"), {"role": "tool", "content": "x"}]
+    second = body.encode(history, {"model": "m", "max_tokens": 5})
+    assert json.loads(second) == {"messages": history, "model": "m", "max_tokens": 5}
+    assert messages_bytes(second).startswith(messages_bytes(first))
+
+
+def test_equal_messages_give_equal_bytes_whatever_was_sent_before() -> None:
+    history = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    fresh = RequestBody().encode(history, {})
+    used = RequestBody()
+    used.encode([{"role": "user", "content": "a"}, {"role": "user", "content": "other"}], {})
+    used.encode([{"role": "user", "content": "a"}], {})
+    assert used.encode([dict(message) for message in history], {}) == fresh
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    body = RequestBody().encode([{"role": "tool", "content": "a\udcffb 🙂"}], {})
+    assert json.loads(body)["messages"][0]["content"] == "a\N{REPLACEMENT CHARACTER}b 🙂"

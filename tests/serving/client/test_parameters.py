@@ -1,0 +1,68 @@
+"""Which parameters each kind of server is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from m3agent.serving.client.endpoint import Endpoint, Flavour
+from m3agent.serving.client.parameters import Sampling, request_parameters
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+COMMON = {"model", "stream", "stream_options", "temperature", "top_p", "tools"}
+
+
+def parameters(flavour: Flavour, **changes: Any) -> dict[str, Any]:
+    endpoint = Endpoint(
+        url="http://h/v1",
+        model="m",
+        flavour=flavour,
+        version=None,
+        max_model_len=None,
+        reasoning_field="reasoning_details" if flavour == "minimax" else "reasoning",
+        local=False,
+    )
+    values: dict[str, Any] = {
+        "tool_choice": "auto",
+        "max_tokens": None,
+        "thinking": "adaptive",
+        "sampling": Sampling(),
+    }
+    return request_parameters(endpoint, [TOOL], **(values | changes))
+
+
+@pytest.mark.parametrize(
+    ("flavour", "more"),
+    [
+        ("vllm", {"tool_choice", "top_k", "chat_template_kwargs"}),
+        ("sglang", {"tool_choice", "top_k", "chat_template_kwargs"}),
+        ("trtllm", {"tool_choice", "top_k", "chat_template_kwargs"}),
+        ("embedded", {"tool_choice", "top_k", "chat_template_kwargs"}),
+        ("minimax", {"reasoning_split", "thinking"}),
+        ("openrouter", {"tool_choice"}),
+        ("unknown", {"tool_choice"}),
+    ],
+)
+def test_names(flavour: Flavour, more: set[str]) -> None:
+    assert parameters(flavour).keys() == COMMON | more
+    limit = "max_completion_tokens" if flavour == "minimax" else "max_tokens"
+    assert parameters(flavour, max_tokens=5).keys() == COMMON | more | {limit}
+
+
+@pytest.mark.parametrize(
+    ("flavour", "thinking", "sent"),
+    [
+        ("vllm", "enabled", {"chat_template_kwargs": {"thinking_mode": "enabled"}}),
+        ("minimax", "enabled", {"thinking": {"type": "adaptive"}}),
+        ("minimax", "disabled", {"thinking": {"type": "disabled"}}),
+        ("openrouter", "disabled", {"reasoning": {"enabled": False}}),
+    ],
+)
+def test_thinking(flavour: Flavour, thinking: str, sent: dict[str, Any]) -> None:
+    assert sent.items() <= parameters(flavour, thinking=thinking).items()
+
+
+def test_sampling() -> None:
+    made = parameters("vllm", sampling=Sampling(temperature=0.2, top_p=0.5, top_k=7))
+    assert (made["temperature"], made["top_p"], made["top_k"]) == (0.2, 0.5, 7)
