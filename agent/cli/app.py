@@ -34,6 +34,7 @@ from m3agent.agent.cli.resume import fork, resume
 from m3agent.agent.cli.sandbox import sandbox_app
 from m3agent.agent.cli.serve import serve_app
 from m3agent.agent.cli.sessions import report, sessions_app
+from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def context(
                 if not settings.yes:
                     announce(url, state, print_note, "the repository's files go")
         counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
-        raise typer.Exit(command.run(request, repository.checkout, counted_by))
+        raise typer.Exit(command.run(request, Checkout.of(repository), counted_by))
 
 
 @app.command()

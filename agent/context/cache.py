@@ -12,6 +12,7 @@ import zlib
 from hashlib import sha256
 
 from m3agent.agent.context.chunk_format import REDACTED, STORED
+from m3agent.agent.util.private_file import read_file, write_file
 
 KEY_BYTES = 16
 _MAGIC = b"m3ctx1"
@@ -104,43 +105,6 @@ class Cache:
                     os.unlink(f"{self._texts}/{entry}")
         except OSError:  # disk full or read-only, or another process removed the file: a cache may be lost
             return
-
-
-def read_file(path: str) -> bytes | None:
-    """Return the bytes of one of the cache's own files; None if it cannot be read."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        size = os.fstat(file).st_size
-        data = os.read(file, size + 1)
-        return data if len(data) == size else None
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Replace one of the cache's own files atomically, readable only by its owner.
-
-    Raises:
-        OSError: The file cannot be written; the old one remains.
-    """
-    temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}~"
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(file, view) :]
-        finally:
-            os.close(file)
-        os.rename(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
 
 
 def folder_of_all(state: str) -> str:

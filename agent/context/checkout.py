@@ -8,6 +8,10 @@ from m3agent.agent.context.files import LIST, Listing, git_output, parse_listing
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit, find
 
+TYPE_CHECKING = False  # type checkers assume that it is true; the module typing is slow to import
+if TYPE_CHECKING:
+    from m3agent.agent.repo.repository import Repository
+
 
 class Checkout:
     """A commit and the work tree in which it is checked out.
@@ -27,6 +31,11 @@ class Checkout:
         self.head = head
         self.shallow = shallow
         self._listing = listing
+
+    @classmethod
+    def of(cls, repository: Repository) -> Checkout:
+        """Return the part of a repository that packing needs."""
+        return cls(repository.host_git, repository.head, shallow=repository.shallow)
 
     @property
     def git_dir(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from m3agent.agent.context.cache import folder_of
+from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.tokenizer.source import chosen_tokenizer
@@ -83,7 +84,7 @@ async def _pack(
     """Pack the repository within the model's window; return None if the conversation contains it already."""
     if request.resume is not None:
         return None
-    settings, checkout = request.settings, request.repository.checkout
+    settings, checkout = request.settings, Checkout.of(request.repository)
     started = time.monotonic()
 
     def work() -> Context:

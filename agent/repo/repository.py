@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.repo.git_config import no_git
 from m3agent.agent.repo.host_git import HostGit, find
@@ -132,11 +131,6 @@ class Repository:
     def bare(self) -> bool:
         """Whether the repository has no work tree."""
         return self.host_git.root is None
-
-    @property
-    def checkout(self) -> Checkout:
-        """The part of this object that packing needs."""
-        return Checkout(self.host_git, self.head, shallow=self.shallow)
 
     def git(self, *args: str, stdin: bytes | None = None) -> bytes:
         """Run git in this repository; see `git`."""

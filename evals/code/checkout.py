@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.code.archive import unpack
-from m3agent.evals.code.folder_base import BASE, commit_folder
 from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
+from m3agent.evals.data.folder_base import BASE, commit_folder
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.indexes import find_indexes

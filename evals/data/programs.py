@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault
-from m3agent.evals.code.folder_base import commit_folder
+from m3agent.evals.data.folder_base import commit_folder
 from m3agent.evals.data.instance import INSTANCE_ID, Answer, DataError, Environment, Instance, Source, Task
 from m3agent.evals.data.paths import within
 from m3agent.sandbox.errors import SandboxError

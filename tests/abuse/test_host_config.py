@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.cli import context as command
-from m3agent.agent.context.checkout import quick_checkout
+from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository, origin_url
 from tests.abuse.test_host_git import CONFIG
@@ -114,7 +114,7 @@ class Hostile:
         repository.list_files()
         repository.tree()
         quick = quick_checkout(str(folder))
-        for checkout in filter(None, (quick, repository.checkout)):
+        for checkout in filter(None, (quick, Checkout.of(repository))):
             command.run(command.PackRequest(output=str(out / "context.txt")), checkout, None)
             shutil.rmtree(Path(os.environ["M3AGENT_STATE"], "context"), ignore_errors=True)
         made = Made(folder, out / "trees.git", [("a.py", REGULAR, b"x = 2\n")], [])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 
-from m3agent.agent.context.cache import read_file, write_file
 from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
 from m3agent.agent.errors import UsageError
+from m3agent.agent.util.private_file import read_file, write_file
 
 _MAGIC = b"m3agent tokenizer 2\n"
 _DIGEST_BYTES = 32

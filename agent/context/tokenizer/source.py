@@ -7,7 +7,8 @@ import stat
 from collections.abc import Mapping
 from hashlib import sha256
 
-from m3agent.agent.context.cache import folder_of_all, read_file, write_file
+from m3agent.agent.context.cache import folder_of_all
+from m3agent.agent.util.private_file import read_file, write_file
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:

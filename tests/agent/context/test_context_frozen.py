@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.frozen import REBASE
 from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packer import PackOptions
@@ -155,10 +156,10 @@ def test_without_a_folder_there_is_nothing_to_freeze(tmp_path: Path) -> None:
 def test_a_moving_branch_keeps_its_prefix(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
     root = new_repo(files=base())
     options = PackOptions(cache=str(tmp_path / "cache"), frozen=True)
-    first = pack(open_repository(root).checkout, options)
+    first = pack(Checkout.of(open_repository(root)), options)
     for number in range(3):
         path = root / f"{'ceg'[number]}.py"
         path.write_bytes(path.read_bytes().replace(b"line 9 ", b"LINE 9 "))
         run_git(root, "commit", "--quiet", "--all", "--message=change")
-        later = pack(open_repository(root).checkout, options)
+        later = pack(Checkout.of(open_repository(root)), options)
         assert later.data.startswith(first.data)

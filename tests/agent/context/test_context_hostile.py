@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.types import Context
@@ -112,7 +113,7 @@ def test_hostile_files(
 ) -> None:
     files = {path: data, "ok.py": b"x = 1\n"}
     for context in (
-        pack(open_repository(new_repo(files=files)).checkout, PackOptions()),
+        pack(Checkout.of(open_repository(new_repo(files=files))), PackOptions()),
         pack_files(files.items()),
     ):
         assert check(context, path), (context.text[:2000], context.dropped)
@@ -123,7 +124,7 @@ def test_hostile_files(
 def test_ignored_files_stay_out(new_repo: NewRepo, write_files: WriteFiles) -> None:
     root = new_repo(files={".gitignore": b"secret/\n*.log\n", "a.py": b"x\n"})
     write_files(root, {"secret/key.txt": b"hush", "run.log": b"hush", "b.py": b"y\n"})
-    context = pack(open_repository(root).checkout, PackOptions())
+    context = pack(Checkout.of(open_repository(root)), PackOptions())
     assert {file.path for file in context.files} == {".gitignore", "a.py", "b.py"}
     assert "hush" not in context.text
 
@@ -135,14 +136,14 @@ def test_links_lead_nowhere(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) 
     (root / "up.txt").symlink_to("../outside.txt")
     (root / "folder").symlink_to(tmp_path)
     run_git(root, "add", "--all")
-    context = pack(open_repository(root).checkout, PackOptions())
+    context = pack(Checkout.of(open_repository(root)), PackOptions())
     assert "hush" not in context.text
     assert dict(context.dropped) == dict.fromkeys(("link.txt", "up.txt", "folder"), "symbolic link")
 
 
 def test_case_twins_are_two_files(new_repo: NewRepo) -> None:
     context = pack(
-        open_repository(new_repo(files={"A.py": b"upper\n", "a.py": b"lower\n"})).checkout, PackOptions()
+        Checkout.of(open_repository(new_repo(files={"A.py": b"upper\n", "a.py": b"lower\n"}))), PackOptions()
     )
     assert shows(context, "A.py", "upper\n") and shows(context, "a.py", "lower\n")
 
@@ -165,8 +166,8 @@ def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path)
 
     source = find_tokenizer(str(tokenizer), env={}, cache=str(tmp_path))
     options = PackOptions(cache=str(tmp_path / "cache"), tokenizer=source)
-    contexts = [pack(open_repository(root).checkout, options) for _ in range(3)]
-    fresh = pack(open_repository(root).checkout, PackOptions(tokenizer=source))
+    contexts = [pack(Checkout.of(open_repository(root)), options) for _ in range(3)]
+    fresh = pack(Checkout.of(open_repository(root)), PackOptions(tokenizer=source))
     for context in (*contexts, fresh):
         assert context.exact and context.data == fresh.data
         assert (context.tokens, context.redacted, repr(context.files)) == (
@@ -175,7 +176,7 @@ def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path)
             repr(fresh.files),
         )
     (root / "plain.py").write_bytes(b"x = 2")
-    assert "x = 2\n</file>" in pack(open_repository(root).checkout, options).text
+    assert "x = 2\n</file>" in pack(Checkout.of(open_repository(root)), options).text
 
 
 @pytest.mark.parametrize("budget", [1, 10, 60, 200, 1000, 5000])
@@ -187,10 +188,10 @@ def test_any_budget_is_kept(budget: int, new_repo: NewRepo, tmp_path: Path) -> N
     options = PackOptions(
         budget=budget, issue="helper_7 is wrong in pkg/mod3.py", cache=str(tmp_path / "cache")
     )
-    context = pack(open_repository(root).checkout, options)
+    context = pack(Checkout.of(open_repository(root)), options)
     assert context.tokens <= budget
     assert len(context.data) <= 3 * budget
-    again = pack(open_repository(root).checkout, options)
+    again = pack(Checkout.of(open_repository(root)), options)
     assert again.data == context.data
     if budget >= 1000:
         assert shows(context, "AGENTS.md", "Be brief.\n")
@@ -216,7 +217,7 @@ def test_a_hundred_thousand_files(tmp_path: Path, run_git: RunGit) -> None:
         cache=str(tmp_path / "cache"),
         progress=lambda done, _: seen.append(done),
     )
-    context = pack(open_repository(root).checkout, options)
+    context = pack(Checkout.of(open_repository(root)), options)
     assert context.tokens <= 200_000
     assert '<file path="d7/f11.py">' in context.text
     assert len(context.files) + len(context.dropped) == 100_000

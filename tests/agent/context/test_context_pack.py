@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packer import MAX_NAMES, PackOptions
 from m3agent.agent.context.tokenizer.counter import oracle_count
@@ -56,7 +57,7 @@ def _no_user_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pack_folder(root: Path) -> Context:
-    return pack(open_repository(root).checkout, PackOptions())
+    return pack(Checkout.of(open_repository(root)), PackOptions())
 
 
 def within(files: Iterable[tuple[str, bytes]], budget: int | None) -> Context:
