@@ -61,9 +61,10 @@ docs: python ## build the site of the documentation into site/
 	@$(in_venv) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo "The site is in site/index.html."
 
-docs-pages: python ## write what is made from the code and the lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py
+docs-pages: python ## write what is made from the code and the lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py, the rooms in docs/architecture.md
 	@$(in_venv) python scripts/docs/commands_page.py
 	@$(in_venv) python -m scripts.docs.settings_page
+	@$(in_venv) python -m scripts.docs.rooms --write
 	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --no-dev --all-extras python scripts/docs/licences_page.py
 
 lint: python ## check style and types

@@ -1,5 +1,4 @@
 """Run tool calls in an isolated machine that contains the work tree; independent of the agent.
 
-`open_sandbox` (in `m3agent.sandbox.backends.factory`) starts a sandbox. Its contract is `m3agent.sandbox.backends.sandbox.Sandbox`;
-the errors are in `m3agent.sandbox.errors`.
+`new_sandbox` in `backends.factory` makes a sandbox. Its interface is `backends.sandbox.Sandbox`; the errors are in `errors`.
 """

@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.session import events
-from scripts.docs import commands_page, licences_page, settings_page
+from scripts.docs import commands_page, licences_page, rooms, settings_page
 
 ROOT = Path(__file__).parent.parent
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -41,6 +41,23 @@ def test_what_is_made_from_the_settings_is_current(path: Path) -> None:
     text = path.read_text()
     current = settings_page.renewed(text, settings_page.MADE[path]())
     assert current == text, "stale: write it again with `make docs-pages`"
+
+
+def test_the_picture_of_the_rooms_is_current() -> None:
+    text = rooms.PAGE.read_text()
+    assert settings_page.renewed(text, rooms.picture()) == text, (
+        "stale: write it again with `make docs-pages`"
+    )
+    for package in rooms.PACKAGES:
+        listed = {f"{package}.{name}" for layer in rooms.layers(package) for name in layer}
+        assert {name for name in rooms.rooms() if name.startswith(f"{package}.")} == listed
+
+
+def test_public_names_are_those_that_other_rooms_import() -> None:
+    room = rooms.rooms()["agent.repo"]
+    assert {"agent.errors", "agent.util", "sandbox.store"} == room.imports
+    assert "repository.open_repository" in room.public
+    assert "git_config.no_git" not in room.public, "only this room uses it"
 
 
 @pytest.mark.parametrize("paper", ["README.md", "docs/fix.md"])

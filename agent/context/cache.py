@@ -21,7 +21,7 @@ _KEEP = 8
 """Number of saves that an unused entry survives, so that switching between a few branches costs nothing."""
 
 Entry = tuple[int, int]
-"""Number of tokens of the chunk (0 for a file that is left out), and its form (see `forms`)."""
+"""Number of tokens of the chunk (0 for a file that is left out), and its form (see `chunk_format`)."""
 
 
 def key(path: bytes, data: bytes) -> bytes:

@@ -24,7 +24,7 @@ def make(name: bytes, path: str, data: bytes) -> tuple[int, bytes]:
     If the file is left out, return the form that stands for the reason, and no bytes.
 
     Args:
-        name: The path as `forms.shown_name` returns it.
+        name: The path as `chunk_format.shown_name` returns it.
         path: The path.
         data: The file's content.
     """

@@ -91,7 +91,7 @@ class Source:
         key: Its key in the cache.
         churn: How often it changed (see `history`); None if it has no history.
         tokens: Tokens of its chunk.
-        form: Its form (see `forms`).
+        form: Its form (see `chunk_format`).
         text: Its chunk, for forms that are stored; else None.
     """
 

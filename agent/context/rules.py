@@ -1,8 +1,7 @@
 """Decide by name and by content which files do not belong in a prompt.
 
-Like all modules of a cached pack (`files`, `cache`, `history`, `pack`, `command`), this one imports almost
-nothing. On a repository of a million tokens, the imports of a typical program would take longer than
-everything else.
+Like all modules of a cached pack (`files`, `cache`, `history`, `pack`), this one imports almost nothing. On a
+repository of a million tokens, the imports of a typical program would take longer than everything else.
 """
 
 from __future__ import annotations

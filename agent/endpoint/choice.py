@@ -3,7 +3,7 @@
 The first of these is used:
 
 1. the endpoint or the engine `embedded` that the settings name (a flag overrides the other layers; see
-   `settings.py`),
+   `agent/settings`),
 2. the newest server of `m3agent serve` that runs here and is ready,
 3. the engine `embedded`.
 """

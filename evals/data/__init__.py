@@ -1,6 +1,5 @@
-"""Read benchmarks.
+"""Read benchmarks, and read and write the results of runs.
 
-Contains the data model of an instance (`instance`), the readers of each format (`rows`, `swebench`,
-`programs`,
-`recipe`, `official`) and the function that chooses among them (`load`).
+Contains the data model of an instance (`instance`), the readers of each format (`rows`, `swebench`, `programs`, `recipe`,
+`official`), the function that chooses among them (`load`), and a run's results (`results`, `run_folder`, `predictions`).
 """

@@ -38,7 +38,7 @@ class Attempt:
         folder: The attempt's folder, empty at first.
         parts: The parts that it uses.
         told: Receives its events.
-        hold: See `parts.Assignment`.
+        hold: See `protocols.Assignment`.
         seconds: Wall time of each phase so far, in seconds.
         delivery: What the agent delivered.
         grade: m3agent's grade; None if there is none.
@@ -186,13 +186,13 @@ class Here:
 
     @property
     def shares_prefix(self) -> bool:
-        """See `parts.Agent`."""
+        """See `protocols.Agent`."""
         return self.parts.agent.shares_prefix
 
     async def make(
         self, instance: Instance, number: int, folder: Path, told: Listener
     ) -> tuple[Result, bytes]:
-        """Make an attempt; see `parts.Maker`."""
+        """Make an attempt; see `protocols.Maker`."""
         return await Attempt(instance, number, folder, self.parts, told, self.hold).make()
 
 

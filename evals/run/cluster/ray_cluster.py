@@ -54,7 +54,7 @@ def connected(
         address: Address of the cluster, such as `ray://head:10001`.
         parts_of: Makes the parts of an attempt on a node.
         say: Receives progress messages.
-        shares_prefix: Value for the attribute of the same name; see `parts.Agent`.
+        shares_prefix: Value for the attribute of the same name; see `protocols.Agent`.
 
     Raises:
         UsageError: The address is malformed, or the package ray is not installed.
@@ -157,7 +157,7 @@ class RayCluster:
     async def make(
         self, instance: Instance, number: int, folder: Path, told: Listener
     ) -> tuple[Result, bytes]:
-        """Make an attempt on a node; see `parts.Maker`."""
+        """Make an attempt on a node; see `protocols.Maker`."""
         started = datetime.now(UTC)
         try:
             made = await self._made(instance, number, told)
