@@ -17,7 +17,7 @@ from benchmarks.common import git
 from benchmarks.context_report import Sample
 from benchmarks.peers import Absent
 
-from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.kinds import FileKind, kind_of
 
 LIMIT = 600  # time limit of one run, in seconds
 RACY = 1.1
@@ -112,7 +112,7 @@ class Edits:
 
     def __init__(self, clone: Path) -> None:
         listed = git(clone, "ls-files", "-z").stdout.decode(errors="surrogateescape")
-        sources = [clone / path for path in listed.split("\0") if path and kind_of(path) is Kind.SOURCE]
+        sources = [clone / path for path in listed.split("\0") if path and kind_of(path) is FileKind.SOURCE]
         ranked = sorted(
             (file.stat().st_size, file) for file in sources if file.is_file() and not file.is_symlink()
         )

@@ -31,7 +31,7 @@ from typing import Any
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import find_image
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
@@ -52,7 +52,7 @@ LABEL = "m3agent.benchmark"
 DATA = b"x" * 4096
 FILE = "/tmp/bench.txt"
 TREE = "setsid sleep 1000 & (sleep 1000 & sleep 1000) & sleep 1000"
-LIMITS = Limits(memory=512 << 20)
+LIMITS = SandboxLimits(memory=512 << 20)
 TARGETS = (
     Target("shell call", CLI, 15, 20),
     Target("shell call", SDK, 10, 15),

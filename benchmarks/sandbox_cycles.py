@@ -26,7 +26,7 @@ from typing import Any
 
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -75,7 +75,7 @@ async def host(backend: Backend, store: Path, base: str, seed: str) -> None:
     """Start, use and end sandboxes until killed. Print a line for each start and end."""
     choice = random.Random(seed)
     workspace = Workspace(TreeStore(store), base)
-    spec = SandboxSpec(backend, limits=Limits(memory=256 << 20))
+    spec = SandboxSpec(backend, limits=SandboxLimits(memory=256 << 20))
 
     async def cycles() -> None:
         while True:

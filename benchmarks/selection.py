@@ -29,7 +29,7 @@ from pathlib import Path
 
 from m3agent.agent.context.languages import is_code
 from m3agent.agent.context.rules import reason_by_content, reason_by_name
-from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.kinds import FileKind, kind_of
 from m3agent.agent.context.selection.query import read_issue
 from m3agent.agent.context.selection.select import (
     DEFAULT,
@@ -60,7 +60,7 @@ TRAILER = re.compile(r"^(?:[a-z]+-)+by: .*$", re.MULTILINE | re.IGNORECASE)
 TEST = re.compile(r"(?:^|/)_*(?:tests?|testing|spec)_*/|(?:^|/)(?:test_|conftest)|[_.](?:test|spec)\.")
 
 NOTHING = Weights(
-    words=0, path=0, names=0, mentions=0, recency=0, neighbours=0, kinds=dict.fromkeys(Kind, 1.0), size=0
+    words=0, path=0, names=0, mentions=0, recency=0, neighbours=0, kinds=dict.fromkeys(FileKind, 1.0), size=0
 )
 ROWS = (
     ("recency", replace(NOTHING, recency=1)),
@@ -122,7 +122,7 @@ class History:
 
     def _is_source(self, path: str) -> bool:
         if self.root is None:
-            return kind_of(path) is Kind.SOURCE
+            return kind_of(path) is FileKind.SOURCE
         return path.startswith(self.root) and is_code(path.rpartition("/")[2]) and not TEST.search(path)
 
     def candidates(self, commit: str) -> list[Candidate]:

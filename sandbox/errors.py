@@ -48,5 +48,5 @@ class FileProblem(SandboxError):
     """A file in the work tree cannot be read or written: it is missing, a folder, or not a plain file."""
 
 
-class EnvironmentFailed(SandboxError):
+class EnvironmentBuildFailed(SandboxError):
     """An environment could not be built; the sentence says why and where the log is."""

@@ -24,7 +24,7 @@ from pytest import ParameterSet
 from m3agent.sandbox.backends.bwrap_machine import barred_by, command
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.images.environment import REPOSITORY
 from m3agent.sandbox.store.git import TreeStore
@@ -54,7 +54,7 @@ def docker_here() -> bool:
 @cache
 def bwrap_here() -> bool:
     try:
-        command(Limits())
+        command(SandboxLimits())
     except EngineUnavailable:
         return False
     return barred_by() is None
@@ -282,8 +282,8 @@ def sandbox_of(
 ) -> Callable[..., Sandbox]:
     """Return a function that makes a sandbox with these files; entering the sandbox starts it."""
 
-    def make(files: dict[str, str | bytes] | None = None, limits: Limits | None = None) -> Sandbox:
-        spec = SandboxSpec(backend, limits=limits or Limits(memory=1 << 30))
+    def make(files: dict[str, str | bytes] | None = None, limits: SandboxLimits | None = None) -> Sandbox:
+        spec = SandboxSpec(backend, limits=limits or SandboxLimits(memory=1 << 30))
         return new_sandbox(backend, spec, workspace_of(files or {"a.txt": "a\n"}), lambda _: None)
 
     return make

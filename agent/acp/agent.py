@@ -67,7 +67,7 @@ PAGE = 50
 AUTH = "environment"
 
 
-class Agent:
+class AcpAgent:
     """The agent of one connection. The connection calls its methods for the client's requests."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class AcpPrompt:
     """A client's prompt.
 
     Attributes:
@@ -57,7 +57,7 @@ class Prompt:
         return Issue(self.title, text, "acp", digest, self.images)
 
 
-def read_prompt(blocks: Sequence[Block]) -> Prompt:
+def read_prompt(blocks: Sequence[Block]) -> AcpPrompt:
     """Read a prompt from its blocks.
 
     Raises:
@@ -86,7 +86,7 @@ def read_prompt(blocks: Sequence[Block]) -> Prompt:
         raise UsageError("The prompt is empty: say what is to be fixed.")
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise UsageError(f"The prompt is larger than {MAX_BYTES >> 20} MiB: send less along.")
-    return Prompt("\n".join(typed).strip() or text, text, tuple(images))
+    return AcpPrompt("\n".join(typed).strip() or text, text, tuple(images))
 
 
 def _image(data: str, number: int) -> IssueImage:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from acp.helpers import update_agent_message_text, update_user_message_text
 from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCallUpdate, Usage
 
-from m3agent.agent.acp.blocks import Prompt
+from m3agent.agent.acp.blocks import AcpPrompt
 from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.neutralise import harmless
@@ -78,7 +78,7 @@ class ClientSession:
         """The id that the client uses."""
         return self.kept.record.id
 
-    async def prompt(self, asked: Prompt) -> PromptResponse:
+    async def prompt(self, asked: AcpPrompt) -> PromptResponse:
         """Work on a prompt to its end. After a cancellation nothing keeps running, and the files stay on the disk.
 
         Raises:
@@ -111,7 +111,7 @@ class ClientSession:
         with contextlib.suppress(M3AgentError):
             self.kept.write("ended", status=str(status), said=said)
 
-    async def _work(self, repository: Repository, asked: Prompt, sender: _Sender) -> FixResult:
+    async def _work(self, repository: Repository, asked: AcpPrompt, sender: _Sender) -> FixResult:
         settings = load_settings(Path(self.kept.record.cwd), {"attempts": 1}, os.environ).settings
         earlier = self._earlier_log()
         if earlier is None:

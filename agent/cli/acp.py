@@ -35,12 +35,12 @@ async def _serve() -> None:
 
     from acp import AgentSideConnection
 
-    from m3agent.agent.acp.agent import Agent
+    from m3agent.agent.acp.agent import AcpAgent
     from m3agent.agent.acp.pipe import Pipe
 
     # without a handler, a client that leaves in the middle of a message causes a traceback
     logging.getLogger().addHandler(logging.NullHandler())
-    agent = Agent()
+    agent = AcpAgent()
     connection = AgentSideConnection(
         cast(Any, agent), await Pipe.standard(), listening=False, use_unstable_protocol=True
     )

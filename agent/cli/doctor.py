@@ -15,7 +15,7 @@ from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings.settings import Settings, state_dir
-from m3agent.sandbox.backends.engine import DOCKER_SOCKET, Engine, find_engine, is_podman
+from m3agent.sandbox.backends.engine import DOCKER_SOCKET, ContainerEngine, find_engine, is_podman
 from m3agent.sandbox.backends.factory import Backend, allowed_backends
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.serving.check.check import Check
@@ -116,7 +116,7 @@ def _engine(settings: Settings) -> list[Check]:
     ]
 
 
-def _described(engine: Engine) -> str:
+def _described(engine: ContainerEngine) -> str:
     """Return the engine's name, version and address."""
     version = engine.client.version()
     name = f"Podman {version['Version']}" if is_podman(version) else str(version["Version"])
@@ -159,13 +159,13 @@ def _image(api: Any, settings: Settings) -> Check:
 
 def _bubblewrap() -> Check:
     from m3agent.sandbox.backends.bwrap_machine import barred_by, command
-    from m3agent.sandbox.backends.sandbox import Limits
+    from m3agent.sandbox.backends.sandbox import SandboxLimits
 
     name = "bubblewrap"
     if shutil.which("bwrap") is None:
         return Check(name, False, "not installed", "apt-get install bubblewrap")
     try:
-        argv = command(Limits())
+        argv = command(SandboxLimits())
     except EngineUnavailable as error:
         return Check(name, False, str(error), "apt-get install python3 util-linux")
     # The same sandbox as in a fix, but it runs /bin/true instead of the supervisor.

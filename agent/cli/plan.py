@@ -13,7 +13,7 @@ from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.gpus import Fleet
-    from m3agent.serving.plan.planner import Plan, Prices, Refusal, Wish
+    from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, Refusal
 
 COLUMNS = (
     "",
@@ -96,27 +96,27 @@ def plan(
             return
         from m3agent.agent.errors import UsageError
         from m3agent.serving.plan.gpus import parse_gpus
-        from m3agent.serving.plan.known_issues import Engine
+        from m3agent.serving.plan.known_issues import EngineKind
         from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
-        from m3agent.serving.plan.planner import Prices, Wish
+        from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
 
         try:
             fleet = parse_gpus(gpus) if gpus is not None else _here()
-            wish = Wish(
+            wish = PlanRequest(
                 context=NATIVE_CONTEXT if context is None else context,
                 concurrency=concurrency,
                 typical=typical,
                 precision=None if precision is None else Precision(precision.value),
-                engine=None if engine is None else Engine(engine.value),
+                engine=None if engine is None else EngineKind(engine.value),
                 vision=vision,
             )
-            prices = Prices(gpu_price, throughput)
+            prices = HardwarePrices(gpu_price, throughput)
         except ValueError as error:
             raise UsageError(str(error)) from None
         raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
 
 
-def _plan(fleet: Fleet, wish: Wish, prices: Prices, *, local: bool, as_json: bool) -> int:
+def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> int:
     from m3agent.agent.errors import EnvironmentFault, UsageError
     from m3agent.serving.plan.planner import plans, refusals
 
@@ -206,7 +206,7 @@ def plan_details(plan: Plan) -> str:
     return "\n" + "".join(line + "\n" for line in lines)
 
 
-def refusal(fleet: Fleet, wish: Wish, refused: list[Refusal]) -> str:
+def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     """Say why no plan fits, and what would fit."""
     from m3agent.serving.plan.planner import longest_context, smallest
 
@@ -244,7 +244,7 @@ def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool
     print_bytes(f"{text}\n".encode())
 
 
-def _print_json(fleet: Fleet, wish: Wish, found: list[Plan], refused: list[Refusal]) -> None:
+def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: list[Refusal]) -> None:
     import dataclasses
     import json
 

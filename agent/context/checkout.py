@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from m3agent.agent.context.files import LIST, Listing, git_output, parse_listing
+from m3agent.agent.context.files import LIST, FileListing, git_output, parse_listing
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit, find
 
@@ -42,7 +42,7 @@ class Checkout:
         """The git directory, by which caches are found."""
         return self.repository.git_dir
 
-    def take_listing(self) -> Listing:
+    def take_listing(self) -> FileListing:
         """List the work tree's files.
 
         The first call may return the state at the time when this object was created; later calls list again.

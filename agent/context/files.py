@@ -30,7 +30,7 @@ LIST = (
 """git command for `parse_listing`: the index, changed files, and untracked files that are not ignored."""
 
 
-class Listing:
+class FileListing:
     """The files to read.
 
     Attributes:
@@ -46,7 +46,7 @@ class Listing:
         self.left_out = left_out
 
 
-def parse_listing(output: bytes) -> Listing:
+def parse_listing(output: bytes) -> FileListing:
     """Parse git's output for `LIST`. Files that are not checked out (sparse checkouts) are not included."""
     found: dict[bytes, bool] = {}
     left_out: dict[bytes, Reason] = {}
@@ -65,7 +65,7 @@ def parse_listing(output: bytes) -> Listing:
             else:
                 found[path] = tag == b"H"
     decoded = [(os.fsdecode(path), found[path]) for path in sorted(found)]
-    return Listing(dict(decoded), [(os.fsdecode(path), reason) for path, reason in left_out.items()])
+    return FileListing(dict(decoded), [(os.fsdecode(path), reason) for path, reason in left_out.items()])
 
 
 def git_output(where: HostGit, *args: str) -> bytes:

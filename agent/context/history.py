@@ -29,7 +29,7 @@ _HEAD = struct.Struct("<II")
 _LOG = ("log", "-z", "--first-parent", "-m", "--name-only", "--no-renames", "--reverse", "--format=%x01%H %P")
 
 
-class History:
+class FileHistory:
     """Churn of every file that was ever touched, up to a commit.
 
     Attributes:
@@ -77,8 +77,8 @@ class History:
         )
 
 
-def parse(data: bytes) -> History | None:
-    """Return the state that `History.bytes` wrote; None if it is damaged."""
+def parse(data: bytes) -> FileHistory | None:
+    """Return the state that `FileHistory.bytes` wrote; None if it is damaged."""
     start = len(_MAGIC) + _HEAD.size
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
         return None
@@ -88,7 +88,7 @@ def parse(data: bytes) -> History | None:
     if end < 0 or len(paths) != number:
         return None
     churn = dict(zip(paths, struct.unpack_from(f"<{number}d", data, end + 1), strict=True))
-    return History(data[start:end].decode(errors="replace"), count, churn)
+    return FileHistory(data[start:end].decode(errors="replace"), count, churn)
 
 
 class HistoryReader:
@@ -109,17 +109,17 @@ class HistoryReader:
         elif self._known.head != head:
             self._git = GitProcess(repository, *_LOG, f"{self._known.head}..{head}", "--")
 
-    def result(self) -> History:
+    def result(self) -> FileHistory:
         """Wait for git and return the history; empty if git failed."""
-        history = self._known or History()
+        history = self._known or FileHistory()
         if self._git is None:
             return history
         log = self._git.output()
         if self._known is not None and (log is None or not _continues(log, self._known.head)):
             # Another branch or a rewritten history: read everything again.
-            history, log = History(), GitProcess(self._repository, *_LOG, self._head, "--").output()
+            history, log = FileHistory(), GitProcess(self._repository, *_LOG, self._head, "--").output()
         if log is None:
-            return History()
+            return FileHistory()
         history.advance(log)
         if self._path is not None and history.head == self._head:
             try:

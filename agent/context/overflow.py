@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
-from m3agent.agent.context.packer import Packing, Source
+from m3agent.agent.context.packer import Packing, PackSource
 from m3agent.agent.context.rules import OVER_BUDGET, VERSION
 from m3agent.agent.context.selection.select import Candidate, select
 from m3agent.agent.context.selection.store import TermStore
@@ -82,9 +82,9 @@ def arrange(packing: Packing, budget: int) -> Context:
     return packing.context([*chunks, note], files, tokens + packing.count(note))
 
 
-def _pinned(sources: list[Source], room: int) -> tuple[list[Source], int]:
+def _pinned(sources: list[PackSource], room: int) -> tuple[list[PackSource], int]:
     """Return the repository's instructions, which are shown for every issue, and their number of tokens."""
-    pinned: list[Source] = []
+    pinned: list[PackSource] = []
     used = 0
     for source in sources:
         if is_instructions(source.path) and used + source.tokens <= room:
@@ -96,7 +96,7 @@ def _pinned(sources: list[Source], room: int) -> tuple[list[Source], int]:
 class _Body:
     """A file's text as the prompt shows it, without its delimiters."""
 
-    def __init__(self, packing: Packing, source: Source) -> None:
+    def __init__(self, packing: Packing, source: PackSource) -> None:
         self._packing = packing
         self._source = source
 

@@ -17,12 +17,12 @@ from m3agent.agent.context.chunk_format import (
     shown_name,
 )
 from m3agent.agent.context.files import (
-    Listing,
+    FileListing,
     WorkTree,
     list_generated,
     list_matching,
 )
-from m3agent.agent.context.history import History, sort_key
+from m3agent.agent.context.history import FileHistory, sort_key
 from m3agent.agent.context.types import Context, PackedFile
 from m3agent.agent.repo.host_git import HostGit
 
@@ -81,7 +81,7 @@ class PackOptions:
         self.progress = progress
 
 
-class Source:
+class PackSource:
     """A file that may be packed.
 
     Attributes:
@@ -137,14 +137,14 @@ class Packing:
         self._used: set[bytes] = set()
         self._counter: Counter | None = None
         self._counting: Counting | None = None
-        self._uncounted: list[Source] = []
+        self._uncounted: list[PackSource] = []
         self._news = False
-        self.sources: list[Source] = []
+        self.sources: list[PackSource] = []
         self.dropped: list[tuple[bytes, rules.Reason]] = []
         self._unsettled: set[str] = set()
         self.head = 0
 
-    def add_tree(self, repository: HostGit, listing: Listing) -> None:
+    def add_tree(self, repository: HostGit, listing: FileListing) -> None:
         """Add the files of a repository's work tree."""
         skipped = _skipped(repository, listing, self.options)
         for path, reason in listing.left_out:
@@ -166,7 +166,7 @@ class Packing:
         if isinstance(found, rules.Reason):
             self.dropped.append((name, found))
             return
-        source = Source(path, name, found, key(name, found), 0.0)
+        source = PackSource(path, name, found, key(name, found), 0.0)
         if not self._recall(source):
             self._make(source)
         self._used.add(source.key)
@@ -175,7 +175,7 @@ class Packing:
         else:
             self.sources.append(source)
 
-    def set_history(self, history: History) -> None:
+    def set_history(self, history: FileHistory) -> None:
         """Set how often each file changed.
 
         Files being edited count as new, because they will change again.
@@ -185,11 +185,11 @@ class Packing:
             edited = source.path in self._unsettled
             source.churn = None if edited else history.churn.get(fsencode(source.path))
 
-    def chunk(self, source: Source) -> bytes:
+    def chunk(self, source: PackSource) -> bytes:
         """Return the chunk of a file that is shown whole."""
         return b"".join(self.pieces(source))
 
-    def pieces(self, source: Source) -> list[bytes]:
+    def pieces(self, source: PackSource) -> list[bytes]:
         """Return the pieces of the chunk, without copying the file."""
         return as_they_are(source.form, source.name, source.data) if source.text is None else [source.text]
 
@@ -266,7 +266,7 @@ class Packing:
             rebased=rebased,
         )
 
-    def _recall(self, source: Source) -> bool:
+    def _recall(self, source: PackSource) -> bool:
         """Fill in a file's results from the cache; return whether they are complete."""
         known = self.cache.entries.get(source.key)
         if known is None:
@@ -277,7 +277,7 @@ class Packing:
             return source.text is not None
         return True
 
-    def _make(self, source: Source) -> None:
+    def _make(self, source: PackSource) -> None:
         from m3agent.agent.context.chunks import make
 
         source.form, chunk = make(source.name, source.path, source.data)
@@ -300,7 +300,7 @@ class Packing:
         return open_counter(self.options.tokenizer)
 
 
-def _skipped(repository: HostGit, listing: Listing, options: PackOptions) -> dict[str, rules.Reason]:
+def _skipped(repository: HostGit, listing: FileListing, options: PackOptions) -> dict[str, rules.Reason]:
     """Return the files of a work tree that the repository or the user excludes, with the reason."""
     skipped: dict[str, rules.Reason] = {}
     with WorkTree(repository.folder) as tree:

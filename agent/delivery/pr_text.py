@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from m3agent import __version__
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.issue.tracker.names import Project
+from m3agent.agent.issue.tracker.names import TrackerProject
 from m3agent.agent.util.sanitize import replace_unprintable
 from m3agent.agent.verify.verify import Verification
 
@@ -90,7 +90,7 @@ def branch_name(issue: Issue, taken: Container[str]) -> str:
     return name
 
 
-def closes(issue: Issue, project: Project) -> str:
+def closes(issue: Issue, project: TrackerProject) -> str:
     """Return the line that makes a merge close the issue.
 
     It is empty if the issue is not on the same GitHub as `project`.
@@ -103,7 +103,7 @@ def closes(issue: Issue, project: Project) -> str:
     return f"Fixes {'' if found[1].lower() == project.project.lower() else found[1]}#{found[2]}"
 
 
-def body(work: Work, project: Project) -> str:
+def body(work: Work, project: TrackerProject) -> str:
     """Return the body of a pull request, in GitHub's Markdown.
 
     Args:

@@ -22,7 +22,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefus
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.fetch import find_token
 from m3agent.agent.issue.tracker.http import Api, Token, new_client
-from m3agent.agent.issue.tracker.names import Project, place_of, project_of, web_of
+from m3agent.agent.issue.tracker.names import TrackerProject, place_of, project_of, web_of
 from m3agent.agent.repo.repository import Repository, origin_url
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.serving.client.daemon_thread import in_background
@@ -44,7 +44,7 @@ class Destination:
         branch: The new branch with the patch.
     """
 
-    project: Project
+    project: TrackerProject
     token: Token
     base: str
     branch: str
@@ -164,7 +164,7 @@ def _halfway(error: M3AgentError, done: str, go_on: str) -> M3AgentError:
     return kind(f"{done} ({str(error).rstrip('.')}); {go_on}")
 
 
-def _project(repository: Repository, github_api: str) -> Project:
+def _project(repository: Repository, github_api: str) -> TrackerProject:
     """Return the GitHub project that origin fetches from and pushes to."""
     origin = origin_url(repository)
     if origin is None:
@@ -189,7 +189,7 @@ def _with_folders(names: set[str]) -> set[str]:
     return {"/".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
 
 
-def _open_project(project: Project, token: Token, say: Say) -> Project:
+def _open_project(project: TrackerProject, token: Token, say: Say) -> TrackerProject:
     """Return the project under its current name. Blocking.
 
     Raises:

@@ -40,7 +40,7 @@ from m3agent.serving.client.messages import Delta
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
+class PreparedFix:
     """What all attempts share.
 
     Attributes:
@@ -129,7 +129,7 @@ def _first_attempt(
 
 def _further_attempts(
     first: Attempt,
-    prepared: Prepared,
+    prepared: PreparedFix,
     sessions: contextlib.ExitStack,
     listener: Callable[[str], Callable[[Delta], None]],
 ) -> Iterator[Attempt]:
@@ -150,7 +150,7 @@ def _further_attempts(
 
 async def _prepare(
     first: Attempt, state: Path, stack: contextlib.AsyncExitStack, say: Callable[[str], None]
-) -> Prepared:
+) -> PreparedFix:
     """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
     request, settings, repository = first.request, first.request.settings, first.request.repository
     request.hand_over.check(repository)
@@ -204,10 +204,10 @@ async def _prepare(
         return ready
 
     ground, ready, _ = await all_of(prepare(request, server, state, log, say), start_sandbox(), offer_tools())
-    return Prepared(ground, backend, ready, dirty, started, shared)
+    return PreparedFix(ground, backend, ready, dirty, started, shared)
 
 
-async def _work(attempts: Sequence[Attempt], prepared: Prepared) -> None:
+async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
     """Run all attempts concurrently until all have ended or one is verified.
 
     Verifications run one after the other, because tests may be sensitive to load.
@@ -242,7 +242,7 @@ async def _work(attempts: Sequence[Attempt], prepared: Prepared) -> None:
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-async def _set_up(attempt: Attempt, first: Attempt, prepared: Prepared) -> None:
+async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> None:
     """Give an attempt its own copy of the initial work tree, and a sandbox. Raises SandboxError, EnvironmentFault."""
     assert first.workspace is not None
     source, target = first.workspace.store.git_dir, attempt.session.folder / TREES

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.declared import read_declared
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import REPOSITORY, files_of, find_environment, touch
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
@@ -27,7 +27,7 @@ async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tupl
     Raises:
         EngineUnavailable: This machine has no backend.
     """
-    limits = Limits(parse_bytes(settings.memory), settings.cpus)
+    limits = SandboxLimits(parse_bytes(settings.memory), settings.cpus)
     hosts = settings.allow_net.hosts if settings.allow_net else ()
     if hosts:
         say(describe(hosts))
@@ -66,7 +66,7 @@ async def with_environment(
         return spec
     try:
         image = await find_environment(workspace, state, say)
-    except EnvironmentFailed as error:
+    except EnvironmentBuildFailed as error:
         say(f"{error}; going on without the repository's dependencies")
         return spec
     return spec if image is None else replace(spec, image=image)

@@ -23,7 +23,7 @@ from m3agent.agent.loop.tool_executor import Calls, PendingCall
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import FIRST, Conversation
 from m3agent.agent.session.session import Session
-from m3agent.agent.stall import StallDetector, Verdict, as_seen
+from m3agent.agent.stall import StallDetector, StallVerdict, as_seen
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.serving.client.messages import Turn
 from m3agent.serving.errors import ContextTooLong, DeadlineExceeded, ModelServerError
@@ -147,12 +147,12 @@ class Loop:
         self._tell(missing, note)
         return None
 
-    async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> Verdict | None:
+    async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> StallVerdict | None:
         """Run a turn's calls in order; return the verdict that stops the loop, or None.
 
         Notes are put into a result. After a new user message, chat templates may drop earlier reasoning.
         """
-        stop: Verdict | None = None
+        stop: StallVerdict | None = None
         notes = [note]
         for pending in calls:
             call, result = pending.call, pending.result
@@ -175,7 +175,7 @@ class Loop:
             notes = []
         return stop
 
-    async def _heed(self, verdict: Verdict | None) -> tuple[str, Verdict | None]:
+    async def _heed(self, verdict: StallVerdict | None) -> tuple[str, StallVerdict | None]:
         """Log a verdict of the stall detector. Return the note for the model, and the verdict if it stops the loop."""
         if verdict is None:
             return "", None

@@ -12,7 +12,7 @@ from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import Session
-from m3agent.agent.stall import StallDetector, Verdict
+from m3agent.agent.stall import StallDetector, StallVerdict
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta, Turn
 from m3agent.serving.client.parameters import Sampling
@@ -25,7 +25,7 @@ SAID = frozenset({"reasoning", "text"})
 class Chanting(Exception):
     """A streaming answer repeats itself over and over; it was aborted."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: StallVerdict) -> None:
         super().__init__(verdict.text)
         self.verdict = verdict
 

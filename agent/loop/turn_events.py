@@ -7,7 +7,7 @@ from typing import Any, Literal
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import cached_share, tokens_per_second
-from m3agent.agent.stall import Verdict
+from m3agent.agent.stall import StallVerdict
 from m3agent.serving.client.messages import AssistantMessage, ToolCall, Turn, Usage
 from m3agent.tools.base import ToolResult
 
@@ -97,7 +97,7 @@ def tests_finished(number: int, result: ToolResult, tree: str) -> events.TestFin
     return events.TestFinished(where="session", call=number, tree=tree, **sets)
 
 
-def stall(turn: int, verdict: Verdict, text: str) -> events.Stall:
+def stall(turn: int, verdict: StallVerdict, text: str) -> events.Stall:
     """Return the event for a stall verdict; `text` is the note to the model, or the reason for the end."""
     action = ACTIONS[verdict.action]
     return events.Stall(turn=turn, rule=verdict.rule, count=verdict.count, action=action, text=text)

@@ -77,7 +77,7 @@ def git(
     return done.stdout
 
 
-class TreeEntry(NamedTuple):
+class CommitEntry(NamedTuple):
     """A file of a commit.
 
     Attributes:
@@ -168,14 +168,16 @@ class Repository:
         names.update(filter(None, self.git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")))
         return list(_on_disk(self.root, map(os.fsdecode, sorted(names))))
 
-    def tree(self) -> list[TreeEntry]:
+    def tree(self) -> list[CommitEntry]:
         """Return every file of HEAD's tree, sorted by path."""
-        entries: list[TreeEntry] = []
+        entries: list[CommitEntry] = []
         for line in self.git("ls-tree", "-r", "-l", "-z", "--full-tree", "HEAD").split(b"\0"):
             if line:
                 meta, path = line.split(b"\t", 1)
                 mode, _, oid, size = meta.decode().split()
-                entries.append(TreeEntry(os.fsdecode(path), mode, oid, int(size) if size.isdecimal() else 0))
+                entries.append(
+                    CommitEntry(os.fsdecode(path), mode, oid, int(size) if size.isdecimal() else 0)
+                )
         return entries
 
 

@@ -76,7 +76,7 @@ class Request:
 
 
 @dataclass
-class Call:
+class CallView:
     """One tool call.
 
     Attributes:
@@ -117,7 +117,7 @@ class Call:
 
 
 @dataclass
-class Turn:
+class TurnView:
     """One request to the model, its answer, and the answer's calls.
 
     Attributes:
@@ -140,7 +140,7 @@ class Turn:
     text: str = ""
     finish: str = ""
     used: Line = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CallView] = field(default_factory=list)
     before: list[Incident] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -184,7 +184,7 @@ class SessionReport:
     started: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     settings: list[tuple[str, str]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[TurnView] = field(default_factory=list)
     before: SuiteRun | None = None
     after: SuiteRun | None = None
     requests: list[Request] = field(default_factory=list)

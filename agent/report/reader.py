@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from m3agent.agent.report import text as show
-from m3agent.agent.report.model import Call, Incident, Request, SessionReport, SuiteRun, Turn
+from m3agent.agent.report.model import CallView, Incident, Request, SessionReport, SuiteRun, TurnView
 from m3agent.agent.report.patch import parse_patch
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import (
@@ -185,12 +185,12 @@ def _choice(line: Line) -> str:
     return f"{show.count(whole(line, 'chosen'))} chosen; best first: {'; '.join(ranking)}"
 
 
-def _turn(turn: TurnRecord, report: SessionReport) -> Turn:
+def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
     """Return a turn for the page; `report` contains the turns before it."""
     again = sum(before.number == turn.number for before in report.turns)
     started = text(turn.request, "ts")
     began, now = show.instant(report.started), show.instant(started)
-    shown = Turn(
+    shown = TurnView(
         turn.number,
         label=f"{turn.number}.{again + 1}" if again else str(turn.number),
         started=started,
@@ -231,12 +231,12 @@ def _turn(turn: TurnRecord, report: SessionReport) -> Turn:
     return shown
 
 
-def _call(call: CallRecord, incidents: list[Incident]) -> Call:
+def _call(call: CallRecord, incidents: list[Incident]) -> CallView:
     """Return a call for the page. It must have started or have a result."""
     line, result = call.started or call.finished, call.finished
     arguments = line.get("arguments")
     arguments = arguments if isinstance(arguments, dict) else None
-    return Call(
+    return CallView(
         number=whole(line, "call"),
         name=text(line, "name"),
         arguments=arguments,

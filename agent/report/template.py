@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Limits:
+class TextLimits:
     """Most characters shown of each kind of text.
 
     For a longer text the page shows the beginning, the end, and where to find the whole text.
@@ -75,7 +75,7 @@ def page_environment(folder: Path | None = None) -> Environment:
     environment.globals |= {
         "css": Markup(css),  # noqa: S704  # files of this package
         "version": __version__,
-        "limits": Limits(),
+        "limits": TextLimits(),
         "most_tests": MOST_TESTS,
     }
     return environment

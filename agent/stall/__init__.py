@@ -6,7 +6,7 @@ detection of repetitive streams (`repetition`), and all limits (`thresholds`).
 
 from m3agent.agent.stall.adapter import as_seen
 from m3agent.agent.stall.detector import StallDetector
-from m3agent.agent.stall.observation import Seen, Verdict
+from m3agent.agent.stall.observation import ObservedCall, StallVerdict
 from m3agent.agent.stall.thresholds import QUIET, Thresholds
 
-__all__ = ["QUIET", "Seen", "StallDetector", "Thresholds", "Verdict", "as_seen"]
+__all__ = ["QUIET", "ObservedCall", "StallDetector", "StallVerdict", "Thresholds", "as_seen"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from m3agent.agent.stall.observation import Seen
+from m3agent.agent.stall.observation import ObservedCall
 from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.base import ToolResult
 
 
-def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> Seen:
+def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> ObservedCall:
     """Return a finished call as input of the stall detector.
 
     Args:
@@ -17,7 +17,7 @@ def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> Seen
         tree: State of the work tree after the call.
     """
     data = result.data
-    return Seen(
+    return ObservedCall(
         name=call.name,
         arguments=call.arguments,
         content=content,

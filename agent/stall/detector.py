@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from m3agent.agent.stall.history import History, Step
-from m3agent.agent.stall.observation import Action, Seen, Verdict
+from m3agent.agent.stall.history import CallHistory, PastCall
+from m3agent.agent.stall.observation import Action, ObservedCall, StallVerdict
 from m3agent.agent.stall.repetition import Chant
 from m3agent.agent.stall.thresholds import Thresholds
 
@@ -42,7 +42,7 @@ class Hit:
 
 
 @dataclass
-class Loop:
+class DetectedLoop:
     """One loop of the run.
 
     Attributes:
@@ -67,8 +67,8 @@ class StallDetector:
         self.thresholds = thresholds or Thresholds()
         self._turn = 0
         self._told = 0
-        self._history = History(self.thresholds)
-        self._loops: dict[str, Loop] = {}
+        self._history = CallHistory(self.thresholds)
+        self._loops: dict[str, DetectedLoop] = {}
         self._chant = Chant(self.thresholds)
         self._empty = 0
         self._cut_off = 0
@@ -76,7 +76,7 @@ class StallDetector:
         self._unmoved = 0
         self._edited = False
 
-    def see(self, call: Seen) -> Verdict | None:
+    def see(self, call: ObservedCall) -> StallVerdict | None:
         """Take one finished call; return a verdict if the run is in a loop."""
         if call.infrastructure:
             return None
@@ -88,7 +88,7 @@ class StallDetector:
             return None
         return self._judge([*self._hits(step), *tested])
 
-    def answered(self, *, reasoning: str, text: str, calls: int, finish: str) -> Verdict | None:
+    def answered(self, *, reasoning: str, text: str, calls: int, finish: str) -> StallVerdict | None:
         """Take one answer; return a verdict if the run is in a loop.
 
         Args:
@@ -116,7 +116,7 @@ class StallDetector:
             hits.append(Hit("empty-answer", self._empty, ("empty-answer",), limits.patience, what))
         return self._judge(hits)
 
-    def hear(self, text: str) -> Verdict | None:
+    def hear(self, text: str) -> StallVerdict | None:
         """Take a piece of the stream, reasoning or text. A verdict means that the generation has to be aborted."""
         found = self._chant.hear(text)
         if not found:
@@ -130,7 +130,7 @@ class StallDetector:
 
     # -- the rules ---------------------------------------------------------------------------------------------------
 
-    def _hits(self, step: Step) -> Iterator[Hit]:
+    def _hits(self, step: PastCall) -> Iterator[Hit]:
         limits, history = self.thresholds, self._history
         steps = list(history.steps)
         yield from self._same(step, steps)
@@ -154,7 +154,7 @@ class StallDetector:
             members = tuple(each.key for each in steps if each.read and not each.unread)
             yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)
 
-    def _same(self, step: Step, steps: list[Step]) -> Iterator[Hit]:
+    def _same(self, step: PastCall, steps: list[PastCall]) -> Iterator[Hit]:
         limits = self.thresholds
         since = step.number - limits.window
         count = sum(number > since for number in step.times)
@@ -177,7 +177,7 @@ class StallDetector:
             patience = limits.soft_patience if tried else limits.patience
             yield Hit("same-call-same-result", count, (step.key,), patience, what)
 
-    def _cycle(self, steps: list[Step]) -> Iterator[Hit]:
+    def _cycle(self, steps: list[PastCall]) -> Iterator[Hit]:
         limits = self.thresholds
         if not limits.rounds:
             return
@@ -203,7 +203,7 @@ class StallDetector:
                 yield Hit("cycle", limits.rounds, members, limits.patience, what)
                 return
 
-    def _same_error(self, step: Step, steps: list[Step]) -> Iterator[Hit]:
+    def _same_error(self, step: PastCall, steps: list[PastCall]) -> Iterator[Hit]:
         limits = self.thresholds
         if not limits.same_error or not step.error:
             return
@@ -217,7 +217,7 @@ class StallDetector:
             members = (f"error {step.error}", *(each.key for each in like))
             yield Hit("same-error", turns, members, limits.soft_patience, what)
 
-    def _tested(self, call: Seen, *, changed: bool) -> Iterable[Hit]:
+    def _tested(self, call: ObservedCall, *, changed: bool) -> Iterable[Hit]:
         """Count the rounds of edit and test after which the same tests fail as before."""
         limits = self.thresholds
         self._edited = self._edited or changed
@@ -237,7 +237,7 @@ class StallDetector:
 
     # -- what follows ------------------------------------------------------------------------------------------------
 
-    def _judge(self, hits: Iterable[Hit], *, each: bool = False) -> Verdict | None:
+    def _judge(self, hits: Iterable[Hit], *, each: bool = False) -> StallVerdict | None:
         """Return the verdict on these hits, which several rules found in the same loop; the first rule names it.
 
         There is at most one verdict a turn for each loop, because the model makes all calls of a turn before it can
@@ -253,7 +253,7 @@ class StallDetector:
         first = found[0]
         members = [key for hit in found for key in hit.members]
         known = [self._loops[key] for key in members if key in self._loops]
-        loop = max(known, key=lambda loop: loop.level, default=None) or Loop()
+        loop = max(known, key=lambda loop: loop.level, default=None) or DetectedLoop()
         for key in members:
             self._loops[key] = loop
         if loop.turn == self._turn and not each:
@@ -269,4 +269,4 @@ class StallDetector:
         loop.level += 1
         loop.hits = 0
         text = first.text if action == "stop" else f"{first.text}. {ADVICE[action]}"
-        return Verdict(action, first.rule, first.count, text)
+        return StallVerdict(action, first.rule, first.count, text)

@@ -7,13 +7,13 @@ from collections import deque
 from dataclasses import dataclass
 
 from m3agent.agent.stall.normalise import OMITTED, call_key, error_class, hashed, normal, says_failed
-from m3agent.agent.stall.observation import Seen
+from m3agent.agent.stall.observation import ObservedCall
 from m3agent.agent.stall.thresholds import Thresholds
 from m3agent.tools.registry import traits_of
 
 
 @dataclass(frozen=True)
-class Step:
+class PastCall:
     """One call of the history.
 
     Attributes:
@@ -52,7 +52,7 @@ class Step:
         return f"{self.call} {self.result}"
 
 
-def failed(seen: Seen) -> bool:
+def failed(seen: ObservedCall) -> bool:
     """Return whether a call failed, by its error flag, its exit status or its tests.
 
     The words of the output decide only if none of these is known, and never for reads and edits: the content of a file
@@ -65,7 +65,7 @@ def failed(seen: Seen) -> bool:
     return not known and says_failed(seen.content)
 
 
-class History:
+class CallHistory:
     """Turns finished calls into steps and keeps as many steps as the rules need.
 
     Attributes:
@@ -79,7 +79,7 @@ class History:
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._longest = max(thresholds.window, thresholds.longest_cycle * thresholds.rounds)
-        self.steps: deque[Step] = deque(maxlen=self._longest)
+        self.steps: deque[PastCall] = deque(maxlen=self._longest)
         self.tree = ""
         self.since_fresh = 0
         self.rereads = 0
@@ -89,11 +89,11 @@ class History:
         self._results: set[str] = set()
         self._trees: set[str] = set()
         self._lines: set[int] = set()
-        self._last: dict[str, Step] = {}
+        self._last: dict[str, PastCall] = {}
         self._opening = thresholds.opening
         self._fold_digits = thresholds.fold_digits
 
-    def add(self, seen: Seen, turn: int) -> tuple[Step | None, str | None]:
+    def add(self, seen: ObservedCall, turn: int) -> tuple[PastCall | None, str | None]:
         """Add a finished call.
 
         Args:
@@ -134,7 +134,7 @@ class History:
         # a short result such as "exit code: 0" is not new in itself, but it may be new for this command
         terse = "\n" not in text and not error
         fresh = new_state or unread > 0 or result not in self._results or (terse and before is None)
-        step = Step(
+        step = PastCall(
             number=self._number,
             turn=turn,
             name=seen.name,
@@ -159,7 +159,7 @@ class History:
         """Return whether a call after the call `number` changed the work tree."""
         return any(step.changed for step in self.steps if step.number > number)
 
-    def _count(self, step: Step, seen: Seen) -> None:
+    def _count(self, step: PastCall, seen: ObservedCall) -> None:
         if seen.tree:
             if step.changed:
                 self.returns = self.returns + 1 if seen.tree in self._trees else 0
@@ -173,7 +173,7 @@ class History:
         reading = step.read or (bool(seen.tree) and not step.changed and not step.failed)
         self.opening = self.opening and reading and self._number <= self._opening
 
-    def _unread(self, seen: Seen) -> int:
+    def _unread(self, seen: ObservedCall) -> int:
         """Count the lines of a file that had not been read, by path, line number and text: a changed line is new."""
         path = traits_of(seen.name).path(seen.arguments)
         new = 0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedCall:
     """One finished call.
 
     Attributes:
@@ -39,7 +39,7 @@ Action = Literal["tell", "force", "stop"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StallVerdict:
     """What to do about a loop.
 
     Attributes:

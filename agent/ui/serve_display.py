@@ -12,7 +12,7 @@ from m3agent.agent.report import text
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.serving.check.check import Check
-from m3agent.serving.launch.load_signs import Progress
+from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import Phase, ServerRecord
 
 BAR = 24  # cells
@@ -25,7 +25,7 @@ class ServeView:
 
     def __init__(self) -> None:
         self._live = LiveView(self._area)
-        self._progress: Progress | None = None
+        self._progress: LoadProgress | None = None
         self._phase: Phase | None = None
         self._looking = ""
         self._since = self._begun = time.monotonic()
@@ -41,7 +41,7 @@ class ServeView:
         """Show a sentence."""
         self._live.print(Text(f"m3agent: {printable_line(text, 1000)}"))
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LoadProgress) -> None:
         """Show what the engine does: a line for each finished phase, and the row."""
         before, self._progress = self._progress, progress
         if before is None or before.phase != progress.phase:
@@ -107,7 +107,7 @@ class ServeView:
         return [row]
 
 
-def _told(progress: Progress) -> str:
+def _told(progress: LoadProgress) -> str:
     return f"{progress.done}/{progress.total}" if progress.total else ""
 
 

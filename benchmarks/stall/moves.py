@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from benchmarks.stall.data import Step
 from benchmarks.stall.peers import Move
 
-from m3agent.agent.stall import Seen
+from m3agent.agent.stall import ObservedCall
 
 HEADER = re.compile(r"\[File: (.*?) \((\d+) lines total\)\]")
 NUMBERED = re.compile(r"^(\d+):(.*)$", re.MULTILINE)
@@ -23,7 +23,7 @@ REFUSED = ("Your proposed edit has introduced", "Usage:", "Error:", "No file ope
 ENDS = ("submit", "exit_cost", "exit_context", "exit_format", "exit_error", "exit_api")
 
 
-def moves(steps: Iterable[Step]) -> Iterator[tuple[Move, Seen]]:
+def moves(steps: Iterable[Step]) -> Iterator[tuple[Move, ObservedCall]]:
     """What a peer and what our detector see of each step but the closing ones."""
     path = ""
     view = ""
@@ -50,15 +50,15 @@ def moves(steps: Iterable[Step]) -> Iterator[tuple[Move, Seen]]:
         yield move, _seen(name, action, key, path, result, refused)
 
 
-def _seen(name: str, action: str, key: str, path: str, result: str, refused: bool) -> Seen:
+def _seen(name: str, action: str, key: str, path: str, result: str, refused: bool) -> ObservedCall:
     digest = hashlib.sha256(result.encode("utf-8", "replace")).hexdigest()
     if name in VIEWS and not refused and NUMBERED.search(result):
         # what a read shows are numbered lines
         lines = "\n".join(f"{number}\t{text}" for number, text in NUMBERED.findall(result))
-        return Seen("file_read", {"path": path, "at": key}, lines, digest, False, 0, "")
+        return ObservedCall("file_read", {"path": path, "at": key}, lines, digest, False, 0, "")
     if name in ("edit", "create"):
         arguments = {"path": path, "change": f"{name} {key}"}
         if refused:
-            return Seen("file_edit", arguments, result, digest, True, None, "")
-        return Seen("file_edit", arguments, f"edited {path}", digest, False, 0, "")
-    return Seen("code_exec", {"code": action}, result, digest, refused, None, "")
+            return ObservedCall("file_edit", arguments, result, digest, True, None, "")
+        return ObservedCall("file_edit", arguments, f"edited {path}", digest, False, 0, "")
+    return ObservedCall("code_exec", {"code": action}, result, digest, refused, None, "")

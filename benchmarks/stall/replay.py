@@ -22,11 +22,11 @@ from benchmarks.stall.data import Run, Window, read_labels, read_runs, read_wind
 from benchmarks.stall.moves import moves
 from benchmarks.stall.peers import PEERS, Detector, Move
 
-from m3agent.agent.stall import QUIET, Seen, StallDetector, Thresholds
+from m3agent.agent.stall import QUIET, ObservedCall, StallDetector, Thresholds
 
 NEAR = 2
 """Steps before or after a labelled onset within which an alarm counts as on time."""
-Recorded = Sequence[tuple[Move, Seen]]
+Recorded = Sequence[tuple[Move, ObservedCall]]
 
 
 @dataclass(frozen=True)

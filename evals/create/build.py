@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from m3agent.evals.create.mine import Candidate
+from m3agent.evals.create.mine import MinedCommit
 from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
 
 
@@ -63,7 +63,7 @@ def folder_name(repo: str) -> str:
 
 def row_of(
     repo: str,
-    candidate: Candidate,
+    candidate: MinedCommit,
     recipe: tuple[dict[str, Any], str],
     statement: tuple[str, str],
     found: Validated,

@@ -15,9 +15,9 @@ from pathlib import Path
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, Validator, instance_id, instance_of, row_of
-from m3agent.evals.create.folder import Made, Tried
-from m3agent.evals.create.history import History
-from m3agent.evals.create.mine import Bounds, Candidate, examine
+from m3agent.evals.create.folder import CreatedFolder, Tried
+from m3agent.evals.create.history import CommitHistory
+from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import statement_of, told
 from m3agent.evals.environments.base import DEBIAN
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wish:
+class CreateRequest:
     """What to create.
 
     Attributes:
@@ -49,7 +49,7 @@ class Wish:
 
 
 @dataclass
-class Seen:
+class CommitCounts:
     """Counts of examined commits.
 
     Attributes:
@@ -63,14 +63,16 @@ class Seen:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-async def candidates(history: History, wish: Wish, seen: Seen, say: Say) -> AsyncIterator[Candidate]:
+async def candidates(
+    history: CommitHistory, wish: CreateRequest, seen: CommitCounts, say: Say
+) -> AsyncIterator[MinedCommit]:
     """Yield the history's candidates, window by window; within a window the likeliest fix comes first.
 
     Raises:
         EnvironmentFault: The repository is damaged.
     """
     told_at = time.monotonic()
-    window: list[Candidate] = []
+    window: list[MinedCommit] = []
     commits = await asyncio.to_thread(lambda: list(history.commits(wish.since, wish.until)))
     for commit in commits:
         found = await asyncio.to_thread(examine, history, commit, wish.bounds)
@@ -89,19 +91,21 @@ async def candidates(history: History, wish: Wish, seen: Seen, say: Say) -> Asyn
             window = []
 
 
-def by_score(window: Sequence[Candidate]) -> list[Candidate]:
+def by_score(window: Sequence[MinedCommit]) -> list[MinedCommit]:
     """Return the candidates with the likeliest fix first; among equal scores the newest first."""
     return sorted(window, key=lambda candidate: -candidate.score)
 
 
-async def create(history: History, made: Made, wish: Wish, validate: Validator, say: Say) -> Seen:
+async def create(
+    history: CommitHistory, made: CreatedFolder, wish: CreateRequest, validate: Validator, say: Say
+) -> CommitCounts:
     """Fill the folder until it has enough instances or the history ends.
 
     Raises:
         EnvironmentFault: The repository is damaged, or the folder cannot be written.
         SandboxError: `validate` raised it.
     """
-    seen = Seen()
+    seen = CommitCounts()
     if len(made.rows) >= wish.limit:
         return seen
     async for candidate in candidates(history, wish, seen, say):
@@ -119,12 +123,18 @@ async def create(history: History, made: Made, wish: Wish, validate: Validator, 
     return seen
 
 
-def title_of(candidate: Candidate) -> str:
+def title_of(candidate: MinedCommit) -> str:
     """Return the first line of the candidate's cleaned message, else of its original message."""
     return next(iter(told(candidate).splitlines()), candidate.commit.message.strip().partition("\n")[0])
 
 
-async def _try(history: History, made: Made, candidate: Candidate, wish: Wish, validate: Validator) -> Tried:
+async def _try(
+    history: CommitHistory,
+    made: CreatedFolder,
+    candidate: MinedCommit,
+    wish: CreateRequest,
+    validate: Validator,
+) -> Tried:
     started = time.monotonic()
     recipe = await asyncio.to_thread(
         recipe_of, history, candidate.base, candidate.commit, wish.python, tuple(DEBIAN)
@@ -154,13 +164,13 @@ async def _try(history: History, made: Made, candidate: Candidate, wish: Wish, v
     return tried
 
 
-def _write_base(history: History, row: dict[str, str], archive: Path) -> None:
+def _write_base(history: CommitHistory, row: dict[str, str], archive: Path) -> None:
     with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
         refs = {row["repo_ref"]: row["base_commit"]}
         archive.write_bytes(pack(history.store, refs, "base", Path(scratch)))
 
 
-def _statement(candidate: Candidate, found: Validated) -> tuple[str, str]:
+def _statement(candidate: MinedCommit, found: Validated) -> tuple[str, str]:
     """Return the statement. It may quote the errors of tests that fail before the fix.
 
     If a test file fails as a whole, its error stands for each of its tests.

@@ -64,7 +64,7 @@ class _File(BaseModel):
     tried: dict[str, Tried] = Field(default_factory=dict)
 
 
-class Made:
+class CreatedFolder:
     """A folder of instances that is being created.
 
     Attributes:
@@ -84,7 +84,7 @@ class Made:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, path: Path, repo: str) -> Iterator[Made]:
+    def opened(cls, path: Path, repo: str) -> Iterator[CreatedFolder]:
         """Open a new folder, or an existing one to continue, and lock it for this process.
 
         Raises:

@@ -13,7 +13,7 @@ from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
 from m3agent.evals.grade.strict import MOST_LINE, TestRun
 from m3agent.evals.grade.trees import DoesNotApply
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 RUNS = 2
 """Number of runs with the fix. A test counts only if it passes in each of them."""
@@ -39,7 +39,7 @@ class GradedValidator:
         try:
             image = await self.environments.image(instance.task)
             runs = [await self.grader.run(instance, patch, image) for patch in (b"", *[fix] * RUNS)]
-        except (DataError, EnvironmentFailed, DoesNotApply, InvalidInstance) as error:
+        except (DataError, EnvironmentBuildFailed, DoesNotApply, InvalidInstance) as error:
             return Validated(reason=str(error))
         for number, run in enumerate(runs):
             (folder / f"run-{number}.log").write_text(run.output)

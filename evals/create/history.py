@@ -46,7 +46,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Change:
+class CommitChange:
     """A path that differs between two trees.
 
     Attributes:
@@ -64,7 +64,7 @@ class Change:
     new: str
 
 
-class History:
+class CommitHistory:
     """The first-parent history of a repository's head."""
 
     def __init__(self, store: TreeStore, head: str, name: str, tags: bytes = b"") -> None:
@@ -96,7 +96,7 @@ class History:
                 continue
             yield Commit(sha, parent or None, tuple(merged), date, message)
 
-    def changes(self, old: str, new: str) -> list[Change]:
+    def changes(self, old: str, new: str) -> list[CommitChange]:
         """Return the paths that differ between two commits. A rename is a removed file and a new file."""
         out = self.store.git("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
         found = out.split(b"\0")
@@ -104,7 +104,7 @@ class History:
         for meta, path in zip(found[:-1:2], found[1::2], strict=True):
             old_mode, new_mode, before, after, _ = meta.removeprefix(b":").decode().split()
             name = path.decode(errors="surrogateescape")
-            changes.append(Change(name, int(old_mode, 8), int(new_mode, 8), before, after))
+            changes.append(CommitChange(name, int(old_mode, 8), int(new_mode, 8), before, after))
         return changes
 
     def diff(self, old: str, new: str, paths: Sequence[str]) -> bytes:
@@ -148,7 +148,7 @@ class History:
         return found[0] if found else None
 
 
-def open_history(path: Path, scratch: Path, name: str | None = None) -> History:
+def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHistory:
     """Open the history of the repository that contains `path`; `path` may also be a bare repository.
 
     Args:
@@ -166,7 +166,7 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> History:
     store = TreeStore(scratch / "history.git", objects_of(repository))
     if repository.shallow:
         shutil.copyfile(repository.common_dir / "shallow", store.git_dir / "shallow")
-    return History(store, repository.head, name or _name(repository), _tags(repository))
+    return CommitHistory(store, repository.head, name or _name(repository), _tags(repository))
 
 
 def _tags(repository: Repository) -> bytes:

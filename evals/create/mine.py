@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify.verify import is_test_file
-from m3agent.evals.create.history import ABSENT, SUBMODULE, Change, Commit, History
+from m3agent.evals.create.history import ABSENT, SUBMODULE, Commit, CommitChange, CommitHistory
 from m3agent.evals.create.syntax import added_tests, same_meaning
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed
@@ -74,7 +74,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MinedCommit:
     """A commit that may become an instance.
 
     Attributes:
@@ -100,7 +100,7 @@ class Candidate:
     score: int
 
 
-def examine(history: History, commit: Commit, bounds: Bounds) -> Candidate | str:
+def examine(history: CommitHistory, commit: Commit, bounds: Bounds) -> MinedCommit | str:
     """Return the commit as a candidate, or the reason for its rejection as a short phrase for counting."""
     if commit.parent is None:
         return "no parent here"
@@ -116,7 +116,7 @@ def score(messages: Sequence[str]) -> int:
     return sum(weight for sign, weight in SIGNS if sign.search(text))
 
 
-def _examined(history: History, commit: Commit, base: str, bounds: Bounds) -> Candidate | str:
+def _examined(history: CommitHistory, commit: Commit, base: str, bounds: Bounds) -> MinedCommit | str:
     changes = history.changes(base, commit.sha)
     if reason := _unfit(changes, bounds):
         return reason
@@ -140,14 +140,14 @@ def _examined(history: History, commit: Commit, base: str, bounds: Bounds) -> Ca
 
 
 def _split(
-    history: History,
+    history: CommitHistory,
     commit: Commit,
     base: str,
-    others: Sequence[Change],
-    tests: Sequence[Change],
+    others: Sequence[CommitChange],
+    tests: Sequence[CommitChange],
     bounds: Bounds,
     names: frozenset[str],
-) -> Candidate | str:
+) -> MinedCommit | str:
     """Split the commit into two patches, the code and the tests.
 
     Returns:
@@ -162,7 +162,7 @@ def _split(
     except UnicodeDecodeError:
         return "text or names that are not UTF-8"
     messages = (commit.message, *history.messages_merged(commit))
-    return Candidate(
+    return MinedCommit(
         commit,
         base,
         patch,
@@ -188,7 +188,7 @@ def changed_lines(patch: bytes) -> int:
     return count
 
 
-def _unfit(changes: Sequence[Change], bounds: Bounds) -> str:
+def _unfit(changes: Sequence[CommitChange], bounds: Bounds) -> str:
     if len(changes) > bounds.files:
         return "too many files"
     if any(SUBMODULE in (change.old_mode, change.new_mode) for change in changes):
@@ -215,7 +215,7 @@ def _is_source(path: str) -> bool:
     return pure.suffix == ".py" and not foreign
 
 
-def _contents(history: History, changes: Sequence[Change]) -> tuple[list[bytes], list[bytes]]:
+def _contents(history: CommitHistory, changes: Sequence[CommitChange]) -> tuple[list[bytes], list[bytes]]:
     """Return the regular files' contents before and after the change; symbolic links are left out."""
     regular = 0o100000
     old = [c.old for c in changes if c.old_mode & 0o170000 == regular]

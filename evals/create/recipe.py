@@ -10,7 +10,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from m3agent.evals.create.history import Commit, History
+from m3agent.evals.create.history import Commit, CommitHistory
 from m3agent.evals.environments.base import RELEASED
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.types import Files, Found, table
@@ -37,7 +37,7 @@ VERSIONED_BY_TAGS = (
 
 
 def recipe_of(
-    history: History, base: str, commit: Commit, python: str | None, available: Sequence[str] = ()
+    history: CommitHistory, base: str, commit: Commit, python: str | None, available: Sequence[str] = ()
 ) -> tuple[dict[str, Any], str]:
     """Return a row's `environment`, without the command that names test files, and its `version`.
 

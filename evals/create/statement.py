@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-from m3agent.evals.create.mine import Candidate
+from m3agent.evals.create.mine import MinedCommit
 
 MOST_TESTS = 5
 """Number of failing tests whose errors are quoted."""
@@ -51,7 +51,7 @@ LOCATION = re.compile(r"(?:[\w.~-]*/)+[\w.-]+\.py(?::\d+)?:?\s*|\b[\w-]+\.py:\d+
 ADDRESS = re.compile(r"\b0x[0-9a-f]{4,}\b")
 
 
-def statement_of(candidate: Candidate, errors: Mapping[str, str]) -> tuple[str, str]:
+def statement_of(candidate: MinedCommit, errors: Mapping[str, str]) -> tuple[str, str]:
     """Return the statement and its origin: `message`, `message and tests` or `tests`.
 
     Args:
@@ -72,7 +72,7 @@ def statement_of(candidate: Candidate, errors: Mapping[str, str]) -> tuple[str, 
     return f"{said}\n\n{seen}\n", "message and tests"
 
 
-def told(candidate: Candidate) -> str:
+def told(candidate: MinedCommit) -> str:
     """Return the first informative message of a candidate, without the text that reveals the fix."""
     texts = [_cleaned(message, candidate) for message in candidate.messages]
     return next((text for text in texts if _says_something(text)), texts[0] if texts else "")
@@ -101,7 +101,7 @@ def first_error(text: str) -> list[str]:
     return [line[:ERROR_WIDTH] for line in lines if line][:ERROR_LINES]
 
 
-def _cleaned(message: str, candidate: Candidate) -> str:
+def _cleaned(message: str, candidate: MinedCommit) -> str:
     added = _added_lines(candidate.patch)
     lines: list[str] = []
     in_diff = False

@@ -89,7 +89,7 @@ class OfficialGrade(_Record):
     test_seconds: float = 0.0
 
 
-class Usage(_Record):
+class AttemptUsage(_Record):
     """Model usage of an attempt. None means unknown, which differs from 0. `cost` is in dollars."""
 
     turns: int | None = None
@@ -108,7 +108,7 @@ class Seconds(_Record):
     grade: float = 0.0
 
 
-class Result(_Record):
+class AttemptRecord(_Record):
     """The record of one attempt at one instance.
 
     Attributes:
@@ -128,7 +128,7 @@ class Result(_Record):
     official: OfficialGrade | None = None
     patch_bytes: int = 0
     session: str | None = None
-    usage: Usage = Usage()
+    usage: AttemptUsage = AttemptUsage()
     stalls: dict[str, int] = Field(default_factory=dict)
     seconds: Seconds = Seconds()
     started: datetime

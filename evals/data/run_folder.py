@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.atomic_write import write_whole
-from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 
 RUN, RESULT, PATCH, LOCK = "run.json", "result.json", "patch.diff", "lock"
 LEFTOVERS_SECONDS = 90.0
@@ -155,7 +155,7 @@ class RunFolder:
             raise _cannot_write(folder, error) from None
         return folder
 
-    def finish(self, result: Result, patch: bytes) -> None:
+    def finish(self, result: AttemptRecord, patch: bytes) -> None:
         """Store an attempt's result and patch.
 
         Raises:
@@ -168,7 +168,7 @@ class RunFolder:
         except OSError as error:
             raise _cannot_write(folder, error) from None
 
-    def result(self, instance_id: str, number: int) -> Result | None:
+    def result(self, instance_id: str, number: int) -> AttemptRecord | None:
         """Return an attempt's result; None if the attempt has not finished.
 
         Raises:
@@ -176,7 +176,7 @@ class RunFolder:
         """
         file = self.attempt(instance_id, number) / RESULT
         try:
-            return Result.model_validate_json(file.read_bytes())
+            return AttemptRecord.model_validate_json(file.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
@@ -192,7 +192,7 @@ class RunFolder:
         """Return all attempts of the run, as pairs of instance id and attempt number."""
         return [(ident, n) for n in range(1, self.config.attempts + 1) for ident in self.config.instances]
 
-    def results(self) -> list[Result]:
+    def results(self) -> list[AttemptRecord]:
         """Return the existing results, in the order of `wanted`."""
         found = (self.result(ident, number) for ident, number in self.wanted())
         return [result for result in found if result is not None]

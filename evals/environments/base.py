@@ -24,7 +24,7 @@ from typing import IO, Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.image import Image, local_image, pull
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.image_build import LOOK
 
@@ -121,7 +121,7 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
         root = Path(scratch, "root")
         program, env = _debootstrap(Path(scratch), output, stop)
         if program is None:
-            raise EnvironmentFailed(
+            raise EnvironmentBuildFailed(
                 f"no registry gives python:{python}-bookworm, and a base can only be made by root with debootstrap: "
                 "pull that image, or install debootstrap and run this as root"
             )
@@ -129,7 +129,7 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
         argv = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
         if _run(argv, output, stop, env):
             last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
-            raise EnvironmentFailed(
+            raise EnvironmentBuildFailed(
                 f"debootstrap could not make a base of Debian {release}: {last}; the log is {log}"
             )
         with _packed(root) as stream:
@@ -189,7 +189,7 @@ def _run(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()
-            raise EnvironmentFailed("interrupted while a base image was made") from None
+            raise EnvironmentBuildFailed("interrupted while a base image was made") from None
 
 
 @contextlib.contextmanager
@@ -200,4 +200,4 @@ def _packed(root: Path) -> Iterator[IO[bytes]]:
         assert process.stdout is not None
         yield process.stdout
     if process.returncode:
-        raise EnvironmentFailed("the base image could not be packed")
+        raise EnvironmentBuildFailed("the base image could not be packed")

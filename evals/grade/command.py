@@ -41,7 +41,7 @@ LEFT_OUT_TOO = (
 
 
 @dataclass(frozen=True)
-class Command:
+class RowCommand:
     """A parsed test command.
 
     Attributes:
@@ -61,12 +61,12 @@ class Command:
     words: tuple[str, ...] = ()
 
 
-def parse_command(text: str) -> Command:
+def parse_command(text: str) -> RowCommand:
     """Parse a shell line; parts that cannot be understood are left out."""
     try:
         words = shlex.split(text)
     except ValueError:
-        return Command()
+        return RowCommand()
     env: dict[str, str] = {}
     while words and (match := ASSIGNMENT.fullmatch(words[0])):
         env[match[1]] = match[2]
@@ -83,7 +83,7 @@ def parse_command(text: str) -> Command:
             words.pop(0)
     is_pytest = bool(words) and PurePosixPath(words[0]).name in {"pytest", "py.test"}
     other = ("", ()) if is_pytest or not words else (words[0], tuple(words[1:]))
-    return Command(env, tuple(python), *_split(words[1:], is_pytest=is_pytest), *other)
+    return RowCommand(env, tuple(python), *_split(words[1:], is_pytest=is_pytest), *other)
 
 
 def _split(words: Sequence[str], *, is_pytest: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:

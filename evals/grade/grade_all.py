@@ -15,7 +15,7 @@ from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.validate import Validations
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 
 class Graded(BaseModel):
@@ -86,7 +86,7 @@ async def _grade(
             strict, official = await grader.grade(
                 instance, patch, await environments.image(instance.task), logs
             )
-    except (DataError, EnvironmentFailed) as error:
+    except (DataError, EnvironmentBuildFailed) as error:
         return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INVALID, reason=str(error)))
     except FAILURES as error:
         return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INFRA, reason=str(error)))

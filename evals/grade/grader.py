@@ -19,9 +19,9 @@ from m3agent.evals.grade.matching import Outcomes
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import TestRun, judge, run_tests_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 
-LIMITS = Limits(pids=512)
+LIMITS = SandboxLimits(pids=512)
 GREEN = frozenset({"passed", "xfailed"})
 
 

@@ -23,11 +23,11 @@ from m3agent.agent.util.sanitize import last_line
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import guard
-from m3agent.evals.grade.command import Command, parse_command
+from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools import in_sandbox_runner
 
@@ -68,7 +68,7 @@ class TestRun:
     output: str = ""
 
 
-class Listener:
+class ReportListener:
     """Read the guard's reports.
 
     Only lines in order and with a valid authentication code count. All other data is ignored.
@@ -131,7 +131,13 @@ class Listener:
 
 
 async def run_tests_of(
-    task: Task, answer: Answer, trees: Trees, image: str | None, *, say: Callable[[str], None], limits: Limits
+    task: Task,
+    answer: Answer,
+    trees: Trees,
+    image: str | None,
+    *,
+    say: Callable[[str], None],
+    limits: SandboxLimits,
 ) -> TestRun:
     """Run an instance's tests on a tree in a fresh sandbox.
 
@@ -142,7 +148,7 @@ async def run_tests_of(
     files = {entry.path for entry in trees.store.list_tree(trees.tree)}
     targets = targets_of(command, answer, trees.tests, files)
     key = secrets.token_bytes(32)
-    listener = Listener(key)
+    listener = ReportListener(key)
     by_program = answer.runner in {"django", "unittest"} and command.program
     if not targets and not by_program:
         return listener.close()
@@ -191,7 +197,7 @@ async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
     return sorted({path for _, path in changed} & set(trees.tests))
 
 
-def targets_of(command: Command, answer: Answer, tests: Sequence[str], files: set[str]) -> list[str]:
+def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files: set[str]) -> list[str]:
     """Return the tests to run.
 
     They are the command's files, else the files in the row's test ids, else the test files among `tests`.

@@ -23,7 +23,7 @@ from m3agent.evals.grade.matching import Outcomes, is_junk
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 RUNS = 2
 """Default number of runs with the reference patch."""
@@ -153,7 +153,7 @@ async def validate(
     try:
         image = await environments.image(instance.task)
         found = await _validate(instance, grader, image, runs, official=official)
-    except (DataError, EnvironmentFailed, InvalidInstance, DoesNotApply) as error:
+    except (DataError, EnvironmentBuildFailed, InvalidInstance, DoesNotApply) as error:
         found = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
     return found.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
 

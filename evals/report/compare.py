@@ -11,7 +11,7 @@ from m3agent.evals.report.usage import Used, used
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """This run compared with another, on common instances that are complete and valid in both.
 
     In pairs, this run comes first.
@@ -45,7 +45,7 @@ class Comparison:
     notes: tuple[str, ...]
 
 
-def compare(here: Tally, there: Tally) -> Comparison:
+def compare(here: Tally, there: Tally) -> RunComparison:
     """Compare two runs. Instances are matched by id; `notes` mentions differences between the runs' data."""
     shared = [ident for ident in here.instances if ident in set(there.instances)]
     unfit = {*here.invalid, *there.invalid, *here.missing_of, *there.missing_of}
@@ -58,7 +58,7 @@ def compare(here: Tally, there: Tally) -> Comparison:
         single=here.config.attempts == there.config.attempts == 1,
     )
     rows = list(zip(counted, first, second, strict=True))
-    return Comparison(
+    return RunComparison(
         agents=(here.config.agent, there.config.agent),
         attempts=(here.config.attempts, there.config.attempts),
         instances=len(counted),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from m3agent.agent.errors import UsageError
 from m3agent.evals.data.instance import INSTANCE_ID
-from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RUN, RunFolder
 
 ORDER = (
@@ -45,7 +45,7 @@ class Tally:
         counted: The other instances.
     """
 
-    def __init__(self, config: RunConfig, repos: Mapping[str, str], results: Iterable[Result]) -> None:
+    def __init__(self, config: RunConfig, repos: Mapping[str, str], results: Iterable[AttemptRecord]) -> None:
         self.config = config
         self.results = {(result.instance_id, result.attempt): result for result in results}
         self.instances = tuple(sorted(set(config.instances)))
@@ -82,7 +82,7 @@ class Tally:
         """Return the share of an instance's attempts that resolved it; missing attempts count as failed."""
         return self.resolved[ident] / self.config.attempts
 
-    def counting(self) -> list[Result]:
+    def counting(self) -> list[AttemptRecord]:
         """Return the results that count for or against the agent, failures first."""
         left_out = set(self.invalid)
         return [
@@ -91,7 +91,7 @@ class Tally:
             if result.verdict is not Verdict.INFRA and result.instance_id not in left_out
         ]
 
-    def ordered(self) -> list[Result]:
+    def ordered(self) -> list[AttemptRecord]:
         """Return all results: failures first, then by instance and attempt number."""
         return sorted(
             self.results.values(),
@@ -108,7 +108,7 @@ def tally_of(run: RunFolder) -> Tally:
     for ident in run.config.instances:
         if not INSTANCE_ID.fullmatch(ident):  # it becomes a file name; the run may be foreign
             raise UsageError(f"{run.path / RUN} names an instance {ident!r}, which is no instance's id.")
-    found: list[Result] = []
+    found: list[AttemptRecord] = []
     for ident, number in run.wanted():
         result = run.result(ident, number)
         if result is not None and (result.instance_id, result.attempt) != (ident, number):

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from xml.etree import ElementTree  # only for writing
 
-from m3agent.evals.data.results import Result, TestCount, Verdict
-from m3agent.evals.report.model import Report
+from m3agent.evals.data.results import AttemptRecord, TestCount, Verdict
+from m3agent.evals.report.model import RunReport
 from m3agent.evals.report.usage import seconds_of
 
 MOST_TESTS = 50
@@ -27,9 +27,9 @@ KINDS = {
 """The JUnit element of each verdict; `resolved` has none."""
 
 
-def junit(report: Report) -> bytes:
+def junit(report: RunReport) -> bytes:
     """Return the run as XML in UTF-8. Times come from the results, so equal results give equal bytes."""
-    cases: defaultdict[str, list[tuple[str, int, Result | None]]] = defaultdict(list)
+    cases: defaultdict[str, list[tuple[str, int, AttemptRecord | None]]] = defaultdict(list)
     there = {(result.instance_id, result.attempt): result for result in report.results}
     for ident, number in sorted({*there, *report.missing}):
         cases[report.repos[ident]].append((ident, number, there.get((ident, number))))
@@ -46,7 +46,7 @@ def junit(report: Report) -> bytes:
     return text + b"\n"
 
 
-def _fill(case: ElementTree.Element, result: Result | None) -> None:
+def _fill(case: ElementTree.Element, result: AttemptRecord | None) -> None:
     if result is None:
         ElementTree.SubElement(case, "skipped", message="missing: the attempt has no result")
         return
@@ -59,7 +59,7 @@ def _fill(case: ElementTree.Element, result: Result | None) -> None:
             element.text = _text(_details(result))
 
 
-def _details(result: Result) -> str:
+def _details(result: AttemptRecord) -> str:
     if result.grade is None:
         return ""
     grade = result.grade

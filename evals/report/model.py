@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.report.counting import Attempt, Tally
 from m3agent.evals.report.statistics import Mean, mean, pass_all_k, pass_at_k
 from m3agent.evals.report.usage import Used, used
@@ -58,7 +58,7 @@ class PassK:
 
 
 @dataclass(frozen=True)
-class Repository:
+class RepositoryResults:
     """The results of one repository.
 
     Attributes:
@@ -96,7 +96,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """The results of a run.
 
     Attributes:
@@ -127,11 +127,11 @@ class Report:
     verdicts: dict[Verdict, int]
     pass_k: tuple[PassK, ...]
     used: Used
-    repositories: tuple[Repository, ...]
+    repositories: tuple[RepositoryResults, ...]
     agreement: Agreement | None
     undone: tuple[str, ...]
     forged: tuple[str, ...]
-    results: tuple[Result, ...]
+    results: tuple[AttemptRecord, ...]
     notes: tuple[str, ...]
     format: int = FORMAT
 
@@ -145,10 +145,10 @@ class Report:
         return label(self.config, instance_id, attempt)
 
 
-def report_of(tally: Tally) -> Report:
+def report_of(tally: Tally) -> RunReport:
     """Return the report of a run's results."""
     config, counting, ordered = tally.config, tally.counting(), tally.ordered()
-    return Report(
+    return RunReport(
         config=config,
         repos={ident: tally.repo(ident) for ident in tally.instances},
         score=_score(tally, tally.counted),
@@ -185,7 +185,7 @@ def _score(tally: Tally, counted: Sequence[str], unresolved: Sequence[str] = ())
     )
 
 
-def _verdicts(results: Iterable[Result]) -> dict[Verdict, int]:
+def _verdicts(results: Iterable[AttemptRecord]) -> dict[Verdict, int]:
     counts = Counter(result.verdict for result in results)
     return {verdict: counts[verdict] for verdict in Verdict}
 
@@ -207,13 +207,13 @@ def _pass_k(tally: Tally) -> tuple[PassK, ...]:
     return tuple(found)
 
 
-def _repositories(tally: Tally, counting: Sequence[Result]) -> tuple[Repository, ...]:
+def _repositories(tally: Tally, counting: Sequence[AttemptRecord]) -> tuple[RepositoryResults, ...]:
     instances: defaultdict[str, list[str]] = defaultdict(list)
     for ident in tally.instances:
         instances[tally.repo(ident)].append(ident)
     left_out = set(tally.invalid)
     return tuple(
-        Repository(
+        RepositoryResults(
             name=name,
             invalid=sum(ident in left_out for ident in idents),
             score=_score(tally, [ident for ident in idents if ident not in left_out]),
@@ -226,7 +226,7 @@ def _repositories(tally: Tally, counting: Sequence[Result]) -> tuple[Repository,
     )
 
 
-def _agreement(config: RunConfig, results: Iterable[Result]) -> Agreement | None:
+def _agreement(config: RunConfig, results: Iterable[AttemptRecord]) -> Agreement | None:
     """Return the agreement; None if no attempt has an official verdict."""
     graded = [result for result in results if result.grade is not None]
     if not any(result.official for result in graded):
@@ -249,7 +249,7 @@ def _agreement(config: RunConfig, results: Iterable[Result]) -> Agreement | None
     )
 
 
-def _labels(config: RunConfig, results: Iterable[Result]) -> tuple[str, ...]:
+def _labels(config: RunConfig, results: Iterable[AttemptRecord]) -> tuple[str, ...]:
     return tuple(sorted(label(config, result.instance_id, result.attempt) for result in results))
 
 

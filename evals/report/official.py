@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 
 ATTEMPT = 1
 """Number of the attempt that the files contain."""
@@ -32,7 +32,7 @@ def predictions(config: RunConfig, patches: Mapping[str, bytes]) -> tuple[str, t
     return "".join(lines), tuple(damaged)
 
 
-def submitted(results: Iterable[Result]) -> list[Result]:
+def submitted(results: Iterable[AttemptRecord]) -> list[AttemptRecord]:
     """Return the first attempts that have a result.
 
     Attempts with the verdict `infra` are still to be made and left out.
@@ -43,7 +43,7 @@ def submitted(results: Iterable[Result]) -> list[Result]:
     )
 
 
-def official_report(config: RunConfig, results: Iterable[Result]) -> str:
+def official_report(config: RunConfig, results: Iterable[AttemptRecord]) -> str:
     """Return the run report as JSON.
 
     The official verdict decides if there is one, else the strict verdict (`asked_official` counts both
@@ -82,14 +82,14 @@ def official_report(config: RunConfig, results: Iterable[Result]) -> str:
     return json.dumps(report, indent=4) + "\n"
 
 
-def asked_official(results: Iterable[Result]) -> tuple[int, int]:
+def asked_official(results: Iterable[AttemptRecord]) -> tuple[int, int]:
     """Return how many non-empty submitted patches have an official verdict, and how many have none."""
     graded = [result for result in submitted(results) if result.patch_bytes]
     asked = sum(result.official is not None and result.official.resolved is not None for result in graded)
     return asked, len(graded) - asked
 
 
-def _outcome(result: Result) -> str:
+def _outcome(result: AttemptRecord) -> str:
     """Return an attempt's category in the official report.
 
     It is empty patch, resolved, unresolved, or error (the patch was not graded).

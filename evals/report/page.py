@@ -14,12 +14,12 @@ from markupsafe import Markup
 from m3agent.agent.report.patch import FilePatch, parse_patch
 from m3agent.agent.report.template import page_environment
 from m3agent.agent.report.text import duration, price, short_count
-from m3agent.evals.data.results import FAILED, Result, Verdict
+from m3agent.evals.data.results import FAILED, AttemptRecord, Verdict
 from m3agent.evals.data.run_folder import PATCH, RunFolder, config_hash
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import Comparison
+from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.counting import Attempt
-from m3agent.evals.report.model import Report
+from m3agent.evals.report.model import RunReport
 from m3agent.evals.report.plots import MOST_ROWS, STACK, histogram, verdict_bars
 from m3agent.evals.report.sessions import SessionPage
 from m3agent.evals.report.usage import seconds_of, tokens_of
@@ -48,7 +48,7 @@ class AttemptRow:
         patch_file: Path of its patch, relative to the run's folder.
     """
 
-    result: Result
+    result: AttemptRecord
     label: str
     link: str
     problem: str
@@ -57,7 +57,7 @@ class AttemptRow:
     patch_file: str
 
 
-def rows(run: RunFolder, report: Report, sessions: Mapping[Attempt, SessionPage]) -> list[AttemptRow]:
+def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPage]) -> list[AttemptRow]:
     """Return a row for each attempt with a result, failures first; the patches are read from the disk."""
     found: list[AttemptRow] = []
     for result in report.results:
@@ -86,7 +86,7 @@ def _text(file: Path) -> str:
         return ""
 
 
-def render(report: Report, attempts: Sequence[AttemptRow], comparison: Comparison | None = None) -> str:
+def render(report: RunReport, attempts: Sequence[AttemptRow], comparison: RunComparison | None = None) -> str:
     """Return a self-contained HTML page that is always valid UTF-8 when encoded."""
     return _template().render(
         report=report,
@@ -117,17 +117,20 @@ def _template() -> Template:
     return environment.get_template("run.html.jinja")
 
 
-def _bars(report: Report) -> Markup:
+def _bars(report: RunReport) -> Markup:
     return verdict_bars([(repository.name, repository.verdicts) for repository in report.repositories])
 
 
-def _spread(report: Report) -> list[Markup]:
+def _spread(report: RunReport) -> list[Markup]:
     """Return the histograms of the known amounts of the counting attempts."""
     left_out = set(report.invalid)
     counted = [r for r in report.results if r.verdict is not Verdict.INFRA and r.instance_id not in left_out]
 
     def drawn(
-        title: str, amount: Callable[[Result], float | None], tick: Callable[[float], str], smallest: float
+        title: str,
+        amount: Callable[[AttemptRecord], float | None],
+        tick: Callable[[float], str],
+        smallest: float,
     ) -> Markup:
         resolved, others = (
             [

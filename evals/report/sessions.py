@@ -12,10 +12,10 @@ from m3agent.agent.report.page import render
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.report.write import write_page
 from m3agent.agent.session.log_reader import LOG, read_log
-from m3agent.evals.data.results import Result
+from m3agent.evals.data.results import AttemptRecord
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.report.counting import Attempt
-from m3agent.evals.report.model import Report
+from m3agent.evals.report.model import RunReport
 
 _SAY_EVERY = 2.0  # seconds
 
@@ -34,7 +34,7 @@ def folder_of(page: Path) -> Path:
 
 
 def write_sessions(
-    run: RunFolder, report: Report, page: Path, say: Callable[[str], None]
+    run: RunFolder, report: RunReport, page: Path, say: Callable[[str], None]
 ) -> dict[Attempt, SessionPage]:
     """Write a page for each attempt with a session log.
 
@@ -60,7 +60,7 @@ def write_sessions(
     return found
 
 
-def _write_one(run: RunFolder, result: Result, session: str, folder: Path) -> SessionPage:
+def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path) -> SessionPage:
     root = run.path.resolve()
     source = (root / session).resolve()
     if not source.is_relative_to(root):  # the run may come from another person

@@ -9,8 +9,8 @@ from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
-from m3agent.evals.report.compare import Comparison
-from m3agent.evals.report.model import Report, Score
+from m3agent.evals.report.compare import RunComparison
+from m3agent.evals.report.model import RunReport, Score
 from m3agent.evals.report.usage import Amount, Used
 
 MOST_FAILURES = 200
@@ -20,7 +20,7 @@ MOST_IDS = 20
 """Ids named in one line."""
 
 
-def table(report: Report, comparison: Comparison | None = None) -> str:
+def table(report: RunReport, comparison: RunComparison | None = None) -> str:
     """The report as lines for people; nothing in it drives a terminal."""
     blocks = [
         _head(report),
@@ -47,7 +47,7 @@ def table(report: Report, comparison: Comparison | None = None) -> str:
     return "\n".join(blocks)
 
 
-def _head(report: Report) -> str:
+def _head(report: RunReport) -> str:
     attempts = report.config.attempts
     each = wording.counted(attempts, "attempt", "attempts")
     lines = [f"{printable_line(report.config.agent)}: {wording.size_of(report)}, {each} at each"]
@@ -59,7 +59,7 @@ def _head(report: Report) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _rates(report: Report) -> Iterable[tuple[str, str]]:
+def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
     yield from _score("resolved", report.score)
     yield "invalid, left out", f"{len(report.invalid):,}{_ids(report.invalid)}"
     if report.invalid:
@@ -128,7 +128,7 @@ def _stalls(used: Used) -> str:
     return f"{stalls.attempts:,} of {stalls.known:,} attempts{kinds}"
 
 
-def _rows(report: Report) -> Iterable[tuple[str, ...]]:
+def _rows(report: RunReport) -> Iterable[tuple[str, ...]]:
     for repository in report.repositories:
         score = repository.score
         cost = repository.used.cost
@@ -143,7 +143,7 @@ def _rows(report: Report) -> Iterable[tuple[str, ...]]:
         )
 
 
-def compared(comparison: Comparison) -> str:
+def compared(comparison: RunComparison) -> str:
     """The comparison's lines."""
     lines = [f"note: {printable_line(note, 500)}\n" for note in comparison.notes]
     rows = [

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from m3agent.evals.data.results import Result, Verdict
+from m3agent.evals.data.results import AttemptRecord, Verdict
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,18 @@ class Used:
     test_seconds: Amount
 
 
-def tokens_of(result: Result) -> int | None:
+def tokens_of(result: AttemptRecord) -> int | None:
     """Return the prompt and completion tokens of an attempt; None if one of the counts is unknown."""
     prompt, completion = result.usage.prompt_tokens, result.usage.completion_tokens
     return None if prompt is None or completion is None else prompt + completion
 
 
-def seconds_of(result: Result) -> float:
+def seconds_of(result: AttemptRecord) -> float:
     """Return the wall time of all phases of an attempt, in seconds."""
     return math.fsum((result.seconds.environment, result.seconds.agent, result.seconds.grade))
 
 
-def used(results: Sequence[Result]) -> Used:
+def used(results: Sequence[AttemptRecord]) -> Used:
     """Return what the attempts used; their order does not matter."""
     resolved = sum(result.verdict is Verdict.RESOLVED for result in results)
 
@@ -145,7 +145,7 @@ def _amount(values: Sequence[float | None], resolved: int) -> Amount:
     )  # fmt: skip
 
 
-def _cache(results: Sequence[Result]) -> CacheShare:
+def _cache(results: Sequence[AttemptRecord]) -> CacheShare:
     pairs = [
         (result.usage.cached_tokens, result.usage.prompt_tokens)
         for result in results
@@ -156,7 +156,7 @@ def _cache(results: Sequence[Result]) -> CacheShare:
     return CacheShare(share, len(pairs), len(results) - len(pairs))
 
 
-def _stalls(results: Sequence[Result]) -> Stalls:
+def _stalls(results: Sequence[AttemptRecord]) -> Stalls:
     logged = [result for result in results if result.session is not None]
     kinds: dict[str, tuple[int, int]] = {}
     for kind in sorted({kind for result in logged for kind in result.stalls}):

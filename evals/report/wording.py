@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from m3agent.agent.report.text import UNKNOWN, count, share
-from m3agent.evals.report.compare import Comparison
-from m3agent.evals.report.model import Report, Score
+from m3agent.evals.report.compare import RunComparison
+from m3agent.evals.report.model import RunReport, Score
 from m3agent.evals.report.statistics import CONFIDENCE, Interval
 from m3agent.evals.report.usage import Amount, Used
 
@@ -67,7 +67,7 @@ def counted(number: int, one: str, several: str) -> str:
     return f"{count(number)} {one if number == 1 else several}"
 
 
-def size_of(report: Report) -> str:
+def size_of(report: RunReport) -> str:
     """Format the size of a run: `12 instances of 10 repositories`."""
     instances = counted(len(report.repos), "instance", "instances")
     return f"{instances} of {counted(len(report.repositories), 'repository', 'repositories')}"
@@ -93,7 +93,7 @@ def phases(used: Used) -> list[tuple[str, Amount]]:
     ]
 
 
-def not_compared(comparison: Comparison) -> str:
+def not_compared(comparison: RunComparison) -> str:
     """Return which instances of the two runs are not compared, in parentheses; empty if all are compared."""
     parts = [
         f"{len(ids):,} {what}"
@@ -107,7 +107,7 @@ def not_compared(comparison: Comparison) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def missing_of(report: Report) -> str:
+def missing_of(report: RunReport) -> str:
     """Return the start of a sentence about missing attempts.
 
     Example: `3 of 12 attempts have no result, 1 of them because the machine or the model server failed`.

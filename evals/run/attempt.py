@@ -16,11 +16,11 @@ from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report.text import duration
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import DataError, Instance
-from m3agent.evals.data.results import Grade, OfficialGrade, Result, Seconds, Verdict
+from m3agent.evals.data.results import AttemptRecord, Grade, OfficialGrade, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
-from m3agent.evals.run.protocols import Assignment, Delivery, Listener, Parts
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.evals.run.protocols import Assignment, AttemptListener, Delivery, Parts
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
 """In an attempt's folder: the repository while the agent works, the leak proof, and the grader's logs."""
@@ -29,7 +29,7 @@ MOST_REASON = 1000  # characters
 
 
 @dataclass
-class Attempt:
+class EvalAttempt:
     """One attempt: its inputs, and its state so far.
 
     Attributes:
@@ -49,14 +49,14 @@ class Attempt:
     number: int
     folder: Path
     parts: Parts
-    told: Listener = field(default_factory=Listener)
+    told: AttemptListener = field(default_factory=AttemptListener)
     hold: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
     grade: Grade | None = None
     official: OfficialGrade | None = None
 
-    async def make(self) -> tuple[Result, bytes]:
+    async def make(self) -> tuple[AttemptRecord, bytes]:
         """Make the attempt. A failure becomes a result; only a cancellation is raised.
 
         Returns:
@@ -86,7 +86,7 @@ class Attempt:
                         "the checkout holds more than its own commit: the fix might be in it",
                     )
                 image = await self.parts.environments.image(task)
-        except (DataError, EnvironmentFailed) as error:
+        except (DataError, EnvironmentBuildFailed) as error:
             return Verdict.INVALID, str(error)
         except FAILURES as error:
             return Verdict.INFRA, str(error)
@@ -143,11 +143,11 @@ class Attempt:
         finally:
             self.seconds[name] = round(time.monotonic() - started, 3)
 
-    def _result(self, verdict: Verdict, reason: str, started: datetime) -> Result:
+    def _result(self, verdict: Verdict, reason: str, started: datetime) -> AttemptRecord:
         task, ended = self.instance.task, self.delivery
         session = ended.session
         run = self.folder.parent.parent.parent
-        return Result(
+        return AttemptRecord(
             instance_id=task.instance_id,
             repo=task.repo,
             attempt=self.number,
@@ -186,19 +186,21 @@ class Here:
 
     @property
     def shares_prefix(self) -> bool:
-        """See `protocols.Agent`."""
+        """See `protocols.EvaluatedAgent`."""
         return self.parts.agent.shares_prefix
 
     async def make(
-        self, instance: Instance, number: int, folder: Path, told: Listener
-    ) -> tuple[Result, bytes]:
+        self, instance: Instance, number: int, folder: Path, told: AttemptListener
+    ) -> tuple[AttemptRecord, bytes]:
         """Make an attempt; see `protocols.Maker`."""
-        return await Attempt(instance, number, folder, self.parts, told, self.hold).make()
+        return await EvalAttempt(instance, number, folder, self.parts, told, self.hold).make()
 
 
-def not_made(instance: Instance, number: int, verdict: Verdict, reason: str, started: datetime) -> Result:
+def not_made(
+    instance: Instance, number: int, verdict: Verdict, reason: str, started: datetime
+) -> AttemptRecord:
     """Return the result of an attempt on another machine that did not run or did not come back."""
-    return Result(
+    return AttemptRecord(
         instance_id=instance.id,
         repo=instance.task.repo,
         attempt=number,

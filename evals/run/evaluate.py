@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.data.results import Result, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.attempt import Here
-from m3agent.evals.run.progress import Progress
+from m3agent.evals.run.progress import RunProgress
 from m3agent.evals.run.protocols import Maker, Parts
 from m3agent.evals.run.run import run_all
 
@@ -85,7 +85,7 @@ def evaluate(
     folder = RunFolder.create(output.absolute(), wanted.config, repos)
     with folder.locked(say) as lock:
         made = [result for result in folder.results() if result.verdict is not Verdict.INFRA]
-        progress = Progress(len(folder.wanted()), made, wanted.workers)
+        progress = RunProgress(len(folder.wanted()), made, wanted.workers)
         with progress, _maker(parts_of, progress.say, lock, cluster) as maker:
             run(run_all(folder, wanted.instances, maker, progress, workers=wanted.workers))
     return folder
@@ -108,6 +108,6 @@ def _maker(
         yield maker
 
 
-def unfinished(folder: RunFolder) -> list[Result]:
+def unfinished(folder: RunFolder) -> list[AttemptRecord]:
     """Return the results with the verdict `infra`. While there are any, the run has no final score."""
     return [result for result in folder.results() if result.verdict is Verdict.INFRA]

@@ -16,7 +16,7 @@ from m3agent.agent.session.log_reader import LOG, text
 from m3agent.agent.session.record import SessionRecord, read_session
 from m3agent.agent.session.session import PATCH
 from m3agent.agent.settings.settings import SETTINGS, Settings
-from m3agent.evals.data.results import Usage, Verdict
+from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.protocols import Assignment, Delivery
 
@@ -153,7 +153,7 @@ def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
         fault=_fault(record, exit_code, timed_out) if finished else crashed.fault,
         timed_out=timed_out,
         session=session,
-        usage=Usage(**used, cost=record.total("price")),
+        usage=AttemptUsage(**used, cost=record.total("price")),
         stalls=dict(Counter(text(line, "rule") for line in record.of_type("stall"))),
     )
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from m3agent.agent.report.text import duration, price
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.util.sanitize import printable_line
-from m3agent.evals.data.results import Result, Verdict
+from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.estimate import PHASES, Estimate
 
 STYLES = {
@@ -27,7 +27,7 @@ WIDEST = max(len(verdict) for verdict in Verdict)
 DOING = {"environment": "checkout and image", "agent": "agent at work", "grade": "grading"}
 
 
-class Progress:
+class RunProgress:
     """Display the progress. Within its context, rows are drawn if standard error is a terminal.
 
     Args:
@@ -36,7 +36,7 @@ class Progress:
         workers: Number of attempts at a time.
     """
 
-    def __init__(self, total: int, done: Sequence[Result], workers: int) -> None:
+    def __init__(self, total: int, done: Sequence[AttemptRecord], workers: int) -> None:
         self._live = LiveView(self._rows)
         self._total = total
         self._workers = workers
@@ -63,7 +63,7 @@ class Progress:
         _, _, began = self._running.get((instance_id, number), ("", now, now))
         self._running[instance_id, number] = (name, now, began)
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: AttemptRecord) -> None:
         """Record and print a finished attempt."""
         self._running.pop((result.instance_id, result.attempt), None)
         self._verdicts[result.verdict] += 1
@@ -80,7 +80,7 @@ class Progress:
             )
         )
 
-    def _learn(self, result: Result) -> None:
+    def _learn(self, result: AttemptRecord) -> None:
         for phase in PHASES:
             if (seconds := getattr(result.seconds, phase)) > 0:
                 self._estimate.add(phase, seconds)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from m3agent.evals.data.instance import Instance, Task
-from m3agent.evals.data.results import Grade, OfficialGrade, Result, Usage, Verdict
+from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, OfficialGrade, Verdict
 
 
-class Environments(Protocol):
+class EnvironmentProvider(Protocol):
     """Provides images with the environments of instances."""
 
     async def image(self, task: Task) -> str:
@@ -25,7 +25,7 @@ class Environments(Protocol):
         ...
 
 
-class Grader(Protocol):
+class PatchGrader(Protocol):
     """Grades patches."""
 
     async def grade(
@@ -54,7 +54,7 @@ class Proof(Protocol):
 
 
 Checkout = Callable[[Task, Path], Proof]
-"""Check out a task's repository in a new folder. Blocks; raises the errors of `Environments.image`."""
+"""Check out a task's repository in a new folder. Blocks; raises the errors of `EnvironmentProvider.image`."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class Delivery:
     fault: Verdict | None = None
     timed_out: bool = False
     session: Path | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: AttemptUsage = field(default_factory=AttemptUsage)
     stalls: dict[str, int] = field(default_factory=dict)
 
 
-class Agent(Protocol):
+class EvaluatedAgent(Protocol):
     """Turns a repository and an issue into a diff."""
 
     @property
@@ -120,7 +120,7 @@ class Agent(Protocol):
 
 
 @dataclass(frozen=True)
-class Listener:
+class AttemptListener:
     """Callbacks for the events of a running attempt.
 
     Attributes:
@@ -139,12 +139,12 @@ class Maker(Protocol):
 
     @property
     def shares_prefix(self) -> bool:
-        """See `Agent`."""
+        """See `EvaluatedAgent`."""
         ...
 
     async def make(
-        self, instance: Instance, number: int, folder: Path, told: Listener
-    ) -> tuple[Result, bytes]:
+        self, instance: Instance, number: int, folder: Path, told: AttemptListener
+    ) -> tuple[AttemptRecord, bytes]:
         """Make an attempt. Its other files remain in `folder`, which exists and is empty.
 
         A failure becomes a result; only a cancellation is raised. After a cancellation nothing is left
@@ -170,8 +170,8 @@ class Parts:
     """
 
     checkout: Checkout
-    environments: Environments
-    grader: Grader
-    agent: Agent
+    environments: EnvironmentProvider
+    grader: PatchGrader
+    agent: EvaluatedAgent
     seconds: dict[str, float]
     invalid: Mapping[str, str] = field(default_factory=dict)

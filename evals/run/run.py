@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.run.progress import Progress
-from m3agent.evals.run.protocols import Listener, Maker
+from m3agent.evals.run.progress import RunProgress
+from m3agent.evals.run.protocols import AttemptListener, Maker
 from m3agent.evals.run.schedule import Group, Schedule
 
 
@@ -16,7 +16,7 @@ async def run_all(
     folder: RunFolder,
     instances: Sequence[Instance],
     maker: Maker,
-    progress: Progress,
+    progress: RunProgress,
     *,
     workers: int,
 ) -> None:
@@ -43,7 +43,7 @@ async def run_all(
     async def make(instance_id: str, number: int) -> None:
         try:
             place = folder.begin(instance_id, number)
-            told = Listener(
+            told = AttemptListener(
                 lambda phase: progress.phase(instance_id, number, phase),
                 lambda: warm(instance_id),
                 progress.say,

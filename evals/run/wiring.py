@@ -11,14 +11,14 @@ from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.checkout import checkout
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
-from m3agent.evals.run.protocols import Agent, Parts
+from m3agent.evals.run.protocols import EvaluatedAgent, Parts
 
 CACHE = Path("evals", "code")
 """Folder below the state folder for unpacked archives and fetched commits."""
 
 
 def standard_parts(
-    agent: Agent,
+    agent: EvaluatedAgent,
     seconds: dict[str, float],
     say: Callable[[str], None],
     *,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from m3agent.sandbox.backends.image import ETC, HOST_FOLDERS, host_python_usable, usr_links
-from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, Limits
+from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
 from m3agent.sandbox.start_process import start_process, wait_killed
@@ -104,7 +104,7 @@ def _etc() -> dict[str, int]:
     return found
 
 
-def command(limits: Limits, etc: Mapping[str, int] | None = None) -> list[str]:
+def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list[str]:
     """Return the bubblewrap command line that starts the supervisor.
 
     Args:
@@ -160,7 +160,7 @@ class BwrapMachine:
 
     name = "bwrap"
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         self.limits = limits
         self.environment: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None

@@ -22,7 +22,7 @@ from m3agent.sandbox.backends.engine import connect, is_podman, socket_of
 from m3agent.sandbox.backends.engine_events import why_ended
 from m3agent.sandbox.backends.image import find_image
 from m3agent.sandbox.backends.reaper import start_reaper
-from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TOOLBOX, Limits
+from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TOOLBOX, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
 from m3agent.sandbox.threads import uninterrupted
@@ -76,7 +76,7 @@ class DockerMachine:
 
     name = "docker"
 
-    def __init__(self, image: str | None, limits: Limits, say: Callable[[str], None]) -> None:
+    def __init__(self, image: str | None, limits: SandboxLimits, say: Callable[[str], None]) -> None:
         self._wanted = image
         self.limits = limits
         self._say = say

@@ -17,7 +17,7 @@ TIMEOUT = 60  # seconds for one response of the engine
 
 
 @dataclass(frozen=True)
-class Engine:
+class ContainerEngine:
     """A container engine that answers.
 
     Attributes:
@@ -44,7 +44,7 @@ def engine_addresses() -> list[str]:
     return [DOCKER_SOCKET, *(f"unix://{path}" for path in there)]
 
 
-def find_engine(timeout: int = TIMEOUT) -> Engine:
+def find_engine(timeout: int = TIMEOUT) -> ContainerEngine:
     """Find the first engine that answers (see `engine_addresses`). Blocking.
 
     Args:
@@ -59,7 +59,7 @@ def find_engine(timeout: int = TIMEOUT) -> Engine:
     first: DockerException | None = None
     for address in engine_addresses():
         try:
-            return Engine(address, _client(address, timeout))
+            return ContainerEngine(address, _client(address, timeout))
         except DockerException as error:
             first = first or error
     host = os.environ.get("DOCKER_HOST") or "the local socket"

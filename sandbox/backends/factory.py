@@ -11,7 +11,7 @@ from typing import Literal
 from m3agent.sandbox.backends.bwrap_machine import BwrapMachine, barred_by, command
 from m3agent.sandbox.backends.docker_machine import DockerMachine
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.sandbox import Limits, Machine, Sandbox
+from m3agent.sandbox.backends.sandbox import Machine, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.network.allow_list import AllowedHost
 from m3agent.sandbox.network.network import Network
@@ -35,7 +35,7 @@ class SandboxSpec:
 
     backend: Backend | None = None
     image: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
     allow_net: tuple[AllowedHost, ...] = ()
 
 

@@ -53,7 +53,7 @@ START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor'
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """Resources that a sandbox may use.
 
     All its file systems together, full of files and with every inode used, stay below 60 % of the memory.
@@ -135,7 +135,7 @@ class Machine(Protocol):
     """A way to run a supervisor in isolation."""
 
     name: str
-    limits: Limits
+    limits: SandboxLimits
     environment: dict[str, str]
     """Variables that commands get in addition to our own: those of the image, known once it has started."""
 

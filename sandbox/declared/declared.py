@@ -14,7 +14,7 @@ from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
-from m3agent.sandbox.declared.types import Files, Found, Project
+from m3agent.sandbox.declared.types import DeclaredProject, Files, Found
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Declared:
     constraints: tuple[str, ...]
     python: str | None
     python_pin: str | None
-    project: Project | None
+    project: DeclaredProject | None
     notices: tuple[str, ...]
 
     @property

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
 from m3agent.sandbox.declared.requirements import read_requirements
-from m3agent.sandbox.declared.types import Files, Found, Project, strings, table, wanted
+from m3agent.sandbox.declared.types import DeclaredProject, Files, Found, strings, table, wanted
 
 SOURCE = "pyproject.toml"
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}
@@ -45,7 +45,7 @@ def read_pyproject(files: Files, found: Found) -> None:
     read_poetry(table(tool, "poetry"), found)
 
 
-def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> Project | None:
+def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> DeclaredProject | None:
     """Return the project's name, version and entry points; None if it has no name."""
     name = project.get("name") or poetry.get("name")
     if not isinstance(name, str):
@@ -61,7 +61,7 @@ def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> Project | Non
         str(group): {str(key): value for key, value in table(points).items() if isinstance(value, str)}
         for group, points in entry_points.items()
     }
-    return Project(
+    return DeclaredProject(
         name,
         version if isinstance(version, str) else UNKNOWN_VERSION,
         {group: points for group, points in plain.items() if points},

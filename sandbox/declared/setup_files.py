@@ -11,7 +11,7 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_requirements
-from m3agent.sandbox.declared.types import Files, Found, Project, strings, table, wanted
+from m3agent.sandbox.declared.types import DeclaredProject, Files, Found, strings, table, wanted
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
 FACTOR = re.compile(r"[!\w{},.-]+:\s")
@@ -29,7 +29,9 @@ def read_setup_cfg(files: Files, found: Found) -> None:
         }
         plain = version if re.fullmatch(r"\d[\w.+!-]*", version) else UNKNOWN_VERSION
         if name and not name.startswith("attr:"):
-            found.project = found.project or Project(name, plain, {g: p for g, p in points.items() if p})
+            found.project = found.project or DeclaredProject(
+                name, plain, {g: p for g, p in points.items() if p}
+            )
     found.accept_python(config.get("options", "python_requires", fallback="").strip())
     for key in ("install_requires", "tests_require"):
         _lines(files, config.get("options", key, fallback=""), found)
@@ -61,7 +63,7 @@ def read_setup_py(files: Files, found: Found) -> None:
             group: _scripts(lines if isinstance(lines, list) else str(lines).splitlines())
             for group, lines in table(values.get("entry_points")).items()
         }
-        found.project = found.project or Project(
+        found.project = found.project or DeclaredProject(
             name,
             version if isinstance(version, str) else UNKNOWN_VERSION,
             {g: p for g, p in groups.items() if p},

@@ -17,7 +17,7 @@ MOST_TEXT = 4 << 20  # largest file that is read, in bytes: lock files of large 
 
 
 @dataclass(frozen=True)
-class Project:
+class DeclaredProject:
     """The project itself, as in its metadata; `entry_points` maps group to name to object."""
 
     name: str
@@ -42,7 +42,7 @@ class Found:
     constraints: dict[str, str] = field(default_factory=dict)
     python: str | None = None
     python_pin: str | None = None
-    project: Project | None = None
+    project: DeclaredProject | None = None
     notices: list[str] = field(default_factory=list)
 
     def notice(self, source: str, text: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from m3agent.sandbox.backends.docker_machine import LABEL, USER, our_labels
 from m3agent.sandbox.backends.image import local_image, pull
 from m3agent.sandbox.declared.container import Container
-from m3agent.sandbox.errors import EnvironmentFailed, ImageMissing
+from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
 from m3agent.sandbox.images.image_build import (
     BUILD_SECONDS,
     MEMORY,
@@ -122,7 +122,7 @@ def build_context(workspace: Workspace, container: Container) -> bytes:
             for entry, blob in zip(batch, blobs, strict=True):
                 _add(archive, entry.path[len(prefix) :], entry.mode, blob)
             if buffer.tell() > MOST_CONTEXT:
-                raise EnvironmentFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
+                raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
         # the file itself goes along under a name of ours: it may lie outside the context
         dockerfile = workspace.store.get_blob(entries[container.dockerfile].sha)
         _add(archive, DOCKERFILE, 0o100644, dockerfile)
@@ -173,10 +173,10 @@ class _Build:
         source = self.container.source
         if problem := wait_for(reader, source, lambda: self.last, self.say, self.stop):
             self.api.close()  # the engine ends a build whose client has gone
-            raise EnvironmentFailed(f"its build was ended: {problem}; the log is {self.log}")
+            raise EnvironmentBuildFailed(f"its build was ended: {problem}; the log is {self.log}")
         if not self.built:
             reason = self.error or f"the builder ended with '{self.last}'"
-            raise EnvironmentFailed(f"it cannot be built: {reason}; the log is {self.log}")
+            raise EnvironmentBuildFailed(f"it cannot be built: {reason}; the log is {self.log}")
 
     def _read(self, context: bytes) -> None:
         from docker.errors import DockerException

@@ -14,7 +14,7 @@ from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import USER
 from m3agent.sandbox.backends.image import Image
-from m3agent.sandbox.declared.types import Project
+from m3agent.sandbox.declared.types import DeclaredProject
 from m3agent.sandbox.images import env_script
 from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar, installers
 from m3agent.sandbox.images.indexes import Indexes
@@ -32,7 +32,7 @@ class Job:
     requirements: tuple[str, ...]
     constraints: tuple[str, ...]
     pythons: tuple[str, ...] = ()
-    project: Project | None = None
+    project: DeclaredProject | None = None
     exclude_newer: str | None = None
     indexes: Indexes = field(default_factory=Indexes)
 

@@ -28,7 +28,7 @@ from m3agent.sandbox.backends.image import Image, find_image, local_image
 from m3agent.sandbox.declared.container import read_containers
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.types import Files, Found
-from m3agent.sandbox.errors import EnvironmentFailed, SandboxError
+from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
 from m3agent.sandbox.images.container_build import build_container
 from m3agent.sandbox.images.env_build import Job, build_environment
 from m3agent.sandbox.images.indexes import Indexes, find_indexes
@@ -205,7 +205,7 @@ def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Ite
                 break
             except OSError:
                 if stop.wait(WAIT):
-                    raise EnvironmentFailed(
+                    raise EnvironmentBuildFailed(
                         "interrupted while another process built the environment"
                     ) from None
                 if not told:

@@ -23,7 +23,7 @@ from typing import IO, Any
 from m3agent.sandbox.backends.docker_machine import LABEL, ensure_reaper, our_labels
 from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 BUILD_SECONDS = 1800.0
 MOST_DISK = (
@@ -94,7 +94,7 @@ def build_image(
             for archive in archives:
                 api.put_archive(container, "/", archive)
             if problem := _run(api, container, log, say, stop):
-                raise EnvironmentFailed(f"{build.what} could not be built: {problem}; the log is {log}")
+                raise EnvironmentBuildFailed(f"{build.what} could not be built: {problem}; the log is {log}")
             _commit(api, container, build, tag)
         finally:
             remove_container(api, container)
@@ -247,7 +247,7 @@ def remove_container(api: Any, container: str) -> None:
 
 @contextlib.contextmanager
 def engine_failures(what: str) -> Iterator[None]:
-    """The engine's own errors while it builds `what`, as `EnvironmentFailed`."""
+    """The engine's own errors while it builds `what`, as `EnvironmentBuildFailed`."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -255,7 +255,7 @@ def engine_failures(what: str) -> Iterator[None]:
         yield
     except (DockerException, RequestException) as error:
         reason = str(getattr(error, "explanation", None) or error).strip()
-        raise EnvironmentFailed(f"the engine cannot build {what}: {reason}") from None
+        raise EnvironmentBuildFailed(f"the engine cannot build {what}: {reason}") from None
 
 
 def files_as_tar(

@@ -122,7 +122,7 @@ class ProxyRequest:
     length: int = 0
 
 
-class Answer(Exception):
+class ProxyResponse(Exception):
     """The proxy answers the request itself, with an HTTP status and a sentence, instead of forwarding it."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -185,7 +185,7 @@ class Proxy:
         started = time.monotonic()
         try:
             await self._serve(program, use)
-        except Answer as answer:
+        except ProxyResponse as answer:
             use.verdict = "failed" if answer.status >= 500 else "refused"
             use.reason = str(answer)
             await _answer(program, answer.status, str(answer))
@@ -207,16 +207,20 @@ class Proxy:
             async with asyncio.timeout(self._caps.head):
                 head, rest = await _read_head(program)
         except TimeoutError:
-            raise Answer(408, "no whole request came in time") from None
+            raise ProxyResponse(408, "no whole request came in time") from None
         if not head:
             return
         request = parse(head)
         use.method, use.host, use.port = request.method, request.host, request.port
         if not any(entry.allows(request.host, request.port) for entry in self.hosts):
             where = f"{request.host}:{request.port}"
-            raise Answer(403, f"{where} is not open to this sandbox: the user opens hosts with --allow-net")
+            raise ProxyResponse(
+                403, f"{where} is not open to this sandbox: the user opens hosts with --allow-net"
+            )
         if self._bytes >= self._caps.bytes:
-            raise Answer(403, f"this sandbox has moved {self._caps.bytes} bytes over the network: no more")
+            raise ProxyResponse(
+                403, f"this sandbox has moved {self._caps.bytes} bytes over the network: no more"
+            )
         async with await self._connect(request) as host:
             use.verdict = "allowed"
             if request.method == "CONNECT":
@@ -233,16 +237,16 @@ class Proxy:
                     addresses = await self._resolve(request.host, request.port)
                 for address in addresses:
                     if not self._reach(address):  # one bad address refuses the name: it may be a trap
-                        raise Answer(
+                        raise ProxyResponse(
                             403,
                             f"{request.host} is at {address}, not a public address of another machine: "
                             "a sandbox never reaches those, --allow-net or not",
                         )
                 return await _open(addresses, request.port)
         except TimeoutError:
-            raise Answer(504, f"{where} does not answer") from None
+            raise ProxyResponse(504, f"{where} does not answer") from None
         except OSError as error:
-            raise Answer(502, f"cannot connect to {where}: {error.strerror or error}") from None
+            raise ProxyResponse(502, f"cannot connect to {where}: {error.strerror or error}") from None
 
     async def _relay(
         self, request: ProxyRequest, rest: bytes, program: Stream, host: Host, use: _Use
@@ -383,11 +387,11 @@ async def _read_head(program: Stream) -> tuple[bytes, bytes]:
         if end:
             return head, rest + data[LONGEST_HEAD + 4 :]
         if len(data) > LONGEST_HEAD:
-            raise Answer(431, f"a request's head is at most {LONGEST_HEAD} bytes")
+            raise ProxyResponse(431, f"a request's head is at most {LONGEST_HEAD} bytes")
         more = await program.read()
         if not more:
             if data:
-                raise Answer(400, "the request ends in its head")
+                raise ProxyResponse(400, "the request ends in its head")
             return b"", b""
         data += more
 
@@ -402,31 +406,31 @@ def parse(head: bytes) -> ProxyRequest:
     first, *lines = head.split(b"\r\n")
     line = REQUEST_LINE.fullmatch(first)
     if line is None:
-        raise Answer(400, "this is a proxy for HTTP and CONNECT, and that was no request to one")
+        raise ProxyResponse(400, "this is a proxy for HTTP and CONNECT, and that was no request to one")
     if len(lines) > MOST_HEADERS:
-        raise Answer(431, f"a request has at most {MOST_HEADERS} headers")
+        raise ProxyResponse(431, f"a request has at most {MOST_HEADERS} headers")
     headers: list[tuple[bytes, bytes]] = []
     for text in lines:
         header = HEADER.fullmatch(text)
         if header is None:
-            raise Answer(400, "a header of the request is malformed")
+            raise ProxyResponse(400, "a header of the request is malformed")
         headers.append((header[1], header[2]))
     method, target = line[1].decode(), line[2].decode()
     lengths = [value for name, value in headers if name.lower() == b"content-length"]
     if any(name.lower() == b"transfer-encoding" for name, _ in headers):
-        raise Answer(411, "this proxy takes a request's body only with a Content-Length")
+        raise ProxyResponse(411, "this proxy takes a request's body only with a Content-Length")
     if len(lengths) > 1 or not all(LENGTH.fullmatch(value) for value in lengths):
-        raise Answer(400, "the Content-Length of the request is malformed")
+        raise ProxyResponse(400, "the Content-Length of the request is malformed")
     if method == "CONNECT":
         if lengths:
-            raise Answer(400, "a CONNECT request has no body")
+            raise ProxyResponse(400, "a CONNECT request has no body")
         host, port = _authority(target)
         if port is None:
-            raise Answer(400, "a CONNECT request names a host and a port")
+            raise ProxyResponse(400, "a CONNECT request names a host and a port")
         return ProxyRequest(method, host, port)
     address = HTTP_TARGET.fullmatch(target)
     if address is None:
-        raise Answer(400, "a request to this proxy names a whole http address; https goes by CONNECT")
+        raise ProxyResponse(400, "a request to this proxy names a whole http address; https goes by CONNECT")
     host, port = _authority(address[1])
     port = port or 80
     ended_here = HOP_BY_HOP | {
@@ -449,7 +453,9 @@ def _authority(text: str) -> tuple[str, int | None]:
     try:
         return split_authority(text)
     except ValueError:
-        raise Answer(400, "the request names no host, or one in a notation that is not accepted") from None
+        raise ProxyResponse(
+            400, "the request names no host, or one in a notation that is not accepted"
+        ) from None
 
 
 async def _answer(program: Stream, status: int, text: str) -> None:

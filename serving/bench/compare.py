@@ -34,7 +34,7 @@ at a context of `sequence` tokens. Without `sequence`, it is the longest measure
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BenchComparison:
     """Comparison of one value.
 
     Attributes:
@@ -54,7 +54,7 @@ class Comparison:
     worse: bool | None
 
 
-def against_plan(result: BenchResult, expected: Expectation) -> list[Comparison]:
+def against_plan(result: BenchResult, expected: Expectation) -> list[BenchComparison]:
     """Compare KV cache capacity and decoding speed with a plan.
 
     Raises:
@@ -64,7 +64,7 @@ def against_plan(result: BenchResult, expected: Expectation) -> list[Comparison]
         raise ValueError(
             f"nothing here measures {', '.join(unknown)}: what can be expected is {', '.join(EXPECTED)}"
         )
-    found: list[Comparison] = []
+    found: list[BenchComparison] = []
     if "kv_tokens" in expected:
         kv = None if result.kv_tokens is None else float(result.kv_tokens)
         found.append(_more_is_better("room in the cache", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE))
@@ -80,7 +80,7 @@ def against_plan(result: BenchResult, expected: Expectation) -> list[Comparison]
 
 def against_baseline(
     result: BenchResult, baseline: BenchResult, *, threshold: float = THRESHOLD
-) -> tuple[list[Comparison], list[str]]:
+) -> tuple[list[BenchComparison], list[str]]:
     """Compare the medians of each row with an earlier result.
 
     Args:
@@ -91,7 +91,7 @@ def against_baseline(
     Returns:
         The comparisons, and a sentence for each row that only one of the results has.
     """
-    found: list[Comparison] = []
+    found: list[BenchComparison] = []
     matched: list[BenchRow] = []
     only: list[str] = []
     for row in result.rows:
@@ -119,7 +119,7 @@ def label(row: BenchRow) -> str:
             return f"{row.kind}, {tokens}"
 
 
-def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[Comparison]:
+def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[BenchComparison]:
     pairs = (("TTFT", row.ttft, before.ttft), ("TPOT", row.tpot, before.tpot), ("E2E", row.e2e, before.e2e))
     for name, now, old in pairs:
         if old is None:
@@ -127,7 +127,7 @@ def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[Comp
         measured = None if now is None else now.median
         ratio = None if measured is None or not old.median else measured / old.median
         worse = None if ratio is None else ratio > 1 + threshold
-        yield Comparison(f"{label(row)}: {name}", "s", old.median, measured, ratio, worse)
+        yield BenchComparison(f"{label(row)}: {name}", "s", old.median, measured, ratio, worse)
     if row.kind == "streams" and before.tokens_per_second is not None:
         name = f"{label(row)}: output"
         yield _more_is_better(name, "tokens/s", before.tokens_per_second, row.tokens_per_second, threshold)
@@ -135,9 +135,11 @@ def _compare(row: BenchRow, before: BenchRow, threshold: float) -> Iterator[Comp
 
 def _more_is_better(
     name: str, unit: Literal["tokens", "tokens/s"], expected: float, measured: float | None, tolerance: float
-) -> Comparison:
+) -> BenchComparison:
     ratio = None if measured is None or not expected else measured / expected
-    return Comparison(name, unit, expected, measured, ratio, None if ratio is None else ratio < 1 - tolerance)
+    return BenchComparison(
+        name, unit, expected, measured, ratio, None if ratio is None else ratio < 1 - tolerance
+    )
 
 
 def _decoding(result: BenchResult, sequence: float | None) -> BenchRow | None:

@@ -75,7 +75,7 @@ StepKind: TypeAlias = Literal["length", "streams", "agents"]
 
 
 @dataclass(frozen=True)
-class Step:
+class BenchStep:
     """One measurement.
 
     A measurement is a prompt, first cold and then with a further turn; or simultaneous streams; or agents
@@ -111,7 +111,7 @@ class Step:
         return prompts * self.tokens * (1 + self.tokens / _QUADRATIC_FROM)
 
 
-def steps(options: Options, window: int | None) -> tuple[list[Step], list[str]]:
+def steps(options: Options, window: int | None) -> tuple[list[BenchStep], list[str]]:
     """Return all steps, quick ones first, and what the server's context window excludes.
 
     A time limit then costs as few measurements as possible.
@@ -143,14 +143,14 @@ def steps(options: Options, window: int | None) -> tuple[list[Step], list[str]]:
     if stream_prompt is None or shared is None:
         left_out.append(f"streams and agents: a window of {window:,} tokens is too small for them")
     groups = list(dict.fromkeys(groups))
-    planned = [[Step(*group, number) for number in range(1, options.rounds + 1)] for group in groups]
+    planned = [[BenchStep(*group, number) for number in range(1, options.rounds + 1)] for group in groups]
     planned.sort(key=lambda rounds: sum(step.work for step in rounds))
     return [step for rounds in planned for step in rounds], left_out
 
 
-def unmeasured(rest: list[Step], rounds: int) -> Iterator[str]:
+def unmeasured(rest: list[BenchStep], rounds: int) -> Iterator[str]:
     """Yield a phrase for each group of steps that were not measured."""
-    for step in dict.fromkeys(Step(step.kind, step.tokens, step.streams, 0) for step in rest):
+    for step in dict.fromkeys(BenchStep(step.kind, step.tokens, step.streams, 0) for step in rest):
         missing = sum(
             (one.kind, one.tokens, one.streams) == (step.kind, step.tokens, step.streams) for one in rest
         )

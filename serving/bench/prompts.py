@@ -126,7 +126,7 @@ def _functions(seed: int) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class BenchPrompt:
     """First messages of a conversation.
 
     Attributes:
@@ -167,7 +167,7 @@ class PromptMaker:
         self._template = 0  # tokens of the chat template
         self._characters_a_token = _CHARACTERS_A_TOKEN
 
-    async def make(self, tokens: int, task: str = "Fix the bug.") -> Prompt:
+    async def make(self, tokens: int, task: str = "Fix the bug.") -> BenchPrompt:
         """Make a prompt that nobody has sent before.
 
         If the server counts tokens, the length is exact after the first call of `learn`. Otherwise it is
@@ -181,16 +181,16 @@ class PromptMaker:
         system = f"{self._nonce}-{self._made}. You fix issues in a software repository with the tools that you have."
         wanted = max(1, tokens - self._template)
         characters, filler = round(wanted * self._characters_a_token), 0
-        best: tuple[int, Prompt] | None = None
+        best: tuple[int, BenchPrompt] | None = None
         for _ in range(_MOST_COUNTS):
             text = self._corpus.text(characters)
-            prompt = Prompt(system, f"{text}\n#{_FILLER * filler}\n\n{task}")
+            prompt = BenchPrompt(system, f"{text}\n#{_FILLER * filler}\n\n{task}")
             counted = await self._count(prompt.texts)
             if counted is None:
                 return prompt
             missing = wanted - counted
             if best is None or abs(missing) < best[0]:
-                best = abs(missing), Prompt(prompt.system, prompt.user, counted)
+                best = abs(missing), BenchPrompt(prompt.system, prompt.user, counted)
             if missing == 0:
                 break
             if 0 <= filler + missing <= 2 * _MOST_FILLER:
@@ -202,7 +202,7 @@ class PromptMaker:
         assert best is not None, "at least one was counted"
         return best[1]
 
-    def learn(self, prompt: Prompt, tokens: int | None) -> None:
+    def learn(self, prompt: BenchPrompt, tokens: int | None) -> None:
         """Learn from the number of tokens that the server reported for a prompt; None is ignored."""
         if tokens is None:
             return
@@ -218,7 +218,7 @@ def agents_task(number: int) -> str:
     return f"Fix the bug. This is attempt {number}. {hints[number % len(hints)]}"
 
 
-def next_turn(prompt: Prompt) -> Messages:
+def next_turn(prompt: BenchPrompt) -> Messages:
     """Return the messages of the turn after a prompt: about 250 more tokens of an answer and a tool's result."""
     said = "I look at the function that the issue names, and at the tests that cover it, before I change anything."
     result = "".join(

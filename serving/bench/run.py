@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.bench.options import Options, Step, steps, unmeasured
-from m3agent.serving.bench.prompts import Corpus, Messages, Prompt, PromptMaker, agents_task, next_turn
+from m3agent.serving.bench.options import BenchStep, Options, steps, unmeasured
+from m3agent.serving.bench.prompts import BenchPrompt, Corpus, Messages, PromptMaker, agents_task, next_turn
 from m3agent.serving.bench.result import KINDS, BenchRequest, BenchResult, BenchRow, Kind, Round
 from m3agent.serving.bench.stream import timed
 from m3agent.serving.check.engine_state import engine_state
@@ -36,7 +36,7 @@ _FORCED: frozenset[Flavour] = frozenset({"vllm", "sglang"})
 
 
 @dataclass(frozen=True)
-class Progress:
+class BenchProgress:
     """State of the bench before each step and after the last.
 
     Attributes:
@@ -53,7 +53,7 @@ class Progress:
 
 
 async def bench(
-    endpoint: Endpoint, *, api_key: str | None, options: Options, listen: Callable[[Progress], None]
+    endpoint: Endpoint, *, api_key: str | None, options: Options, listen: Callable[[BenchProgress], None]
 ) -> BenchResult:
     """Measure a server.
 
@@ -80,7 +80,7 @@ class _Bench:
         endpoint: Endpoint,
         api_key: str | None,
         options: Options,
-        listen: Callable[[Progress], None],
+        listen: Callable[[BenchProgress], None],
     ) -> None:
         self._client = client
         self._endpoint = endpoint
@@ -131,9 +131,9 @@ class _Bench:
 
     def _tell(self, doing: str, to_come: float | None) -> None:
         self._result = replace(self._result, seconds=round(self._elapsed, 3), rows=self._sorted_rows())
-        self._listen(Progress(doing, self._elapsed, to_come, self._result))
+        self._listen(BenchProgress(doing, self._elapsed, to_come, self._result))
 
-    def _end(self, rest: list[Step], why: str, error: str | None = None) -> BenchResult:
+    def _end(self, rest: list[BenchStep], why: str, error: str | None = None) -> BenchResult:
         left_out = [f"{part}: left out {why}" for part in unmeasured(rest, self._options.rounds)]
         self._result = replace(
             self._result,
@@ -149,7 +149,7 @@ class _Bench:
             sorted(self._rows.values(), key=lambda row: (KINDS.index(row.kind), row.tokens, row.streams))
         )
 
-    async def _warm_up(self, planned: Sequence[Step]) -> None:
+    async def _warm_up(self, planned: Sequence[BenchStep]) -> None:
         """Let the server compile what it compiles at first use, and learn how many tokens its template adds.
 
         The warm-up sends a prompt cold, then with a further turn. Then it sends short streams for each number
@@ -166,7 +166,7 @@ class _Bench:
         for streams in sorted({step.streams for step in planned if step.kind == "streams"} - {1}):
             await self._at_once(await self._own_prompts(streams, tokens, self._options.stream_output))
 
-    async def _take(self, step: Step) -> str | None:
+    async def _take(self, step: BenchStep) -> str | None:
         """Measure one step and store it; return what failed, or None."""
         if step.kind == "streams":
             bodies = await self._own_prompts(step.streams, step.tokens, self._options.stream_output)
@@ -189,7 +189,7 @@ class _Bench:
             bodies = [self._encode(conversation, next_turn(prompt), output)]
         else:
             ends = [agents_task(number) for number in range(2, agents + 1)]
-            others = [Prompt(prompt.system, prompt.user.removesuffix(task) + end) for end in ends]
+            others = [BenchPrompt(prompt.system, prompt.user.removesuffix(task) + end) for end in ends]
             bodies = [self._encode(RequestBody(), other.messages, output) for other in others]
         return self._enter(kinds[1], step.tokens, await self._at_once(bodies, reusable=before or 0), output)
 

@@ -20,9 +20,9 @@ from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.gpus import GPUS, Gpu
-from m3agent.serving.plan.known_issues import Engine, Setup, Severity, Trap, met
+from m3agent.serving.plan.known_issues import EngineKind, Setup, Severity, Trap, met
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
-from m3agent.serving.plan.planner import Wish
+from m3agent.serving.plan.planner import PlanRequest
 
 FULL = 0.9
 """Share of the KV cache in use from which there is no headroom: the next long sequence evicts another."""
@@ -44,7 +44,7 @@ async def checklist(
     endpoint: Endpoint,
     *,
     api_key: str | None,
-    workload: Wish | None,
+    workload: PlanRequest | None,
     prometheus: str | None = None,
     findings: Findings | None = None,
 ) -> list[Check]:
@@ -61,7 +61,7 @@ async def checklist(
     Returns:
         The checks. For a server that is not vLLM, SGLang or TensorRT-LLM, one check that says so.
     """
-    if endpoint.flavour not in tuple(Engine):
+    if endpoint.flavour not in tuple(EngineKind):
         # A hosted API shows none of these settings, and its list of models may be public.
         detail = f"not looked at: {endpoint.host} is no vLLM, SGLang or TensorRT-LLM"
         return [Check("settings", None, detail)]
@@ -97,7 +97,7 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
         return Check(name, None, f"{version} cannot be compared with versions of {endpoint.flavour}")
     here = await asyncio.to_thread(_gpus_here) if endpoint.local else []
     gpus = here or list(GPUS.values())
-    engine = Engine(endpoint.flavour)
+    engine = EngineKind(endpoint.flavour)
     hits = [_met(engine, version, state.block_size, gpu) for gpu in gpus]
     everywhere = [trap for trap in hits[0] if all(trap in others for others in hits)]
     somewhere = {trap.name: trap for others in hits for trap in others if trap not in everywhere}
@@ -114,7 +114,7 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
     return Check(name, True, f"{engine} {version}: no trap is known")
 
 
-def workload_check(endpoint: Endpoint, state: EngineState, workload: Wish | None) -> Check:
+def workload_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest | None) -> Check:
     """Check whether context window and KV cache hold the work."""
     name, length = "workload", endpoint.max_model_len
     held = f"the cache holds {sum(state.kv_tokens):,} tokens" if state.kv_tokens else "cache unknown"
@@ -137,7 +137,7 @@ def workload_check(endpoint: Endpoint, state: EngineState, workload: Wish | None
     return Check(name, True, detail)
 
 
-def kv_dtype_check(endpoint: Endpoint, state: EngineState, workload: Wish | None) -> Check:
+def kv_dtype_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest | None) -> Check:
     """Check whether the KV cache uses 8 bits; 16 bits are fine if the work fits."""
     name, dtype = "8-bit cache", state.kv_dtype
     if dtype is None:
@@ -228,7 +228,7 @@ async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str |
     return Check(name, False, f"none is needed at {where}{sent}: anybody who reaches it may use it", fix)
 
 
-def _met(engine: Engine, version: str, block_size: int | None, gpu: Gpu) -> list[Trap]:
+def _met(engine: EngineKind, version: str, block_size: int | None, gpu: Gpu) -> list[Trap]:
     """Return the traps that apply because of the version or the block size, whatever the other options are."""
     plain = Setup(engine, gpu.vendor, gpu.architecture, Precision.MXFP8, NATIVE_CONTEXT)
     known = replace(plain, version=version, block_size=block_size or plain.block_size)

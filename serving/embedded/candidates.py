@@ -9,7 +9,7 @@ from m3agent.serving.embedded.localise import Scores
 from m3agent.serving.embedded.mutants import SUSPICION, propose, rank
 from m3agent.serving.embedded.operators.base import Hints, Mutation
 from m3agent.serving.embedded.scope import Kinds
-from m3agent.serving.embedded.source import Source, splice
+from m3agent.serving.embedded.source import SourceFile, splice
 
 DOUBTFUL: Mapping[str, float] = {
     "statement deleted": 1.6,
@@ -32,7 +32,7 @@ The value is added to the cost in the final choice.
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PatchCandidate:
     """A mutation of one file.
 
     Attributes:
@@ -56,7 +56,7 @@ class Candidate:
         added = sum(len(edit.text) - (edit.end - edit.start) for edit in self.mutation.edits)
         return self.mutation.cost + extra + SUSPICION / 2 * (1 - self.suspicion) + max(0, added) / 200
 
-    def changed(self, source: Source) -> str:
+    def changed(self, source: SourceFile) -> str:
         """Return the whole text of the file with this change."""
         return splice(source.text, self.mutation.edits)
 
@@ -71,7 +71,7 @@ def _proposed(
     most: int,
 ) -> tuple[tuple[float, Mutation], ...]:
     held = {where: {name: list(seen) for name, seen in names} for where, names in kinds}
-    return tuple(propose(Source(path, text), dict(lines), held, hints, most))
+    return tuple(propose(SourceFile(path, text), dict(lines), held, hints, most))
 
 
 def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
@@ -82,8 +82,8 @@ def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]],
 
 
 def candidates(
-    sources: Mapping[str, Source], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
-) -> list[Candidate]:
+    sources: Mapping[str, SourceFile], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
+) -> list[PatchCandidate]:
     """Return the best candidates, in order of trial.
 
     Args:
@@ -94,15 +94,15 @@ def candidates(
         most: Number of candidates to return.
         seed: Decides the order of equal ranks.
     """
-    found: list[Candidate] = []
+    found: list[PatchCandidate] = []
     position = {path: number for number, path in enumerate(sources)}
     for path, lines in scores.items():
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
         suspects = tuple(sorted(lines.items()))
         proposals = _proposed(path, sources[path].text, suspects, _frozen(own), hints, most)
-        found += [Candidate(path, mutation, suspicion) for suspicion, mutation in proposals]
+        found += [PatchCandidate(path, mutation, suspicion) for suspicion, mutation in proposals]
 
-    def key(candidate: Candidate) -> tuple[float, int, int, tuple[object, ...]]:
+    def key(candidate: PatchCandidate) -> tuple[float, int, int, tuple[object, ...]]:
         edits, number = candidate.mutation.edits, position[candidate.path]
         tie = zlib.crc32(f"{seed} {number} {edits}".encode())
         return round(candidate.order, 6), tie, number, edits

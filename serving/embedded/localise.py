@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from m3agent.serving.embedded.source import FUNCTIONS, Source
+from m3agent.serving.embedded.source import FUNCTIONS, SourceFile
 
 Scores = dict[str, dict[int, float]]
 """Suspicion from 0 to 1, by file and line."""
@@ -48,7 +48,7 @@ def quoted_code(issue: str) -> set[str]:
     return {span.strip() for span in spans if re.search(r"\w\W+\w", span)}
 
 
-def localise(spectrum: Mapping[str, Any], sources: Mapping[str, Source], issue: str) -> Scores:
+def localise(spectrum: Mapping[str, Any], sources: Mapping[str, SourceFile], issue: str) -> Scores:
     """Score the lines of `sources` by the probe's spectrum.
 
     The base is Ochiai's coefficient. Higher scores get: the deepest project frame of each failure, functions
@@ -82,7 +82,9 @@ def _frames(spectrum: Mapping[str, Any], scores: Scores) -> None:
             scores[path][line] = scores[path].get(line, 0.0) + bonus / len(failures)
 
 
-def _functions(source: Source, lines: dict[int, float], words: set[str], spectrum: Mapping[str, Any]) -> None:
+def _functions(
+    source: SourceFile, lines: dict[int, float], words: set[str], spectrum: Mapping[str, Any]
+) -> None:
     deepest = set()
     for _, _, _, _, frames in spectrum["failed"]:
         own = [(line, name) for path, line, name in frames if path == source.path]
@@ -101,7 +103,7 @@ def _functions(source: Source, lines: dict[int, float], words: set[str], spectru
                 lines[line] += bonus
 
 
-def _names_used(sources: Mapping[str, Source], scores: Scores) -> dict[str, float]:
+def _names_used(sources: Mapping[str, SourceFile], scores: Scores) -> dict[str, float]:
     """Map each name that suspected code reads to the highest suspicion of the lines that read it."""
     used: dict[str, float] = {}
     for path, source in sources.items():
@@ -120,7 +122,7 @@ def _names_used(sources: Mapping[str, Source], scores: Scores) -> dict[str, floa
 
 
 def _definitions(
-    source: Source, lines: dict[int, float], used: Mapping[str, float], imported: Iterable[int]
+    source: SourceFile, lines: dict[int, float], used: Mapping[str, float], imported: Iterable[int]
 ) -> None:
     """Score statements of modules and classes; every test runs these when it imports them."""
     known = set(imported)

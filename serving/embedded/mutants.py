@@ -20,7 +20,7 @@ from m3agent.serving.embedded.operators import (
 )
 from m3agent.serving.embedded.operators.base import Expression, Hints, Mutation, Place, Whole
 from m3agent.serving.embedded.scope import Kinds, Module, Scope
-from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, Source
+from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, SourceFile
 from m3agent.serving.embedded.wellformed import Checker
 
 ON_EXPRESSIONS: tuple[Expression, ...] = (
@@ -80,7 +80,7 @@ It is the difference in rank between the most suspected line and an unsuspected 
 
 
 def propose(
-    source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int | None = None
+    source: SourceFile, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int | None = None
 ) -> list[tuple[float, Mutation]]:
     """Return ``(suspicion, mutation)`` for the best distinct, well-formed mutations, best first.
 
@@ -108,7 +108,7 @@ def propose(
     return found
 
 
-def _preferred(source: Source, mutation: Mutation, hints: Hints) -> Mutation:
+def _preferred(source: SourceFile, mutation: Mutation, hints: Hints) -> Mutation:
     """Reduce the cost of a mutation that adds what the issue writes as code."""
     if not hints.words:
         return mutation
@@ -125,7 +125,7 @@ def rank(cost: float, suspicion: float) -> float:
 
 
 def _proposed(
-    source: Source, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
+    source: SourceFile, suspects: Mapping[int, float], kinds: Kinds, hints: Hints
 ) -> Iterator[tuple[float, Mutation, ast.stmt, bool]]:
     """Yield suspicion, mutation, its statement, and whether only expressions of that statement change."""
     module = Module(source)

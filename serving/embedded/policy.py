@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from m3agent.serving.embedded.probe import same_job
-from m3agent.serving.embedded.repair import Budget, Repair, Step
+from m3agent.serving.embedded.repair import Budget, Repair, RepairStep
 from m3agent.serving.embedded.request import Conversation, read
 from m3agent.serving.wire import Call
 
@@ -39,7 +39,7 @@ class Replayed:
     """
 
     repair: Repair
-    step: Step | None
+    step: RepairStep | None
     judged: int = 0
     diverged: str = ""
 

@@ -15,12 +15,12 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from m3agent.serving.embedded.candidates import Candidate, candidates, minimal_edit
+from m3agent.serving.embedded.candidates import PatchCandidate, candidates, minimal_edit
 from m3agent.serving.embedded.localise import issue_words, localise
 from m3agent.serving.embedded.operators.base import Hints
 from m3agent.serving.embedded.probe import MARK, bundle
 from m3agent.serving.embedded.probe.tree import is_test
-from m3agent.serving.embedded.source import Source
+from m3agent.serving.embedded.source import SourceFile
 
 ROOM = 24_000
 """Most characters of packed data in one result: tools cut results longer than about 30,000."""
@@ -76,7 +76,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Step:
+class RepairStep:
     """One turn: the reasoning, and the call."""
 
     reasoning: str
@@ -84,7 +84,7 @@ class Step:
     arguments: dict[str, Any]
 
 
-Steps = Generator[Step, str, None]
+Steps = Generator[RepairStep, str, None]
 
 
 @dataclass
@@ -185,7 +185,7 @@ class Repair:
             if done:
                 return
 
-    def _first_run(self) -> Generator[Step, str, bool]:
+    def _first_run(self) -> Generator[RepairStep, str, bool]:
         run: TestRun | None = None
         for framework in ("pytest", "unittest"):
             arguments = {"test_file": ".", "framework": framework, "timeout": FIRST_RUN_SECONDS}
@@ -218,7 +218,7 @@ class Repair:
         """
         self._red = sorted(run.red) if run.complete and len(run.red) == run.failed else None
 
-    def _round(self, number: int) -> Generator[Step, str, bool]:
+    def _round(self, number: int) -> Generator[RepairStep, str, bool]:
         """Search once from the present state of the files; return whether the repair has ended."""
         state = self.state
         measured = yield from self._spectrum()
@@ -253,16 +253,16 @@ class Repair:
             state.outcome = f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
         return True
 
-    def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> Step:
+    def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> RepairStep:
         """Make a step, without arguments that the offered tool does not have."""
         known = self.tools[name]
-        return Step(
+        return RepairStep(
             reasoning, name, {key: value for key, value in arguments.items() if key in known or not known}
         )
 
     def _probe(
         self, reasoning: str, mode: str, asked: Mapping[str, Any], timeout: int
-    ) -> Generator[Step, str, dict[str, Any] | None]:
+    ) -> Generator[RepairStep, str, dict[str, Any] | None]:
         arguments = {
             "code": bundle(mode, json.dumps({"root": ".", **asked})),
             "language": "python",
@@ -279,7 +279,7 @@ class Repair:
     def _extra(self) -> list[str]:
         return ["-o", "python_files=test*.py *_test.py"] if self._framework == "unittest" else []
 
-    def _spectrum(self) -> Generator[Step, str, tuple[dict[str, Any], bool] | None]:
+    def _spectrum(self) -> Generator[RepairStep, str, tuple[dict[str, Any], bool] | None]:
         asked = {
             "targets": ["."],
             "extra": self._extra(),
@@ -300,7 +300,7 @@ class Repair:
         spectrum: dict[str, Any] = json.loads(unpack(found["packed"]))
         return spectrum, bool(found["private"])
 
-    def _read(self, spectrum: Mapping[str, Any]) -> Generator[Step, str, dict[str, Source]]:
+    def _read(self, spectrum: Mapping[str, Any]) -> Generator[RepairStep, str, dict[str, SourceFile]]:
         """Read the suspected files, most suspected first."""
         weights: dict[str, float] = {}
         for path, rows in spectrum["lines"].items():
@@ -313,7 +313,7 @@ class Repair:
             weights.setdefault(path, 0.0)
         sizes = {path: len(lines) for path, lines in spectrum["imported"].items()}
         wanted = sorted(weights, key=lambda path: (-weights[path], -sizes.get(path, 0), path))[:FILES]
-        sources: dict[str, Source] = {}
+        sources: dict[str, SourceFile] = {}
         partly = ""
         for _ in range(READS):
             if not wanted:
@@ -329,7 +329,7 @@ class Repair:
                     break
                 # Files that do not parse are left out.
                 with contextlib.suppress(SyntaxError, ValueError, zlib.error):
-                    sources[path] = Source(path, unpack(partly).decode())
+                    sources[path] = SourceFile(path, unpack(partly).decode())
                 wanted.remove(path)
                 partly = ""
         return sources
@@ -351,19 +351,19 @@ class Repair:
 
     def _search(
         self,
-        ranked: list[Candidate],
-        sources: Mapping[str, Source],
+        ranked: list[PatchCandidate],
+        sources: Mapping[str, SourceFile],
         spectrum: Mapping[str, Any],
         private: bool,
-    ) -> Generator[Step, str, tuple[list[Candidate], list[tuple[Candidate, int]]]]:
+    ) -> Generator[RepairStep, str, tuple[list[PatchCandidate], list[tuple[PatchCandidate, int]]]]:
         """Let the tests judge batch after batch.
 
         Returns:
             The candidates that fix everything; and those that fix a part, with the number of fixed tests.
         """
         state = self.state
-        full: list[Candidate] = []
-        partial: list[tuple[Candidate, int]] = []
+        full: list[PatchCandidate] = []
+        partial: list[tuple[PatchCandidate, int]] = []
         ends = stops(ranked)
         waiting = list(range(len(ranked)))
         size = FIRST_BATCH
@@ -426,8 +426,8 @@ class Repair:
         return full, partial
 
     def _settle(
-        self, full: list[Candidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]
-    ) -> Generator[Step, str, bool]:
+        self, full: list[PatchCandidate], sources: Mapping[str, SourceFile], spectrum: Mapping[str, Any]
+    ) -> Generator[RepairStep, str, bool]:
         """Write the best of the passing candidates and run the tests; if they fail, try the next one."""
         state = self.state
         chosen = sorted(full, key=lambda one: (one.doubt(), one.order))[:ATTEMPTS]
@@ -469,7 +469,9 @@ class Repair:
         )
         return True
 
-    def _apply(self, candidate: Candidate, sources: Mapping[str, Source]) -> Generator[Step, str, bool]:
+    def _apply(
+        self, candidate: PatchCandidate, sources: Mapping[str, SourceFile]
+    ) -> Generator[RepairStep, str, bool]:
         source = sources[candidate.path]
         old, new = minimal_edit(source.text, candidate.changed(source))
         result = yield self._step(
@@ -499,7 +501,7 @@ def evidence(spectrum: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fitting(batch: list[Candidate]) -> int:
+def fitting(batch: list[PatchCandidate]) -> int:
     """Return how many of the first candidates fit into one call."""
     size = 0
     for number, candidate in enumerate(batch):
@@ -509,7 +511,7 @@ def fitting(batch: list[Candidate]) -> int:
     return len(batch)
 
 
-def stops(ranked: list[Candidate]) -> list[int]:
+def stops(ranked: list[PatchCandidate]) -> list[int]:
     """Return, for each candidate, the number of the candidate to stop before if it passes.
 
     `ranked` is in order of trial.

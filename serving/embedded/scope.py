@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from m3agent.serving.embedded.source import FUNCTIONS, Function, Source, names_in, own_nodes, parameters
+from m3agent.serving.embedded.source import FUNCTIONS, Function, SourceFile, names_in, own_nodes, parameters
 
 Kinds = Mapping[str, Mapping[str, Iterable[str]]]
 """Type names seen at run time, by ``path:first line`` of a function and by variable."""
@@ -27,7 +27,7 @@ CONSTRUCTORS = frozenset(
 class Module:
     """Names and constants of one source file, collected once."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.source = source
         tree = source.tree
         self.functions: dict[str, Function] = {}

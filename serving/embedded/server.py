@@ -104,7 +104,7 @@ def check(body: object) -> Mapping[str, Any]:
     return body
 
 
-class Engine:
+class RepairService:
     """Answer requests and keep statistics."""
 
     def __init__(self, budget: Budget) -> None:
@@ -190,7 +190,7 @@ def message_of(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     return message
 
 
-def application(engine: Engine) -> "Starlette":
+def application(engine: RepairService) -> "Starlette":
     """Build the HTTP application of `engine`."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -301,7 +301,7 @@ class EmbeddedServer:
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, budget: Budget | None = None) -> None:
         self._host = host
         self._port = port
-        self.engine = Engine(budget or Budget())
+        self.engine = RepairService(budget or Budget())
         self.url = ""
         self._task: asyncio.Task[None] | None = None
         self._stop: asyncio.Event | None = None

@@ -80,7 +80,7 @@ def bound(text: str, least: int) -> str:
     return text if binding(text) >= least else f"({text})"
 
 
-class Source:
+class SourceFile:
     """A parsed source text.
 
     Raises:

@@ -4,13 +4,13 @@ import ast
 
 from m3agent.serving.embedded.operators.base import Mutation
 from m3agent.serving.embedded.operators.layout import first_line
-from m3agent.serving.embedded.source import FUNCTIONS, Edit, Source, splice
+from m3agent.serving.embedded.source import FUNCTIONS, Edit, SourceFile, splice
 
 
 class Checker:
     """Check the mutations of one source, one after the other."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self._source = source
         self._seen: set[tuple[int, int, str]] = set()
         self._inserted: dict[str, bool] = {}

@@ -18,7 +18,7 @@ from typing import Literal
 
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
-from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.recipe import Vendor
 
 Runtime = Literal["docker", "podman"]
@@ -143,7 +143,7 @@ def _argv_inside(job: EngineJob) -> tuple[str, ...]:
         raise ValueError("This recipe's command is Slurm's srun, which brings its own containers: use Slurm.")
     if job.nodes > 1 or job.engine == "dynamo":
         return job.argv  # several nodes use this machine's network; Dynamo's script sets its own address
-    return Command.of(job.argv).replacing(("--host", "0.0.0.0")).words  # noqa: S104  # published on job.host only
+    return LaunchCommand.of(job.argv).replacing(("--host", "0.0.0.0")).words  # noqa: S104  # published on job.host only
 
 
 def _published(job: EngineJob) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.job import Start
-from m3agent.serving.launch.load_signs import Progress
+from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import LAST_LOG, LOG
 from m3agent.serving.launch.supervised import start_kept
 
@@ -28,7 +28,7 @@ HF_TOKEN is not among them, because it downloads weights.
 """
 
 
-class Engine:
+class EngineProcess:
     """A started engine. Its log goes to a file, whether or not anyone reads it."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, folder: Path) -> None:
@@ -39,7 +39,7 @@ class Engine:
         self._read = 0
 
     @classmethod
-    async def begin(cls, name: str, start: Start, folder: Path, environ: Mapping[str, str]) -> Engine:
+    async def begin(cls, name: str, start: Start, folder: Path, environ: Mapping[str, str]) -> EngineProcess:
         """Start the engine's command under a keeper. The log of an earlier run becomes the last log.
 
         Args:
@@ -76,7 +76,7 @@ class Engine:
         """Wait until no process of the engine is left; return its exit status."""
         return await self._process.wait()
 
-    def news(self) -> list[Progress]:
+    def news(self) -> list[LoadProgress]:
         """Return the progress that the log reports since the last call."""
         try:
             with self._path.open("rb") as file:

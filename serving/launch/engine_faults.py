@@ -10,9 +10,9 @@ from pathlib import Path
 
 from m3agent.serving.errors import shorten
 from m3agent.serving.launch.engine_log import LogReader
-from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, FaultRow, Kind, Values
+from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, FaultKind, FaultRow, Values
 
-__all__ = ["Asked", "Fault", "Kind", "explain", "read_log"]
+__all__ = ["Asked", "Fault", "FaultKind", "explain", "read_log"]
 
 _SHOWN = 200  # most characters of a quoted log line
 _VALUE = 160  # most characters of a value that a pattern found
@@ -41,7 +41,7 @@ class Fault:
         source: Where the matching rule comes from.
     """
 
-    kind: Kind
+    kind: FaultKind
     sentence: str
     evidence: str = ""
     source: str = ""
@@ -79,7 +79,7 @@ def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, ask
         except OSError as error:
             why = error.strerror or type(error).__name__
             return Fault(
-                Kind.LOG,
+                FaultKind.LOG,
                 f"{_name(engine)} ended {_with(exit_code)}, and its log {log} cannot be read ({why}), so why is not "
                 "known; start it again and look at what it writes.",
             )
@@ -142,54 +142,56 @@ def _without_words(
     number, name, log = _signal(exit_code), _name(engine), asked.log
     if exit_code == 127:
         return Fault(
-            Kind.PROGRAM,
+            FaultKind.PROGRAM,
             f"{name} is not installed where it was to be started; install it there, or activate the environment that "
             "has it.",
         )
     if number == signal.SIGKILL:
         return Fault(
-            Kind.HOST_MEMORY,
+            FaultKind.HOST_MEMORY,
             f"{name} was killed without a word, which the kernel does when this machine's own memory (not the GPUs') "
             "runs out; give the machine or the container more, or stop what else uses it; dmesg says who was killed.",
         )
     if number == signal.SIGBUS:
         return Fault(
-            Kind.SHARED_MEMORY,
+            FaultKind.SHARED_MEMORY,
             f"{name} was ended by a bus error, which a full /dev/shm gives; start the container with --ipc=host or "
             "--shm-size=16g.",
         )
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL):
         return Fault(
-            Kind.GPU_FAULT,
+            FaultKind.GPU_FAULT,
             f"{name} crashed (signal {number}) and said nothing of why; look at the end of {log}, and whether the versions "
             "of driver, torch and engine go together.",
         )
     if any(_DIED.search(line.message) for line in reader.tail):
         when = "while it was serving" if reader.ready else "before it was ready"
         return Fault(
-            Kind.DIED,
+            FaultKind.DIED,
             f"{name}'s core ended {when} and left no reason, so it was killed, or crashed on the GPU; look at dmesg and at "
             f"the end of {log}.",
             _shortened(errors[-1]) if errors else "",
         )
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return Fault(
-            Kind.STOPPED, f"{name} was told to end (signal {number}); start it again if that was not meant."
+            FaultKind.STOPPED,
+            f"{name} was told to end (signal {number}); start it again if that was not meant.",
         )
     if not reader.bytes_seen:
         return Fault(
-            Kind.UNKNOWN,
+            FaultKind.UNKNOWN,
             f"{name} ended {_with(exit_code)} and wrote nothing to {log}; start its command by hand (m3agent serve "
             "--dry-run prints it) to see what it says.",
         )
     if reader.garbled:
         return Fault(
-            Kind.LOG,
+            FaultKind.LOG,
             f"{name} ended {_with(exit_code)}, and its log {log} is no text, so why is not known; start it again.",
         )
     if exit_code == 0:
         return Fault(
-            Kind.STOPPED, f"{name} ended without an error; if that was not meant, look at the end of {log}."
+            FaultKind.STOPPED,
+            f"{name} ended without an error; if that was not meant, look at the end of {log}.",
         )
     return None
 
@@ -200,7 +202,7 @@ def _last_words(
     words = errors or [line.message for line in reader.tail if line.message.strip()]
     shown = _shortened(words[-1]) if words else "nothing that can be read"
     return Fault(
-        Kind.UNKNOWN,
+        FaultKind.UNKNOWN,
         f"{_name(engine)} ended {_with(exit_code)}: {shown}; all of it is in {asked.log}.",
         shown,
     )

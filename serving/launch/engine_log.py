@@ -29,7 +29,7 @@ from m3agent.serving.launch.load_signs import (
     Bar,
     Facts,
     LoadPhase,
-    Progress,
+    LoadProgress,
     bar_of,
 )
 from m3agent.serving.launch.log_line import ANSI, CONTINUES, Line, line_of
@@ -64,7 +64,7 @@ class LogReader:
 
     def __init__(self, engine: str | None = None) -> None:
         self.facts = Facts()
-        self.progress = Progress(LoadPhase.STARTING)
+        self.progress = LoadProgress(LoadPhase.STARTING)
         self.bytes_seen = 0
         self._ready_when = READY_WHEN.get(engine or "", READY_ELSE)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -103,9 +103,9 @@ class LogReader:
         """
         return list(self._errors.values())
 
-    def feed(self, data: bytes) -> list[Progress]:
+    def feed(self, data: bytes) -> list[LoadProgress]:
         """Parse some bytes; return the changes of progress since the last call, in order."""
-        news: list[Progress] = []
+        news: list[LoadProgress] = []
         for start in range(0, len(data), _PIECE):
             piece = data[start : start + _PIECE]
             self.bytes_seen += len(piece)
@@ -124,7 +124,7 @@ class LogReader:
     def _keep(self, text: str) -> None:
         self._line += text[: MOST_CHARACTERS - len(self._line)]
 
-    def _take(self, text: str, news: list[Progress]) -> None:
+    def _take(self, text: str, news: list[LoadProgress]) -> None:
         if not text.strip():
             return
         if self._bars(text, news):
@@ -146,7 +146,7 @@ class LogReader:
         if len(self._errors) > ERROR_LINES:
             del self._errors[next(islice(self._errors, _FIRST_ERRORS, None))]
 
-    def _look(self, message: str, news: list[Progress]) -> None:
+    def _look(self, message: str, news: list[LoadProgress]) -> None:
         if self._ready_when.match(message):
             self._advance(LoadPhase.READY, 0, 0, "", news)
             self._errors.clear()  # these errors did not stop the engine
@@ -161,7 +161,7 @@ class LogReader:
                     self._advance(sign.phase, 0, 0, sign.detail, news)
         self._look_for_graphs(message, news)
 
-    def _look_for_graphs(self, message: str, news: list[Progress]) -> None:
+    def _look_for_graphs(self, message: str, news: list[LoadProgress]) -> None:
         if found := GRAPHS_AHEAD.match(message):
             self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", found[1])))
             self._advance(LoadPhase.MEMORY, 0, 0, "", news)
@@ -183,7 +183,7 @@ class LogReader:
         if self._graph_gib:
             self.facts.graph_gib = round(sum(self._graph_gib.values()), 2)
 
-    def _bars(self, text: str, news: list[Progress]) -> bool:
+    def _bars(self, text: str, news: list[LoadProgress]) -> bool:
         """Count the progress bars of a line; return whether there were any."""
         if "%" not in text:
             return False
@@ -195,7 +195,7 @@ class LogReader:
                 self._count(bar, done, total, news)
         return found
 
-    def _count(self, bar: Bar, done: int, total: int, news: list[Progress]) -> None:
+    def _count(self, bar: Bar, done: int, total: int, news: list[LoadProgress]) -> None:
         if bar.phase < self.progress.phase:
             return
         key = (bar.phase, bar.name, total)
@@ -207,7 +207,9 @@ class LogReader:
         ahead = self._graphs_ahead if bar.phase is LoadPhase.GRAPHS else 0
         self._advance(bar.phase, sum(here.values()), max(known, ahead), bar.detail, news)
 
-    def _advance(self, phase: LoadPhase, done: int, total: int, detail: str, news: list[Progress]) -> None:
+    def _advance(
+        self, phase: LoadPhase, done: int, total: int, detail: str, news: list[LoadProgress]
+    ) -> None:
         now = self.progress
         if phase < now.phase:
             return
@@ -218,7 +220,7 @@ class LogReader:
         else:
             self._details.clear()
         self._details.add(detail)
-        new = Progress(phase, done, total, detail)
+        new = LoadProgress(phase, done, total, detail)
         if new != now or not self._told:
             self.progress = new
             self._told = True

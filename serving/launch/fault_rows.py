@@ -17,7 +17,7 @@ from pathlib import Path
 from m3agent.serving.launch.load_signs import LoadPhase
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """Kinds of faults, by their remedy."""
 
     PORT = "port"
@@ -98,7 +98,7 @@ class FaultRow:
         reckon: Function that computes further values.
     """
 
-    kind: Kind
+    kind: FaultKind
     pattern: re.Pattern[str]
     what: str
     fix: str
@@ -166,7 +166,9 @@ def _cuda(values: Values) -> Values:
     return {"cuda": f"{found // 1000}.{found % 1000 // 10}"}
 
 
-def _out_of_memory(kind: Kind, doing: str, phases: frozenset[LoadPhase], fix: str) -> tuple[FaultRow, ...]:
+def _out_of_memory(
+    kind: FaultKind, doing: str, phases: frozenset[LoadPhase], fix: str
+) -> tuple[FaultRow, ...]:
     return (
         FaultRow(
             kind,
@@ -209,7 +211,7 @@ _HUB = "huggingface_hub 2.4, utils/_http.py"
 _AT_THE_START: tuple[FaultRow, ...] = (
     # --- the command line, which the engine reads first
     FaultRow(
-        Kind.PARSER,
+        FaultKind.PARSER,
         _re(
             r"invalid (?P<what_parser>tool call|reasoning) parser: (?P<given>\S+) \(chose from \{ ?(?P<choices>[^}\n]*)"
         ),
@@ -219,7 +221,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         reckon=_parser,
     ),
     FaultRow(
-        Kind.PARSER,
+        FaultKind.PARSER,
         _re(
             r"(?P<what_parser>[Rr]easoning|[Tt]ool) parser '?(?P<given>[^'\s]+)'? not found\. Available parsers: (?P<choices>.*)"
         ),
@@ -229,7 +231,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         reckon=_parser,
     ),
     FaultRow(
-        Kind.PARSER,
+        FaultKind.PARSER,
         _re(
             r"error: argument (?P<option>--[\w-]*parser): invalid choice: '?(?P<given>[^'\s]+)'? \(choose from (?P<choices>[^)\n]*)"
         ),
@@ -239,7 +241,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         reckon=_parser,
     ),
     FaultRow(
-        Kind.VALUE,
+        FaultKind.VALUE,
         _re(
             r"error: argument (?P<option>[\w/-]+): invalid choice: '?(?P<given>[^'\n]+?)'? \(choose from (?P<choices>[^)\n]*)"
         ),
@@ -249,7 +251,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         reckon=_nearest,
     ),
     FaultRow(
-        Kind.OPTION,
+        FaultKind.OPTION,
         _re(
             r"error: unrecognized arguments: (?P<given>[^\n]{1,200})|No such option:? '?(?P<click>--?[\w-]+)"
         ),
@@ -258,7 +260,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "Python's argparse; click, of which trtllm-serve is made",
     ),
     FaultRow(
-        Kind.VALUE,
+        FaultKind.VALUE,
         _re(
             r"error: argument (?P<option>[\w/-]+): (?P<said>[^\n]{1,200})|Invalid value for '?(?P<click>--?[\w-]+)'?: (?P<said2>[^\n]{1,200})"
         ),
@@ -268,7 +270,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
     ),
     # --- programs and modules
     FaultRow(
-        Kind.FASTOKENS,
+        FaultKind.FASTOKENS,
         _re(
             r"fastokens >= (?P<least>[\d.]+) is required when VLLM_USE_FASTOKENS=1 \(found (?P<found>[^)\n]+)\)"
         ),
@@ -277,14 +279,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "vLLM 0.24, tokenizers/fastokens.py",
     ),
     FaultRow(
-        Kind.FASTOKENS,
+        FaultKind.FASTOKENS,
         _re(r"'?fastokens'? package.{0,30} is required|No module named 'fastokens'"),
         "The package fastokens, which makes tokens of long prompts four times as fast, is missing where {name} runs",
         "pip install 'fastokens>=0.2' there",
         "vLLM 0.24, tokenizers/fastokens.py; SGLang 0.5.23, utils/hf_transformers/tokenizer.py",
     ),
     FaultRow(
-        Kind.PROGRAM,
+        FaultKind.PROGRAM,
         _re(
             r"No module named '?(?P<module>vllm|sglang|tensorrt_llm|dynamo)(?:\.[\w.]+)?'?$"
             r"|(?P<program>vllm|trtllm-serve|trtllm-llmapi-launch): (?:command )?not found"
@@ -295,7 +297,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
     ),
     # --- the checkpoint's location
     FaultRow(
-        Kind.GATED,
+        FaultKind.GATED,
         _re(
             r"GatedRepoError|[Cc]annot access gated repo|trying to access a gated repo|is a gated repository"
         ),
@@ -304,7 +306,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         f"{_HUB}; sgl-project/sglang#14644",
     ),
     FaultRow(
-        Kind.MODEL_MISSING,
+        FaultKind.MODEL_MISSING,
         _re(
             r"Repository Not Found for url: \S*?/(?:api/models/)?(?P<repo>[\w.-]+/[\w.-]+)/(?:revision|resolve|tree)"
         ),
@@ -313,14 +315,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         _HUB,
     ),
     FaultRow(
-        Kind.MODEL_MISSING,
+        FaultKind.MODEL_MISSING,
         _re(r"Repo id must (?:be in the form|use alphanumeric)[^\n]*: '(?P<path>[^'\n]{1,300})'"),
         "There is no model folder {path}",
         "correct the path, or give the name of a model on Hugging Face",
         "huggingface_hub 2.4, utils/_validators.py; vLLM 0.24 run with /nonexistent/m3",
     ),
     FaultRow(
-        Kind.MODEL_MISSING,
+        FaultKind.MODEL_MISSING,
         _re(
             r"^\S*(?:Error|Exception): (?P<path>\S{1,300}) is not a local folder and is not a valid model identifier"
             r"|RepositoryNotFoundError|Revision Not Found for url"
@@ -330,7 +332,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "transformers 5.23, utils/hub.py",
     ),
     FaultRow(
-        Kind.GATED,
+        FaultKind.GATED,
         _re(
             r"Invalid (?:credentials in Authorization header|user token)|(?:401|403) (?:Client Error|Unauthorized|Forbidden)"
         ),
@@ -339,28 +341,28 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         _HUB,
     ),
     FaultRow(
-        Kind.CHECKPOINT,
+        FaultKind.CHECKPOINT,
         _re(r"Invalid repository ID or local directory specified: '(?P<path>[^'\n]{1,300})'"),
         "{path} is neither a model on Hugging Face that can be read nor a folder with a config.json",
         "correct the path or the name, or download the checkpoint anew",
         "vLLM 0.24, transformers_utils/config.py",
     ),
     FaultRow(
-        Kind.OFFLINE,
+        FaultKind.OFFLINE,
         _re(r"offline mode is enabled|outgoing traffic has been disabled"),
         "{model} is not on this machine, and HF_HUB_OFFLINE forbids to download it",
         "unset HF_HUB_OFFLINE, or give the folder that has the checkpoint",
         "huggingface_hub 2.4, _snapshot_download.py",
     ),
     FaultRow(
-        Kind.NETWORK,
+        FaultKind.NETWORK,
         _re(r"429 Too Many Requests|429 Client Error"),
         "Hugging Face takes no more requests from here for now",
         "wait some minutes, and log in with hf auth login, which allows more",
         _HUB,
     ),
     FaultRow(
-        Kind.NETWORK,
+        FaultKind.NETWORK,
         _re(
             r"LocalEntryNotFoundError|We couldn't connect to|trying to locate the files? on the Hub"
             r"|(?:Temporary failure in name resolution|Name or service not known|Failed to resolve).*(?:hugging|hf\.co)"
@@ -371,7 +373,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "huggingface_hub 2.4, _snapshot_download.py; transformers 5.23, utils/hub.py",
     ),
     FaultRow(
-        Kind.REMOTE_CODE,
+        FaultKind.REMOTE_CODE,
         _re(
             r"[Pp]lease pass the argument `?trust_remote_code=True`?|contains custom code which must be executed"
         ),
@@ -380,7 +382,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "transformers 5.23, dynamic_module_utils.py",
     ),
     FaultRow(
-        Kind.CHECKPOINT,
+        FaultKind.CHECKPOINT,
         _re(
             r"config file at '(?P<file>[^'\n]{1,300})' is not a valid JSON file|JSONDecodeError|"
             r"Can't load tokenizer for '(?P<tokenizer>[^'\n]{1,300})'|Couldn't instantiate the backend tokenizer"
@@ -395,7 +397,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         },
     ),
     FaultRow(
-        Kind.CHECKPOINT,
+        FaultKind.CHECKPOINT,
         _re(
             r"(?:^|\s)(?P<folder>\S{1,300}) does not appear to have a file named (?P<file>[^\s]{1,200}?)\.(?: |$)"
         ),
@@ -404,14 +406,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "transformers 5.23, utils/hub.py",
     ),
     FaultRow(
-        Kind.CHECKPOINT,
+        FaultKind.CHECKPOINT,
         _re(r"Cannot find any model weights with `(?P<folder>[^`\n]{1,300})`"),
         "{folder} holds no weights",
         "download the checkpoint anew, whole, or correct the path",
         "vLLM 0.24, model_executor/model_loader/default_loader.py",
     ),
     FaultRow(
-        Kind.CHECKPOINT,
+        FaultKind.CHECKPOINT,
         _re(
             r"Error while deserializing header: (?P<said>[^\n]{1,100})|SafetensorError: (?P<said2>[^\n]{1,100})"
         ),
@@ -420,7 +422,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "safetensors, src/tensor.rs",
     ),
     FaultRow(
-        Kind.PERMISSION,
+        FaultKind.PERMISSION,
         _re(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^'\n]{1,300})'"),
         "{path} may not be read or written by this user",
         "change its rights, or set HF_HOME to a folder of yours",
@@ -428,14 +430,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
     ),
     # --- the model and the engine
     FaultRow(
-        Kind.MODEL_UNKNOWN,
+        FaultKind.MODEL_UNKNOWN,
         _re(r"has model type `(?P<given>[^`\n]{1,100})` but Transformers does not recognize"),
         "{name} here does not know the architecture {given}",
         "{too_old}; if that is no MiniMax M3, correct the model",
         "transformers 5.23; vLLM 0.24 run with an invented model type",
     ),
     FaultRow(
-        Kind.MODEL_UNKNOWN,
+        FaultKind.MODEL_UNKNOWN,
         _re(
             r"Model architectures \[?'?(?P<given>[\w, ']{1,200}?)'?\]? (?:are not supported|failed to be inspected)"
         ),
@@ -444,14 +446,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "vLLM 0.24 and SGLang 0.5.23, models/registry.py",
     ),
     FaultRow(
-        Kind.MODEL_UNKNOWN,
+        FaultKind.MODEL_UNKNOWN,
         _re(r"Unknown architecture for \w{1,60}: (?P<given>\w{1,100})"),
         "{name} here does not have the architecture {given}",
         "{too_old}; if that is no MiniMax M3, correct the model",
         "TensorRT-LLM, _torch/models/modeling_auto.py",
     ),
     FaultRow(
-        Kind.QUANTISATION,
+        FaultKind.QUANTISATION,
         _re(
             r"quantization method (?P<given>\w{1,60}) is not supported for the current GPU\. Minimum capability: "
             r"(?P<least>\d+)\. Current capability: (?P<here>\d+)"
@@ -461,7 +463,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         "vLLM 0.24, config/vllm.py",
     ),
     FaultRow(
-        Kind.QUANTISATION,
+        FaultKind.QUANTISATION,
         _re(
             r"Unknown quantization method: (?P<given>[^.\n]{1,60})\."
             r"|[Qq]uantization method specified in the model config \((?P<theirs>[^)\n]{1,60})\) does not match"
@@ -475,7 +477,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
 _ANY_TIME: tuple[FaultRow, ...] = (
     # --- the address, which uvicorn binds only after it reported a successful start
     FaultRow(
-        Kind.PORT,
+        FaultKind.PORT,
         _re(
             r"^(?!.*[Rr]etrying).*(?:The server socket has failed to listen|TCPStore|DistNetworkError).*EADDRINUSE"
         ),
@@ -484,7 +486,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "vllm-project/vllm#11617",
     ),
     FaultRow(
-        Kind.PORT,
+        FaultKind.PORT,
         _re(
             r"^(?!.*[Rr]etrying).*(?:\[Errno 98\].*[Aa]ddress already in use"
             r"|[Aa]ddress already in use \(os error 98\)|Failed to bind socket to |Port is already in use\."
@@ -495,35 +497,35 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "vllm-project/vllm#7514, #9763; SGLang 0.5.23, utils/network.py; Docker",
     ),
     FaultRow(
-        Kind.ADDRESS,
+        FaultKind.ADDRESS,
         _re(r"\[Errno 99\].*(?:[Cc]annot assign requested address)"),
         "The address to listen on is none of this machine's",
         "correct --host",
         "Python's socket",
     ),
     FaultRow(
-        Kind.ADDRESS,
+        FaultKind.ADDRESS,
         _re(r"\[Errno 13\].*bind on address.*permission denied"),
         "Port {port} is for the administrator only",
         "take one from 1024 on: --port 8000",
         "Python's asyncio",
     ),
     FaultRow(
-        Kind.SLURM,
+        FaultKind.SLURM,
         _re(r"CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE)"),
         "Slurm ended the job: {why}",
         "ask for more time, or for a partition whose jobs are not preempted",
         "Slurm, slurmstepd/req.c",
     ),
     FaultRow(
-        Kind.SLURM,
+        FaultKind.SLURM,
         _re(r"sbatch: error: (?P<said>[^\n]{1,200})"),
         "Slurm does not take the job: {said}",
         "correct partition, account or what the job asks for (sinfo shows what there is)",
         "Slurm, sbatch",
     ),
     FaultRow(
-        Kind.SHARED_MEMORY,
+        FaultKind.SHARED_MEMORY,
         _re(
             rf"{_SHM}.*No space left|[Ee]rror while creating shared memory segment|insufficient shared memory"
             r"|unable to (?:allocate|resize|write|open).{0,40}shared memory(?!.*Too many open files)|Bus error"
@@ -533,7 +535,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "vllm-project/vllm#14537, MiniMax-AI/MiniMax-01#42; torch",
     ),
     FaultRow(
-        Kind.DISK,
+        FaultKind.DISK,
         _re(
             r"Not enough free disk space to download the file\. The expected file size is: (?P<size>[\d.]+) MB\. "
             r"The target location (?P<folder>\S{1,300}) only has (?P<free>[\d.]+) MB"
@@ -547,7 +549,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         },
     ),
     FaultRow(
-        Kind.DISK,
+        FaultKind.DISK,
         _re(r"No space left on device|Disk quota exceeded"),
         "A disk is full",
         "make room where the model is downloaded to (HF_HOME; M3 has 444 GB in MXFP8, 854 GB in BF16) and in /tmp",
@@ -555,7 +557,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
     ),
     # --- memory and the context window
     FaultRow(
-        Kind.POSITIONS,
+        FaultKind.POSITIONS,
         _re(
             r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len "
             r"\([^=\n]{1,60}=(?P<most>\d+)(?:\.0)?[^\n]*To allow overriding"
@@ -566,7 +568,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         reckon=_positions,
     ),
     FaultRow(
-        Kind.POSITIONS,
+        FaultKind.POSITIONS,
         _re(
             r"context_length \((?P<asked>\d+)\) is greater than the derived context_length \((?P<most>\d+)\)[^\n]*To allow overriding"
         ),
@@ -576,7 +578,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         reckon=_positions,
     ),
     FaultRow(
-        Kind.CONTEXT,
+        FaultKind.CONTEXT,
         _re(
             r"max seq len \((?P<asked>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available "
             r"KV cache memory \((?P<there>[\d.]+) GiB\)\. Based on the available memory, the estimated maximum model length is "
@@ -588,7 +590,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         reckon=_tokens,
     ),
     FaultRow(
-        Kind.CONTEXT,
+        FaultKind.CONTEXT,
         _re(
             r"max seq len \((?P<asked>\d+)\), \((?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available "
             r"KV cache memory \((?P<there>[\d.]+) GiB\)"
@@ -599,7 +601,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         reckon=_without_estimate,
     ),
     FaultRow(
-        Kind.HELD,
+        FaultKind.HELD,
         _re(
             r"Free memory on device (?:cuda:(?P<gpu>\d+) )?\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than "
             r"desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
@@ -611,7 +613,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         reckon=lambda values: _held(values) | {"gpu": values["gpu"] or "0"},
     ),
     FaultRow(
-        Kind.HELD,
+        FaultKind.HELD,
         _re(r"The memory capacity is unbalanced"),
         "Other programs hold memory of some of the {gpus} GPUs",
         "see who with nvidia-smi or rocm-smi and stop it (a server of ours: m3agent serve stop), or name other GPUs in "
@@ -619,7 +621,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "SGLang 0.5.23, distributed/bootstrap.py",
     ),
     FaultRow(
-        Kind.CACHE,
+        FaultKind.CACHE,
         _re(
             r"component could not be created: KV cache\s+Total GPU memory \(GiB\): (?P<total>[\d.]+)\s+Free GPU memory before "
             r"component creation attempt \(GiB\): (?P<free>[\d.]+)"
@@ -629,7 +631,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "NVIDIA/TensorRT-LLM#5872",
     ),
     FaultRow(
-        Kind.CACHE,
+        FaultKind.CACHE,
         _re(
             r"No available memory for the cache blocks|Cannot auto-fit max_model_len"
             r"|Not enough memory\. Please try to increase --mem-fraction-static"
@@ -639,31 +641,31 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "vLLM 0.24, v1/core/kv_cache_utils.py; SGLang 0.5.23, model_executor/pool_configurator.py",
     ),
     *_out_of_memory(
-        Kind.LOADING,
+        FaultKind.LOADING,
         "weights were loaded",
         frozenset({LoadPhase.STARTING, LoadPhase.DOWNLOADING, LoadPhase.WEIGHTS}),
         f"stop what else uses the GPUs, take more of them, or 8-bit weights: {_PLAN}",
     ),
     *_out_of_memory(
-        Kind.PROFILING,
+        FaultKind.PROFILING,
         "the engine measured how much a full batch needs",
         frozenset({LoadPhase.MEMORY, LoadPhase.COMPILING}),
         f"lower --context or --concurrency, or take more GPUs: {_PLAN}",
     ),
     *_out_of_memory(
-        Kind.CAPTURING,
+        FaultKind.CAPTURING,
         "CUDA graphs were captured",
         frozenset({LoadPhase.GRAPHS}),
         f"lower --context or --concurrency, so that the plan leaves more, or take more GPUs: {_PLAN}",
     ),
     *_out_of_memory(
-        Kind.SERVING,
+        FaultKind.SERVING,
         "it was serving",
         frozenset({LoadPhase.READY}),
         "start it with a lower --context or --concurrency, so that the plan leaves more",
     ),
     FaultRow(
-        Kind.HOST_MEMORY,
+        FaultKind.HOST_MEMORY,
         _re(
             r"DefaultCPUAllocator: can't allocate memory|\[Errno 12\]|Cannot allocate memory|^MemoryError|std::bad_alloc"
             r"|Failed core proc\(s\): \{[^}\n]*: -9\b|died with exit code -9\b|oom-kill|Out of memory: Killed process"
@@ -674,7 +676,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
     ),
     # --- the GPUs themselves
     FaultRow(
-        Kind.DRIVER,
+        FaultKind.DRIVER,
         _re(r"NVIDIA driver on your system is too old \(found version (?P<found>\d{4,6})\)"),
         "The NVIDIA driver here goes up to CUDA {cuda}, and {name}'s torch is built for a newer one",
         "install a newer driver (580 or later for CUDA 13), or an engine built for CUDA {cuda}",
@@ -682,7 +684,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         reckon=_cuda,
     ),
     FaultRow(
-        Kind.DRIVER,
+        FaultKind.DRIVER,
         _re(
             r"driver version is insufficient for CUDA runtime|unsupported display driver|Error 80[34]\b|forward compatibility was attempted"
         ),
@@ -691,14 +693,14 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "CUDA, errors 35, 803 and 804",
     ),
     FaultRow(
-        Kind.NO_GPU,
+        FaultKind.NO_GPU,
         _re(r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY"),
         "The GPUs are not ready: on machines with NVSwitch the fabric manager has to run",
         "start it: systemctl start nvidia-fabricmanager",
         "CUDA, error 802",
     ),
     FaultRow(
-        Kind.NO_GPU,
+        FaultKind.NO_GPU,
         _re(
             r"could not select device driver .{0,40}\[\[gpu\]\]|failed to inject CDI devices|unresolvable CDI devices"
         ),
@@ -707,21 +709,21 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "Docker, daemon/devices.go",
     ),
     FaultRow(
-        Kind.NO_GPU,
+        FaultKind.NO_GPU,
         _re(r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs \((?P<here>\d+)\)"),
         "{wanted} GPUs are to be used, and the engine sees {here}",
         "name fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
         "vLLM 0.24, config/parallel.py",
     ),
     FaultRow(
-        Kind.NO_GPU,
+        FaultKind.NO_GPU,
         _re(r"invalid device ordinal"),
         "{gpus} GPUs are to be used, and the engine sees fewer",
         "name fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
         "CUDA, error 101",
     ),
     FaultRow(
-        Kind.NO_GPU,
+        FaultKind.NO_GPU,
         _re(
             r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver|[Nn]o CUDA-capable device|Failed to infer device type"
             r"|Torch not compiled with CUDA|CUDA unknown error|CUDA driver initialization failed|libcuda\.so\.1: cannot open"
@@ -731,7 +733,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "torch, c10/cuda and torch/cuda/__init__.py; vLLM 0.24, config/device.py",
     ),
     FaultRow(
-        Kind.ARCHITECTURE,
+        FaultKind.ARCHITECTURE,
         _re(
             r"no kernel image is available|is not compatible with the current PyTorch|Value 'sm_(?P<sm>\w+)' is not defined"
         ),
@@ -740,14 +742,14 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "CUDA, error 209; vllm-project/vllm#14452, #30855",
     ),
     FaultRow(
-        Kind.FILES,
+        FaultKind.FILES,
         _re(r"^(?:[\w.]*(?:Error|Exception)\b|unable to open shared memory).*Too many open files"),
         "The engine ran out of file descriptors",
         "raise the limit before it is started: ulimit -n 65536",
         "vLLM 0.24, utils/system_utils.py, which warns of it",
     ),
     FaultRow(
-        Kind.GPU_FAULT,
+        FaultKind.GPU_FAULT,
         _re(
             r"uncorrectable ECC|Xid .{0,40}(?:48|63|64|74|79|94|95)\b|GPU has fallen off the bus|over nvlink or a hardware error"
         ),
@@ -756,7 +758,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "NVIDIA's Xid errors; QwenLM/Qwen3-VL#1961",
     ),
     FaultRow(
-        Kind.GPU_FAULT,
+        FaultKind.GPU_FAULT,
         _re(
             r"illegal memory access|device-side assert|misaligned address|unspecified launch failure|illegal instruction was encountered"
         ),
@@ -765,7 +767,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         "CUDA, errors 700, 710, 715, 716, 719; vllm-project/vllm#49070",
     ),
     FaultRow(
-        Kind.COMMUNICATION,
+        FaultKind.COMMUNICATION,
         _re(
             r"NCCL error|ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclRemoteError|ncclInvalidUsage|DistBackendError"
             r"|Watchdog caught collective operation timeout|DistStoreError|DistNetworkError|gloo.{0,80}(?:Connection|timed out)"
@@ -781,21 +783,21 @@ _ANY_TIME: tuple[FaultRow, ...] = (
 # only count before the engine is ready.
 _LAST_AT_THE_START: tuple[FaultRow, ...] = (
     FaultRow(
-        Kind.MODULE,
+        FaultKind.MODULE,
         _re(r"^(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]{1,100})"),
         "A Python package is missing where {name} runs: {module}",
         "install {name} anew in a fresh environment; an installation that was changed by hand is the usual reason",
         "Python",
     ),
     FaultRow(
-        Kind.MODULE,
+        FaultKind.MODULE,
         _re(r"^ImportError: (?P<said>[^\n]{1,200})|undefined symbol: (?P<symbol>\w{1,60})"),
         "{name}'s packages do not go together: {said}{symbol}",
         "install {name} anew in a fresh environment, so that torch is the version it was built for",
         "Python; the dynamic linker",
     ),
     FaultRow(
-        Kind.VALUE,
+        FaultKind.VALUE,
         _re(
             r"validation errors? for (?P<where>\w{1,60})\n(?:\s*[\w.]{0,60}\n)?\s*(?:Value error, )?(?P<said>[^\n]{1,300})"
         ),

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.command import LaunchCommand
 
 DISTRIBUTIONS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "dynamo": "ai-dynamo"}
 """Python packages that contain the engines."""
@@ -50,7 +50,7 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
 
 def _python(argv: Sequence[str], path: str | None) -> list[str] | None:
     """Return the interpreter of `python -m ...`, or the interpreter that a console script's first line names."""
-    program = Command.of(argv).program
+    program = LaunchCommand.of(argv).program
     full = shutil.which(program[0], path=path) if program else None
     if full is None:
         return None

@@ -42,7 +42,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoadProgress:
     """How far an engine is.
 
     Within a phase `done` and `total` never fall. `total` grows when the engine starts a further part of the

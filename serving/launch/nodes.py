@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.plan.command import Command, Option
+from m3agent.serving.plan.command import LaunchCommand, Option
 
 MASTER_PORT = 29501
 """Default port where the nodes connect; also vLLM's own default (vLLM 0.24, config/parallel.py)."""
@@ -122,7 +122,7 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
     else:
         options.append(("--dist-init-addr", f"{_bracketed(host)}:{port}"))
         drop = ["--nccl-init-addr"]
-    return Command.of(job.argv).replacing(*options, drop=drop).words
+    return LaunchCommand.of(job.argv).replacing(*options, drop=drop).words
 
 
 def _check(job: EngineJob) -> None:
@@ -159,7 +159,7 @@ def _ray_commands(job: EngineJob, addresses: Sequence[str]) -> list[NodeCommand]
         found.append(NodeCommand(address, words, _addressed(job, address)))
     # vLLM rejects its own node numbers together with Ray (vLLM 0.24, config/parallel.py).
     ours = ("--nnodes", "-n", "--node-rank", "-r", "--master-addr", "--master-port", "--headless")
-    serve = Command.of(job.argv).replacing(("--distributed-executor-backend", "ray"), drop=ours).words
+    serve = LaunchCommand.of(job.argv).replacing(("--distributed-executor-backend", "ray"), drop=ours).words
     return [*found, NodeCommand(head, serve, _addressed(job, head))]
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.plan.change import KEY, Change, KvCacheDtype
-from m3agent.serving.plan.command import Command, Option, flag_of
-from m3agent.serving.plan.listing import Listing, listing, problems, versions
+from m3agent.serving.plan.change import KEY, KvCacheDtype, RecipeChange
+from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
 from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
 from m3agent.serving.plan.planner import Plan
 from m3agent.serving.plan.recipe import Recipe
@@ -27,7 +27,7 @@ class OptionsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LaunchRequest:
     """What the user wants from the server.
 
     Attributes:
@@ -52,12 +52,12 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A job, its recipe, and the changes between them."""
 
     job: EngineJob
     recipe: Recipe
-    changes: Sequence[Change] = field(default_factory=tuple)
+    changes: Sequence[RecipeChange] = field(default_factory=tuple)
 
     @property
     def random_weights(self) -> bool:
@@ -76,7 +76,7 @@ def random_weights(options: Sequence[str]) -> bool:
     return any(pair == ("--load-format", _DUMMY) for pair in itertools.pairwise(words))
 
 
-def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepared:
+def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> PreparedJob:
     """Build the job of a recipe; a plan sets its layout and memory.
 
     Raises:
@@ -121,7 +121,7 @@ def prepare(recipe: Recipe, wanted: Wanted, plan: Plan | None = None) -> Prepare
         recipe.image,
         model,
     )
-    return Prepared(job, recipe, changes)
+    return PreparedJob(job, recipe, changes)
 
 
 def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tu
     Raises:
         OptionsError: A word belongs to no option.
     """
-    command, more = Command.of(argv), Command.of(("options", *options))
+    command, more = LaunchCommand.of(argv), LaunchCommand.of(("options", *options))
     if more.positional:
         raise OptionsError(
             f"{more.positional[0]!r} after -- is no option of the engine: only options stand there"
@@ -141,7 +141,7 @@ def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tu
     return replace(command, options=(*kept, *more.options)).words
 
 
-def _meant(option: Option, known: Listing | None) -> object:
+def _meant(option: Option, known: OptionListing | None) -> object:
     """Return the setting that an option changes, whichever of its flags is used."""
     flag = flag_of(option)
     return flag if known is None else known.options.get(known.spelt(flag), flag)

@@ -14,11 +14,11 @@ from m3agent.serving.check.model_check import model_check
 from m3agent.serving.check.wire_check import wire_check
 from m3agent.serving.client.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
-from m3agent.serving.launch.engine import Engine
+from m3agent.serving.launch.engine import EngineProcess
 from m3agent.serving.launch.engine_faults import explain
 from m3agent.serving.launch.fault_rows import Asked
 from m3agent.serving.launch.job import EngineJob, Start
-from m3agent.serving.launch.load_signs import Progress
+from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
 
 LOOK_SECONDS = 0.3
@@ -41,7 +41,7 @@ class LaunchFailed(Exception):
 class Watcher(Protocol):
     """Callbacks for what happens to a server."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: LoadProgress) -> None:
         """Receive progress from the engine's log."""
 
     def say(self, text: str) -> None:
@@ -127,7 +127,7 @@ class Server:
         """Start the engine and watch it until it ends; return a sentence that says why it ended."""
         launch = self._launch
         try:
-            engine = await Engine.begin(launch.job.engine, launch.start, launch.folder, self._environ)
+            engine = await EngineProcess.begin(launch.job.engine, launch.start, launch.folder, self._environ)
         except OSError as error:
             raise LaunchFailed(
                 f"the engine's log cannot be begun in {launch.folder}: {error.strerror}"
@@ -150,7 +150,7 @@ class Server:
                 self._become(Phase.STOPPING)
                 await engine.stop()
 
-    async def _ready(self, engine: Engine) -> str | None:
+    async def _ready(self, engine: EngineProcess) -> str | None:
         """Wait until the engine answers; return None, or why it never will."""
         begun, asked, looked = time.monotonic(), 0.0, False
         while True:
@@ -174,11 +174,11 @@ class Server:
                     return None
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _tell(self, engine: Engine) -> None:
+    def _tell(self, engine: EngineProcess) -> None:
         for progress in engine.news():
             self._watcher.progress(progress)
 
-    async def _watch(self, engine: Engine) -> str:
+    async def _watch(self, engine: EngineProcess) -> str:
         """Wait until the engine ends or hangs; return a sentence that says why."""
         heard = time.monotonic()
         ended = asyncio.ensure_future(engine.ended())
@@ -196,13 +196,13 @@ class Server:
         finally:
             ended.cancel()
 
-    def _why(self, engine: Engine) -> str:
+    def _why(self, engine: EngineProcess) -> str:
         engine.news()
         job, launch = self._launch.job, self._launch
         asked = Asked(job.port, job.model, launch.context, job.gpus, launch.folder / LOG)
         return explain(job.engine, engine.log, engine.exit_code, asked).sentence
 
-    async def _check(self, engine: Engine) -> None:
+    async def _check(self, engine: EngineProcess) -> None:
         """Ask the engine for its settings and run the checks; store the results in the record."""
         self._become(Phase.CHECKING, kv_tokens=engine.log.facts.kv_tokens, version=engine.log.facts.version)
         launch = self._launch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from m3agent.serving.plan.command import Command, Option, flag_of
+from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Whoever starts the server fills it in, in an environment or a private file.
 
 
 @dataclass(frozen=True)
-class Change:
+class RecipeChange:
     """One change to a recipe, or a choice of the recipe that is deliberately kept.
 
     Attributes:
@@ -53,7 +53,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ChangeRequest:
     """A parsed recipe and what the user wants from it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Wanted:
     """
 
     recipe: Recipe
-    command: Command
+    command: LaunchCommand
     context: int | None
     vision: bool
     loopback: bool
@@ -85,7 +85,7 @@ class Wanted:
         env: Mapping[str, str | None] = MappingProxyType({}),
         files: Mapping[str, str] = MappingProxyType({}),
         packages: tuple[str, ...] = (),
-    ) -> list[Change]:
+    ) -> list[RecipeChange]:
         """Build the change that turns the recipe into the wanted state.
 
         Args:
@@ -104,7 +104,7 @@ class Wanted:
         """
         there = {flag_of(option): option for option in self.command.options}
         differs = {name: value for name, value in env.items() if self.recipe.env.get(name) != value}
-        change = Change(
+        change = RecipeChange(
             what,
             reason,
             source,
@@ -124,10 +124,10 @@ class Wanted:
         return [change] if effect else []
 
 
-Rule = Callable[[Wanted], list[Change]]
+Rule = Callable[[ChangeRequest], list[RecipeChange]]
 
 
-def cached_tokens(wanted: Wanted, flag: str, source: str) -> list[Change]:
+def cached_tokens(wanted: ChangeRequest, flag: str, source: str) -> list[RecipeChange]:
     """Make the engine report how many tokens of a prompt came from the prefix cache."""
     return wanted.change(
         "cached tokens",
@@ -137,7 +137,7 @@ def cached_tokens(wanted: Wanted, flag: str, source: str) -> list[Change]:
     )
 
 
-def kv_dtype(wanted: Wanted, fp8: str, reason: str, source: str) -> list[Change]:
+def kv_dtype(wanted: ChangeRequest, fp8: str, reason: str, source: str) -> list[RecipeChange]:
     """Set the type of the KV cache that the user wants; `fp8` is the engine's name for that type."""
     if wanted.kv_dtype is None:
         return []
@@ -146,7 +146,7 @@ def kv_dtype(wanted: Wanted, fp8: str, reason: str, source: str) -> list[Change]
     return wanted.change("fp8 KV cache", reason, source, ("--kv-cache-dtype", fp8))
 
 
-def _plain_kv(wanted: Wanted) -> list[Change]:
+def _plain_kv(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "KV cache", "The KV cache keeps the type of the model.", "as asked for", drop=["--kv-cache-dtype"]
     )
@@ -156,7 +156,7 @@ SERVED_NAME = "minimax-m3"
 """Model name in requests to a server that this program starts, independent of the checkpoint's folder name."""
 
 
-def served_name(wanted: Wanted) -> list[Change]:
+def served_name(wanted: ChangeRequest) -> list[RecipeChange]:
     """Set the model name that requests use; only for a plan."""
     if wanted.plan is None:
         return []
@@ -168,7 +168,7 @@ def served_name(wanted: Wanted) -> list[Change]:
     )
 
 
-def only_here(wanted: Wanted, why: str) -> list[Change]:
+def only_here(wanted: ChangeRequest, why: str) -> list[RecipeChange]:
     """Bind the server to this machine's loopback address.
 
     Args:
@@ -183,7 +183,7 @@ def only_here(wanted: Wanted, why: str) -> list[Change]:
     )
 
 
-def remote_code(wanted: Wanted) -> list[Change]:
+def remote_code(wanted: ChangeRequest) -> list[RecipeChange]:
     """Remove the option that lets the checkpoint run its own code."""
     return wanted.change(
         "remote code",

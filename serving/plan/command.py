@@ -12,7 +12,7 @@ Option = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Command:
+class LaunchCommand:
     """A parsed command; `words` puts it together again.
 
     Attributes:
@@ -29,7 +29,7 @@ class Command:
     options: tuple[Option, ...]
 
     @classmethod
-    def of(cls, argv: Sequence[str]) -> Command:
+    def of(cls, argv: Sequence[str]) -> LaunchCommand:
         """Parse a command.
 
         An option takes every word up to the next flag. A flag is a word that begins with a dash and is not a
@@ -67,7 +67,7 @@ class Command:
         """Return the first option with exactly this flag, or None."""
         return next((option for option in self.options if flag_of(option) == flag), None)
 
-    def replacing(self, *options: Option, drop: Sequence[str] = ()) -> Command:
+    def replacing(self, *options: Option, drop: Sequence[str] = ()) -> LaunchCommand:
         """Return the command with some options replaced.
 
         Args:
@@ -89,7 +89,7 @@ def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
 
     The shell expands `$NAME` inside words and values.
     """
-    command = Command.of(argv)
+    command = LaunchCommand.of(argv)
     settings = [f"export {name}={_quoted(value)}" for name, value in env.items()]
     if command.launcher:
         line = [*map(_quoted, command.launcher), f'"{command.words[-1]}"']

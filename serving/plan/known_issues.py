@@ -16,7 +16,7 @@ from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT, WRONG_PARAMETERS, Precision
 
 
-class Engine(StrEnum):
+class EngineKind(StrEnum):
     """Programs that serve M3."""
 
     VLLM = "vllm"
@@ -69,7 +69,7 @@ class Setup:
         env: Environment variables.
     """
 
-    engine: Engine
+    engine: EngineKind
     vendor: Vendor
     architecture: Architecture
     precision: Precision
@@ -95,7 +95,7 @@ class Setup:
     @property
     def on_vllm(self) -> bool:
         """True if the engine is vLLM; most rows are about vLLM."""
-        return self.engine is Engine.VLLM
+        return self.engine is EngineKind.VLLM
 
     @property
     def on_amd(self) -> bool:
@@ -293,7 +293,7 @@ TRAPS = (
     Trap(
         "sglang-parser",
         _REFUSE,
-        lambda s: s.engine is Engine.SGLANG and s.parser not in (None, "minimax-m3"),
+        lambda s: s.engine is EngineKind.SGLANG and s.parser not in (None, "minimax-m3"),
         "minimax-m3-nom, which is in circulation, is not a parser of SGLang",
         "--tool-call-parser minimax-m3 --reasoning-parser minimax-m3",
         "SGLang 0.5.23, its options",
@@ -301,7 +301,7 @@ TRAPS = (
     Trap(
         "sglang-fp8-name",
         _REFUSE,
-        lambda s: s.engine is Engine.SGLANG and s.kv_dtype == "fp8",
+        lambda s: s.engine is EngineKind.SGLANG and s.kv_dtype == "fp8",
         "SGLang has no fp8 for its cache",
         "--kv-cache-dtype fp8_e4m3 (or fp8_e5m2)",
         "SGLang 0.5.23, its options",
@@ -309,7 +309,7 @@ TRAPS = (
     Trap(
         "trtllm-bf16-only",
         _REFUSE,
-        lambda s: s.engine is Engine.TRTLLM and (s.precision is not Precision.BF16 or s.fp8_kv),
+        lambda s: s.engine is EngineKind.TRTLLM and (s.precision is not Precision.BF16 or s.fp8_kv),
         "TensorRT-LLM serves M3 in BF16 only",
         "take BF16, or vLLM",
         "TensorRT-LLM 1.3.0rc20, its guide to M3",
@@ -317,7 +317,7 @@ TRAPS = (
     Trap(
         "trtllm-no-prefix-reuse",
         _WARN,
-        lambda s: s.engine is Engine.TRTLLM,
+        lambda s: s.engine is EngineKind.TRTLLM,
         "no prefix is reused for M3 (enable_block_reuse: false): each turn of an agent pays the whole prompt again",
         "take vLLM or SGLang for agents",
         "TensorRT-LLM 1.3.0rc20, its guide to M3",
@@ -325,7 +325,7 @@ TRAPS = (
     Trap(
         "no-prefix-caching",
         _WARN,
-        lambda s: s.engine is not Engine.TRTLLM and not s.prefix_caching,
+        lambda s: s.engine is not EngineKind.TRTLLM and not s.prefix_caching,
         "each turn pays the whole prompt again: 183 s instead of 1.5 s at a million tokens on four H200",
         "--enable-prefix-caching; SGLang: no --disable-radix-cache",
         "measured on four H200, vLLM 0.24",

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-from m3agent.serving.plan.command import Command, Option, flag_of
+from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 
 _STARTS = {
     "vllm": ("vllm serve", "vllm.entrypoints.cli.main serve", "vllm.entrypoints.openai.api_server"),
@@ -52,7 +52,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Listing:
+class OptionListing:
     """Options of one version of an engine, by flag."""
 
     engine: str
@@ -83,7 +83,7 @@ def versions(engine: str) -> list[str]:
 
 
 @cache
-def listing(engine: str, version: str | None = None) -> Listing:
+def listing(engine: str, version: str | None = None) -> OptionListing:
     """Load the listing of a version; the default is the newest.
 
     Raises:
@@ -105,16 +105,16 @@ def listing(engine: str, version: str | None = None) -> Listing:
             tuple(row["flags"]), row.get("takes", "one"), row.get("type"), names, row.get("repeats", False)
         )
         options |= dict.fromkeys(option.flags, option)
-    return Listing(engine, data["version"], options)
+    return OptionListing(engine, data["version"], options)
 
 
-def problems(argv: Sequence[str], listing: Listing) -> list[str]:
+def problems(argv: Sequence[str], listing: OptionListing) -> list[str]:
     """Return what the engine would reject or misread in a command.
 
     Returns:
         One sentence for each problem; empty if the command is valid.
     """
-    command = Command.of(argv)
+    command = LaunchCommand.of(argv)
     if command.starts not in _STARTS[listing.engine]:
         return [
             f"`{command.starts}` is not how {listing.name} is started; that is `{_STARTS[listing.engine][0]}`."
@@ -137,7 +137,7 @@ def problems(argv: Sequence[str], listing: Listing) -> list[str]:
     return found
 
 
-def _problems_of(option: Option, listing: Listing) -> list[str]:
+def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     flag, equals, inline = option[0].partition("=")
     values = ((inline,) if equals else ()) + option[1:]
     if listing.engine == "vllm" and (short := _OPTIMISATION.fullmatch(option[0])):
@@ -161,7 +161,7 @@ def _problems_of(option: Option, listing: Listing) -> list[str]:
     return [sentence for check in checks if (sentence := _value_problem(*check))]
 
 
-def _inside(flag: str, value: str, spelt: str, listing: Listing) -> list[tuple[str, str, Known]]:
+def _inside(flag: str, value: str, spelt: str, listing: OptionListing) -> list[tuple[str, str, Known]]:
     """Return the settings inside a JSON group that the listing knows by name, each with its option."""
     group = json.loads(value) if _json(value) else None
     return [
@@ -171,7 +171,7 @@ def _inside(flag: str, value: str, spelt: str, listing: Listing) -> list[tuple[s
     ]
 
 
-def _unknown(flag: str, spelt: str, listing: Listing) -> str:
+def _unknown(flag: str, spelt: str, listing: OptionListing) -> str:
     longer = {known.flags: name for name, known in listing.options.items() if name.startswith(spelt)}
     if spelt.startswith("--") and len(longer) == 1:
         (name,) = longer.values()

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from m3agent.serving.plan import overlay_sglang, overlay_trtllm, overlay_vllm
-from m3agent.serving.plan.change import Change, KvCacheDtype, Rule, Wanted
-from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.change import ChangeRequest, KvCacheDtype, RecipeChange, Rule
+from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
 from m3agent.serving.plan.recipe import MXFP4, SLURM_SCRIPT, Recipe, slurm_script
 
@@ -33,7 +33,7 @@ def overlay(
     loopback: bool = True,
     kv_dtype: KvCacheDtype | None = None,
     plan: Plan | None = None,
-) -> list[Change]:
+) -> list[RecipeChange]:
     """Return the changes to a recipe for agent work, in the order in which they are shown.
 
     A recipe that starts a container or reads its own files (Docker, Dynamo) stays as it is. Where a recipe
@@ -54,7 +54,7 @@ def overlay(
     """
     if context is not None and not 1 <= context <= LONGEST_CONTEXT:
         raise ValueError(f"M3 has no window of {context:,} tokens: take 1 to {LONGEST_CONTEXT:,}.")
-    command = Command.of(recipe.argv)
+    command = LaunchCommand.of(recipe.argv)
     rules = _RULES.get(recipe.engine, ())
     if not rules or command.starts.startswith("docker"):
         if context is not None or kv_dtype is not None:
@@ -62,18 +62,18 @@ def overlay(
         return []
     if kv_dtype == "fp8" and (why := _no_fp8(recipe)):
         raise ValueError(f"{recipe.name} cannot have an fp8 KV cache: {why}.")
-    wanted = Wanted(recipe, command, context, vision, loopback, kv_dtype, plan)
+    wanted = ChangeRequest(recipe, command, context, vision, loopback, kv_dtype, plan)
     return [change for rule in rules for change in rule(wanted)]
 
 
-def applied(recipe: Recipe, changes: Sequence[Change]) -> tuple[tuple[str, ...], dict[str, str]]:
+def applied(recipe: Recipe, changes: Sequence[RecipeChange]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Apply changes to a recipe.
 
     Returns:
         The command and its environment. Unchanged and changed options keep their places; new options come
             last.
     """
-    command = Command.of(recipe.argv)
+    command = LaunchCommand.of(recipe.argv)
     dropped = {option for change in changes for option in change.dropped}
     changed = {old: new for change in changes for old, new in change.changed}
     kept = [changed.get(option, option) for option in command.options if option not in dropped]
@@ -81,12 +81,12 @@ def applied(recipe: Recipe, changes: Sequence[Change]) -> tuple[tuple[str, ...],
     env: dict[str, str | None] = {**recipe.env}
     for change in changes:
         env |= change.env
-    words = Command(command.launcher, command.program, command.positional, (*kept, *added)).words
+    words = LaunchCommand(command.launcher, command.program, command.positional, (*kept, *added)).words
     return words, {name: value for name, value in env.items() if value is not None}
 
 
 def files_beside(
-    recipe: Recipe, changes: Sequence[Change], argv: Sequence[str], env: Mapping[str, str]
+    recipe: Recipe, changes: Sequence[RecipeChange], argv: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the files to write beside the changed command, by name.
 
@@ -104,7 +104,7 @@ def files_beside(
     return files
 
 
-def packages_beside(changes: Sequence[Change]) -> list[str]:
+def packages_beside(changes: Sequence[RecipeChange]) -> list[str]:
     """Return the packages that the changes need beside the engine, sorted."""
     return sorted({package for change in changes for package in change.packages})
 

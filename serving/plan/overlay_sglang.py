@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from m3agent.serving.plan.change import (
     KEY,
-    Change,
+    ChangeRequest,
+    RecipeChange,
     Rule,
-    Wanted,
     cached_tokens,
     kv_dtype,
     only_here,
@@ -18,12 +18,12 @@ from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 _SGLANG = "SGLang 0.5.23's options"
 
 
-def _names(wanted: Wanted) -> list[Change]:
-    found: list[Change] = []
+def _names(wanted: ChangeRequest) -> list[RecipeChange]:
+    found: list[RecipeChange] = []
     short = wanted.command.option("--tp")
     if short is not None:
         found.append(
-            Change(
+            RecipeChange(
                 "full name",
                 "--tp is an abbreviation, which ends to work with the first other option that begins so.",
                 _SGLANG,
@@ -33,7 +33,7 @@ def _names(wanted: Wanted) -> list[Change]:
     if (gone := wanted.command.option("--enable-moe-ep")) is not None:
         ranks = (short or wanted.command.option("--tp-size") or ("", "1"))[1]
         found.append(
-            Change(
+            RecipeChange(
                 "expert parallelism",
                 "There is no --enable-moe-ep; experts are spread by --ep-size.",
                 _SGLANG,
@@ -43,7 +43,7 @@ def _names(wanted: Wanted) -> list[Change]:
     return found
 
 
-def _parsers(wanted: Wanted) -> list[Change]:
+def _parsers(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "parsers",
         "Both are called minimax-m3; minimax-m3-nom, which a document has, does not exist.",
@@ -53,7 +53,7 @@ def _parsers(wanted: Wanted) -> list[Change]:
     )
 
 
-def _prefix_cache(wanted: Wanted) -> list[Change]:
+def _prefix_cache(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "prefix cache",
         "Each turn sends the conversation again, and the radix cache, on by default, is what makes that cheap.",
@@ -62,11 +62,11 @@ def _prefix_cache(wanted: Wanted) -> list[Change]:
     )
 
 
-def _cached_tokens(wanted: Wanted) -> list[Change]:
+def _cached_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return cached_tokens(wanted, "--enable-cache-report", _SGLANG)
 
 
-def _metrics(wanted: Wanted) -> list[Change]:
+def _metrics(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "metrics",
         "Without it there is no /metrics, where the cache's hit rate is read.",
@@ -75,7 +75,7 @@ def _metrics(wanted: Wanted) -> list[Change]:
     )
 
 
-def _fast_tokens(wanted: Wanted) -> list[Change]:
+def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "fast tokeniser",
         "The whole conversation becomes tokens anew each turn, which near a million tokens takes seconds otherwise.",
@@ -85,7 +85,7 @@ def _fast_tokens(wanted: Wanted) -> list[Change]:
     )
 
 
-def _text_only(wanted: Wanted) -> list[Change]:
+def _text_only(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.vision:
         return wanted.change(
             "vision",
@@ -103,7 +103,7 @@ def _text_only(wanted: Wanted) -> list[Change]:
     )
 
 
-def _kv_dtype(wanted: Wanted) -> list[Change]:
+def _kv_dtype(wanted: ChangeRequest) -> list[RecipeChange]:
     return kv_dtype(
         wanted,
         "fp8_e4m3",
@@ -112,7 +112,7 @@ def _kv_dtype(wanted: Wanted) -> list[Change]:
     )
 
 
-def _context(wanted: Wanted) -> list[Change]:
+def _context(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.context is None:
         return []
     window = wanted.change(
@@ -131,7 +131,7 @@ def _context(wanted: Wanted) -> list[Change]:
     )
 
 
-def _as_planned(wanted: Wanted) -> list[Change]:
+def _as_planned(wanted: ChangeRequest) -> list[RecipeChange]:
     plan = wanted.plan
     if plan is None:
         return []
@@ -147,7 +147,7 @@ def _as_planned(wanted: Wanted) -> list[Change]:
     )
 
 
-def _precision(wanted: Wanted) -> list[Change]:
+def _precision(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.plan is None or wanted.plan.precision != "bf16":
         return []
     return wanted.change(
@@ -155,7 +155,7 @@ def _precision(wanted: Wanted) -> list[Change]:
     )
 
 
-def _reach(wanted: Wanted) -> list[Change]:
+def _reach(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.loopback:
         return only_here(wanted, "SGLang does so by default, and here it is said")
     return wanted.change(

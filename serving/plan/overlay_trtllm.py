@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from m3agent.serving.plan.change import Change, Rule, Wanted, only_here
+from m3agent.serving.plan.change import ChangeRequest, RecipeChange, Rule, only_here
 
 
-def _remote_code(wanted: Wanted) -> list[Change]:
+def _remote_code(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "remote code",
         "TensorRT-LLM's guide says that it cannot load M3 without: the checkpoint's own Python runs on your machine.",
@@ -14,7 +14,7 @@ def _remote_code(wanted: Wanted) -> list[Change]:
     )
 
 
-def _fast_tokens(wanted: Wanted) -> list[Change]:
+def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "fast tokeniser",
         "Builds after 1.3.0rc20 then keep the tokens of the conversation so far; older ones ignore it.",
@@ -23,7 +23,7 @@ def _fast_tokens(wanted: Wanted) -> list[Change]:
     )
 
 
-def _context(wanted: Wanted) -> list[Change]:
+def _context(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.context is None:
         return []
     return wanted.change(
@@ -34,7 +34,7 @@ def _context(wanted: Wanted) -> list[Change]:
     )
 
 
-def _reach(wanted: Wanted) -> list[Change]:
+def _reach(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.loopback:
         return only_here(wanted, "the guide's command listens on every network")
     return wanted.change(

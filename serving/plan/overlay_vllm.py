@@ -6,9 +6,9 @@ import json
 
 from m3agent.serving.plan.change import (
     KEY,
-    Change,
+    ChangeRequest,
+    RecipeChange,
     Rule,
-    Wanted,
     cached_tokens,
     kv_dtype,
     only_here,
@@ -26,7 +26,7 @@ _VLLM_PAGE = "vLLM's recipe page for MiniMax-M3"
 _H200 = "measured by us on H200 with vLLM 0.24"
 
 
-def _block(wanted: Wanted) -> list[Change]:
+def _block(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "block size",
         "M3's sparse attention works on blocks of 128 tokens, and the KV cache has to be cut in the same way.",
@@ -36,7 +36,7 @@ def _block(wanted: Wanted) -> list[Change]:
     )
 
 
-def _prefix_cache(wanted: Wanted) -> list[Change]:
+def _prefix_cache(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "prefix cache",
         "Each turn sends the conversation again: at a million tokens a cached prefix starts to answer 120 times sooner.",
@@ -46,7 +46,7 @@ def _prefix_cache(wanted: Wanted) -> list[Change]:
     )
 
 
-def _parsers(wanted: Wanted) -> list[Change]:
+def _parsers(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "parsers",
         "Without them tool calls and reasoning come back as plain text in M3's markup.",
@@ -57,11 +57,11 @@ def _parsers(wanted: Wanted) -> list[Change]:
     )
 
 
-def _cached_tokens(wanted: Wanted) -> list[Change]:
+def _cached_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return cached_tokens(wanted, "--enable-prompt-tokens-details", "vLLM's options")
 
 
-def _metrics(wanted: Wanted) -> list[Change]:
+def _metrics(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "metrics",
         "--disable-log-stats leaves /metrics empty, and the prefix cache's hit rate is read there.",
@@ -70,7 +70,7 @@ def _metrics(wanted: Wanted) -> list[Change]:
     )
 
 
-def _fast_tokens(wanted: Wanted) -> list[Change]:
+def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "fast tokeniser",
         "The whole conversation becomes tokens anew each turn: at 959,000 tokens that makes a turn start 3.5 times later.",
@@ -80,7 +80,7 @@ def _fast_tokens(wanted: Wanted) -> list[Change]:
     )
 
 
-def _text_only(wanted: Wanted) -> list[Change]:
+def _text_only(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.vision:
         return wanted.change(
             "vision",
@@ -97,7 +97,7 @@ def _text_only(wanted: Wanted) -> list[Change]:
     )
 
 
-def _kv_dtype(wanted: Wanted) -> list[Change]:
+def _kv_dtype(wanted: ChangeRequest) -> list[RecipeChange]:
     return kv_dtype(
         wanted,
         "fp8",
@@ -106,7 +106,7 @@ def _kv_dtype(wanted: Wanted) -> list[Change]:
     )
 
 
-def _context(wanted: Wanted) -> list[Change]:
+def _context(wanted: ChangeRequest) -> list[RecipeChange]:
     context, amd = wanted.context, wanted.recipe.vendor == "amd"
     if context is None:
         return []
@@ -144,7 +144,7 @@ def _context(wanted: Wanted) -> list[Change]:
     )
 
 
-def _reach(wanted: Wanted) -> list[Change]:
+def _reach(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.loopback:
         return only_here(wanted, "vLLM listens on every network unless told otherwise")
     return wanted.change(
@@ -158,7 +158,7 @@ def _reach(wanted: Wanted) -> list[Change]:
     )
 
 
-def _parallel(wanted: Wanted) -> list[Change]:
+def _parallel(wanted: ChangeRequest) -> list[RecipeChange]:
     plan = wanted.plan
     if plan is None:
         return []
@@ -179,7 +179,7 @@ def _parallel(wanted: Wanted) -> list[Change]:
     )
 
 
-def _memory(wanted: Wanted) -> list[Change]:
+def _memory(wanted: ChangeRequest) -> list[RecipeChange]:
     plan = wanted.plan
     if plan is None:
         return []

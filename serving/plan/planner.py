@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from m3agent.serving.client.prices import HOSTED
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
-from m3agent.serving.plan.known_issues import Engine, Rope, Setup, Severity, Trap, met
+from m3agent.serving.plan.known_issues import EngineKind, Rope, Setup, Severity, Trap, met
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -35,7 +35,7 @@ ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
 _VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
-_VERSIONS = {Engine.VLLM: ">=0.24", Engine.SGLANG: ">=0.5.23", Engine.TRTLLM: ">=1.3.0rc20"}
+_VERSIONS = {EngineKind.VLLM: ">=0.24", EngineKind.SGLANG: ">=0.5.23", EngineKind.TRTLLM: ">=1.3.0rc20"}
 
 _CHECKPOINTS = {
     Precision.BF16: "MiniMaxAI/MiniMax-M3",
@@ -55,7 +55,7 @@ _OFFERED = {
 MXFP8 halves the weights compared with BF16; CDNA3 has no hardware units for it.
 """
 
-_ENGINES = (Engine.VLLM, Engine.SGLANG, Engine.TRTLLM)
+_ENGINES = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TRTLLM)
 """Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses no prefix."""
 
 _SGLANG_SHARE = 0.8  # --mem-fraction-static of its recipe: weights and KV cache, without activations
@@ -63,7 +63,7 @@ _TRTLLM_SHARE = 0.9  # its default: share of the memory that weights and activat
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanRequest:
     """What the user wants from a server.
 
     Attributes:
@@ -84,7 +84,7 @@ class Wish:
     concurrency: int = 1
     typical: int | None = None
     precision: Precision | None = None
-    engine: Engine | None = None
+    engine: EngineKind | None = None
     vision: bool = False
     shape: Shape = M3
 
@@ -105,7 +105,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Prices:
+class HardwarePrices:
     """Prices in dollars, and the throughput to compute costs with.
 
     Attributes:
@@ -222,7 +222,7 @@ class Plan:
         warnings: What to know before the start; one sentence each.
     """
 
-    engine: Engine
+    engine: EngineKind
     recipe: str
     versions: str
     checkpoint: str | None
@@ -295,14 +295,14 @@ class Refusal:
     trap: str | None = None
 
 
-def plans(fleet: Fleet, wish: Wish, prices: Prices | None = None) -> list[Plan]:
+def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None) -> list[Plan]:
     """Return all plans that hold one sequence as long as the context, best first; empty if there is none.
 
     Plans that hold the wanted number of sequences come first. Then come plans with a memory reserve. Then the
     order is engine, number of nodes, precision, and simplicity: no fp8 cache, fewer copies of the attention,
     more GPUs. Of plans that differ only in cache and memory settings the result contains the best.
     """
-    prices = prices or Prices()
+    prices = prices or HardwarePrices()
     best: dict[tuple[object, ...], _Candidate] = {}
     for candidate in _candidates(fleet, wish):
         if candidate.fits and not candidate.barred:
@@ -312,7 +312,7 @@ def plans(fleet: Fleet, wish: Wish, prices: Prices | None = None) -> list[Plan]:
     return [candidate.plan(prices) for candidate in sorted(best.values(), key=lambda found: found.rank)]
 
 
-def refusals(fleet: Fleet, wish: Wish) -> list[Refusal]:
+def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
     """Return one refusal for each precision without a plan, in the order of preference."""
     found: dict[Precision, _Candidate] = {}
     served: set[Precision] = set()
@@ -325,7 +325,7 @@ def refusals(fleet: Fleet, wish: Wish) -> list[Refusal]:
     return [nearest.refusal() for precision, nearest in found.items() if precision not in served]
 
 
-def smallest(fleet: Fleet, wish: Wish) -> Fleet | None:
+def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
     """Return the fewest GPUs of this kind that serve the wish: 1, 2, 4, 8 or 16; None if 16 are not enough."""
     for fewest in map(fleet.of, (1, 2, 4, 8, 16)):
         if any(plan.sequences >= wish.concurrency for plan in plans(fewest, wish)):
@@ -333,7 +333,7 @@ def smallest(fleet: Fleet, wish: Wish) -> Fleet | None:
     return None
 
 
-def longest_context(fleet: Fleet, wish: Wish) -> int:
+def longest_context(fleet: Fleet, wish: PlanRequest) -> int:
     """Return the longest context in tokens that any plan for these GPUs holds; 0 if there is no plan.
 
     The wish's own context and typical length do not matter.
@@ -374,8 +374,8 @@ class _Candidate:
     """One combination of engine, precision, layout and memory settings, with its memory estimate."""
 
     fleet: Fleet
-    wish: Wish
-    engine: Engine
+    wish: PlanRequest
+    engine: EngineKind
     precision: Precision
     split: Split
     nodes: int
@@ -465,7 +465,7 @@ class _Candidate:
             self.barred[0].name if self.barred else None,
         )
 
-    def plan(self, prices: Prices) -> Plan:
+    def plan(self, prices: HardwarePrices) -> Plan:
         room, wish = self.room, self.wish
         spare = room.kv - room.token * wish.context
         memory = Memory(
@@ -564,23 +564,23 @@ class _Candidate:
             yield f"{trap.effect}; {trap.remedy} ({trap.source})"
 
 
-def _candidates(fleet: Fleet, wish: Wish) -> Iterator[_Candidate]:
+def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
     offered = _OFFERED[fleet.gpu.architecture] if wish.precision is None else (wish.precision,)
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
         for precision in offered:
             for split, nodes in _splits(engine, fleet):
                 for kv in KvDtype:
-                    for profile in _PROFILES if engine is Engine.VLLM else _PROFILES[:1]:
+                    for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
                         yield _candidate(fleet, wish, engine, precision, split, nodes, kv, profile)
 
 
-def _splits(engine: Engine, fleet: Fleet) -> Iterator[tuple[Split, int]]:
+def _splits(engine: EngineKind, fleet: Fleet) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
-    if engine is Engine.SGLANG:
+    if engine is EngineKind.SGLANG:
         if fleet.gpu.vendor is Vendor.NVIDIA and fleet.per_node >= 8:
             yield Split(8, ep=True), 1
         return
-    if engine is Engine.TRTLLM:
+    if engine is EngineKind.TRTLLM:
         if fleet.gpu.architecture is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
             yield Split(8, ep=True), 2
         return
@@ -599,8 +599,8 @@ def _splits(engine: Engine, fleet: Fleet) -> Iterator[tuple[Split, int]]:
 
 def _candidate(
     fleet: Fleet,
-    wish: Wish,
-    engine: Engine,
+    wish: PlanRequest,
+    engine: EngineKind,
     precision: Precision,
     split: Split,
     nodes: int,
@@ -627,7 +627,7 @@ def _candidate(
         vision=wish.vision,
         shape=wish.shape,
     )
-    if engine is not Engine.VLLM:
+    if engine is not EngineKind.VLLM:
         utilisation, found = _other_engine(engine, found, outside)
     barred = met(setup, Severity.REFUSE)
     return _Candidate(
@@ -635,12 +635,12 @@ def _candidate(
     )
 
 
-def _other_engine(engine: Engine, found: Room, outside: int) -> tuple[float, Room]:
+def _other_engine(engine: EngineKind, found: Room, outside: int) -> tuple[float, Room]:
     """Return the share of memory for the engine's own option, and how its memory divides.
 
     Both follow the engine's documentation; they are assumed, not measured.
     """
-    if engine is Engine.SGLANG:
+    if engine is EngineKind.SGLANG:
         kv = int(_SGLANG_SHARE * found.total) - found.weights
         share = _SGLANG_SHARE
     else:
@@ -652,14 +652,20 @@ def _other_engine(engine: Engine, found: Room, outside: int) -> tuple[float, Roo
 
 
 def _setup(
-    fleet: Fleet, wish: Wish, engine: Engine, precision: Precision, split: Split, nodes: int, kv: KvDtype
+    fleet: Fleet,
+    wish: PlanRequest,
+    engine: EngineKind,
+    precision: Precision,
+    split: Split,
+    nodes: int,
+    kv: KvDtype,
 ) -> Setup:
     amd = fleet.gpu.vendor is Vendor.AMD
     long = wish.context > NATIVE_CONTEXT
     env = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"} if amd else {}
     if amd and long:
         env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
-    fp8 = "fp8_e4m3" if engine is Engine.SGLANG else "fp8"
+    fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
     return Setup(
         engine=engine,
         vendor=fleet.gpu.vendor,
@@ -672,11 +678,11 @@ def _setup(
         encoder_parallel=wish.vision,
         attention_backend="TRITON_ATTN" if amd else None,
         moe_backend="emulation" if precision is Precision.MXFP4 else None,
-        parser="minimax-m3" if engine is Engine.SGLANG else "minimax_m3",
+        parser="minimax-m3" if engine is EngineKind.SGLANG else "minimax_m3",
         nodes=nodes,
         tp=split.tp,
         dp=split.dp,
-        trust_remote_code=engine is Engine.TRTLLM,
+        trust_remote_code=engine is EngineKind.TRTLLM,
         assumed_parameters=TOTAL_PARAMETERS,
         env=env,
     )
@@ -684,9 +690,9 @@ def _setup(
 
 def _recipe(candidate: _Candidate) -> str:
     """Return the documented recipe that is nearest; the plan's values replace the recipe's."""
-    if candidate.engine is Engine.SGLANG:
+    if candidate.engine is EngineKind.SGLANG:
         return "sglang-8gpu"
-    if candidate.engine is Engine.TRTLLM:
+    if candidate.engine is EngineKind.TRTLLM:
         return "trtllm-gb200-2x4"
     amd = candidate.fleet.gpu.vendor is Vendor.AMD
     if candidate.precision is Precision.MXFP4:
@@ -698,8 +704,8 @@ def _recipe(candidate: _Candidate) -> str:
     return "vllm-nvidia-mxfp8" if candidate.precision is Precision.MXFP8 else "vllm-nvidia-tp8"
 
 
-def _versions(engine: Engine, architecture: Architecture) -> str:
-    if engine is Engine.VLLM and architecture is not Architecture.BLACKWELL:
+def _versions(engine: EngineKind, architecture: Architecture) -> str:
+    if engine is EngineKind.VLLM and architecture is not Architecture.BLACKWELL:
         return _VLLM_OFF_BLACKWELL
     return _VERSIONS[engine]
 
@@ -711,7 +717,7 @@ def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
     1,000,000.
     """
     measured = (
-        candidate.engine is Engine.VLLM
+        candidate.engine is EngineKind.VLLM
         and candidate.fleet.gpu.name == "H200"
         and candidate.precision is Precision.MXFP8
         and candidate.split == Split(4)
@@ -727,7 +733,7 @@ def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
     )
 
 
-def _cost(candidate: _Candidate, prices: Prices) -> Cost:
+def _cost(candidate: _Candidate, prices: HardwarePrices) -> Cost:
     gpu = candidate.fleet.gpu
     each = gpu.on_demand if prices.gpu_hour is None else prices.gpu_hour
     source = (

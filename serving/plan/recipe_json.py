@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from m3agent.serving.plan.change import Change, KvCacheDtype
+from m3agent.serving.plan.change import KvCacheDtype, RecipeChange
 from m3agent.serving.plan.command import Option, command_line
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
@@ -119,7 +119,7 @@ def recipe_text(
     return "\n".join(lines) + "\n"
 
 
-def changes_text(changes: Sequence[Change]) -> list[str]:
+def changes_text(changes: Sequence[RecipeChange]) -> list[str]:
     """Format changes to a recipe, each with its reason, as lines of shell comments."""
     return _changes([_change_json(change) for change in changes])
 
@@ -151,7 +151,7 @@ def _marks(change: dict[str, Any]) -> Iterator[str]:
     yield from (f"+ {name}: {text.strip()}" for name, text in change["files"].items())
 
 
-def _change_json(change: Change) -> dict[str, Any]:
+def _change_json(change: RecipeChange) -> dict[str, Any]:
     return {
         "what": change.what,
         "added": _lists(change.added),

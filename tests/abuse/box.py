@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import ExecResult, Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox, SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 
 INSIDE = Path(__file__).with_name("inside.py").read_text()
@@ -43,7 +43,7 @@ class Box:
 
     backend: Backend
     workspace: Callable[[], Workspace]
-    limits: Limits
+    limits: SandboxLimits
     _sandbox: Sandbox | None = None
 
     async def open(self) -> Sandbox:
@@ -53,7 +53,7 @@ class Box:
             await self._sandbox.__aenter__()
         return self._sandbox
 
-    def fresh(self, limits: Limits | None = None, workspace: Workspace | None = None) -> Sandbox:
+    def fresh(self, limits: SandboxLimits | None = None, workspace: Workspace | None = None) -> Sandbox:
         """Return another sandbox, not started yet, for an attempt that ends it or needs a separate tree."""
         spec = SandboxSpec(self.backend, limits=limits or self.limits)
         return new_sandbox(self.backend, spec, workspace or self.workspace(), lambda _: None)

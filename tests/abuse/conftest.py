@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from m3agent.sandbox.backends.factory import Backend
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.abuse.box import NEEDS_CONTROL_GROUP, Box
@@ -31,7 +31,7 @@ async def module_box(
     (folder / "tree").mkdir()
     write_files(folder / "tree", files)
     store = TreeStore(folder / "trees.git")
-    limits = getattr(request.module, "LIMITS", Limits(memory=1 << 30))
+    limits = getattr(request.module, "LIMITS", SandboxLimits(memory=1 << 30))
     box = Box(kind, lambda: Workspace.from_folder(store, folder / "tree", sorted(files)), limits)
     yield box
     await box.close()

@@ -13,7 +13,7 @@ import pytest
 
 from m3agent.sandbox.backends.docker_machine import DockerMachine
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import Channel
 from m3agent.sandbox.protocol.supervisor import VERSIONS
@@ -23,7 +23,7 @@ from tests.tools.small_disk import fill, small_disk
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
-LIMITS = Limits(memory=512 << 20)
+LIMITS = SandboxLimits(memory=512 << 20)
 TEN_MEGABYTES = 10 << 20
 
 COMMANDS: dict[str, list[str]] = {

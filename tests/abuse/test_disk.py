@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.errors import DiskFull
 from tests.abuse.box import Box
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LIMITS = Limits(memory=192 << 20)
+LIMITS = SandboxLimits(memory=192 << 20)
 FOLDERS = ["/ws", "/tmp", "/dev/shm", "/opt/m3agent"]
 READ_ONLY = ["/", "/usr", "/etc", "/dev", "/usr/lib", "/usr/local", "/proc", "/sys"]
 

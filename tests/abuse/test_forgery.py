@@ -9,7 +9,7 @@ import pytest
 
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import ToolResult
@@ -19,7 +19,7 @@ from tests.conftest import others_later, write_files
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
-LIMITS = Limits(memory=512 << 20)
+LIMITS = SandboxLimits(memory=512 << 20)
 CODE = "def add(a, b):\n    return a - b\n"
 TESTS = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n\n\ndef test_zero():\n    assert add(0, 0) == 0\n"
 ADD = "test_calc.py::test_add"

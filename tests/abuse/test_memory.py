@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from tests.abuse.box import Box
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LIMITS = Limits(memory=192 << 20)
+LIMITS = SandboxLimits(memory=192 << 20)
 
 HOGS = {
     "one-process": "held = []\nwhile True: held.append(bytearray(4 << 20))",

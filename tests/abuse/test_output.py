@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.util.sanitize import printable_line
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box
@@ -18,7 +18,7 @@ from tests.conftest import others_later
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
-LIMITS = Limits(memory=512 << 20)
+LIMITS = SandboxLimits(memory=512 << 20)
 CAP = 50 << 20
 """The most bytes of one command's output that reach the host."""
 

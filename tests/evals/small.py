@@ -26,9 +26,9 @@ from m3agent.evals.data.results import Grade, OfficialGrade, TestCount, Verdict
 from m3agent.evals.run.evaluate import Experiment, evaluate
 from m3agent.evals.run.other_agent import OtherAgent, parse_command
 from m3agent.evals.run.own_agent import OwnAgent
-from m3agent.evals.run.protocols import Agent, Parts
+from m3agent.evals.run.protocols import EvaluatedAgent, Parts
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
-from m3agent.sandbox.errors import EngineUnavailable, EnvironmentFailed
+from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed
 from m3agent.sandbox.store.git import TreeStore, run_git
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import run_in_sandbox
@@ -87,7 +87,7 @@ class BareEnvironments:
 
     async def image(self, task: Task) -> str:
         if task.environment.python == UNBUILDABLE:
-            raise EnvironmentFailed("no such Python")
+            raise EnvironmentBuildFailed("no such Python")
         if task.environment.python == NO_ENGINE:
             raise EngineUnavailable("no engine answers")
         return ""
@@ -114,7 +114,7 @@ class SmallGrader:
         return Grade(verdict=Verdict.RESOLVED if good else Verdict.UNRESOLVED, fail_to_pass=count), None
 
 
-def parts_with(agent: Agent, _: Callable[[str], None] = print, **seconds: float) -> Parts:
+def parts_with(agent: EvaluatedAgent, _: Callable[[str], None] = print, **seconds: float) -> Parts:
     return Parts(
         checkout, BareEnvironments(), SmallGrader(), agent, {"environment": 60, "tests": 60, **seconds}
     )
@@ -124,7 +124,7 @@ def main(programs: str, output: str, options: str) -> None:
     """agent: another agent's command; else our own runs with `settings`. seconds, attempts, workers: see Experiment."""
     wanted: dict[str, Any] = json.loads(options)
     seconds = wanted.get("seconds", 120.0)
-    agent: Agent
+    agent: EvaluatedAgent
     settings: dict[str, str] = {}
     command: tuple[str, ...] = ()
     if "agent" in wanted:

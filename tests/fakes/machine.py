@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE
-from m3agent.sandbox.backends.sandbox import BESIDE, Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import BESIDE, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol.channel import Channel
 from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Refused
@@ -59,7 +59,7 @@ class MemoryMachine:
     name = "memory"
 
     def __init__(self, script: Script = no_programs) -> None:
-        self.limits = Limits()
+        self.limits = SandboxLimits()
         self.environment: dict[str, str] = {}
         self.files = MemoryFiles()
         self._script = script

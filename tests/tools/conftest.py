@@ -9,13 +9,13 @@ import pytest
 import pytest_asyncio
 
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.tools.bench import Bench
 
 
-async def _open(folder: Path, limits: Limits) -> Sandbox:
+async def _open(folder: Path, limits: SandboxLimits) -> Sandbox:
     (folder / "tree").mkdir()
     spec = SandboxSpec(limits=limits)
     backend = await choose_backend(spec, lambda _: None)
@@ -25,7 +25,7 @@ async def _open(folder: Path, limits: Limits) -> Sandbox:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
-    async with await _open(tmp_path_factory.mktemp("warm"), Limits(memory=1 << 30)) as sandbox:
+    async with await _open(tmp_path_factory.mktemp("warm"), SandboxLimits(memory=1 << 30)) as sandbox:
         yield sandbox
 
 
@@ -38,5 +38,5 @@ async def bench(warm: Sandbox, tmp_path: Path) -> AsyncIterator[Bench]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def tight(tmp_path: Path) -> AsyncIterator[Bench]:
     """A sandbox with little memory and disk."""
-    async with await _open(tmp_path, Limits(memory=256 << 20)) as sandbox:
+    async with await _open(tmp_path, SandboxLimits(memory=256 << 20)) as sandbox:
         yield Bench(sandbox, tmp_path)

@@ -15,8 +15,8 @@ from m3agent.agent.util.sanitize import print_note, printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
-    from m3agent.evals.create.create import Seen, Wish
-    from m3agent.evals.create.history import History
+    from m3agent.evals.create.create import CommitCounts, CreateRequest
+    from m3agent.evals.create.history import CommitHistory
 
 NONE_EXIT = 1
 
@@ -63,12 +63,12 @@ def create(
     """
     with faults():
         from m3agent.agent.errors import UsageError
-        from m3agent.evals.create.create import Wish
+        from m3agent.evals.create.create import CreateRequest
         from m3agent.evals.create.mine import Bounds
 
         if output is None and not dry_run:
             raise UsageError("Give the folder for the instances with -o, or --dry-run to see the candidates.")
-        wish = Wish(
+        wish = CreateRequest(
             limit,
             _day(since, "--since"),
             _day(until, "--until", end=True),
@@ -79,7 +79,9 @@ def create(
         raise typer.Exit(code)
 
 
-async def _create(repo: Path, output: Path | None, name: str | None, wish: Wish, timeout: float) -> int:
+async def _create(
+    repo: Path, output: Path | None, name: str | None, wish: CreateRequest, timeout: float
+) -> int:
     import asyncio
 
     from m3agent.agent.repo.snapshot import scratch_folder
@@ -94,10 +96,10 @@ async def _create(repo: Path, output: Path | None, name: str | None, wish: Wish,
         return await _fill(history, output, wish, timeout, state)
 
 
-async def _print_candidates(history: History, wish: Wish) -> int:
-    from m3agent.evals.create.create import Seen, candidates, title_of
+async def _print_candidates(history: CommitHistory, wish: CreateRequest) -> int:
+    from m3agent.evals.create.create import CommitCounts, candidates, title_of
 
-    seen = Seen()
+    seen = CommitCounts()
     found = [candidate async for candidate in candidates(history, wish, seen, _say)]
     rows = [
         (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", f"{c.score:3}", printable_line(title_of(c), 80))
@@ -108,15 +110,17 @@ async def _print_candidates(history: History, wish: Wish) -> int:
     return 0 if found else NONE_EXIT
 
 
-async def _fill(history: History, output: Path, wish: Wish, timeout: float, state: Path) -> int:
+async def _fill(
+    history: CommitHistory, output: Path, wish: CreateRequest, timeout: float, state: Path
+) -> int:
     from m3agent.evals.create.create import create
-    from m3agent.evals.create.folder import Made
+    from m3agent.evals.create.folder import CreatedFolder
     from m3agent.evals.create.graded import GradedValidator
     from m3agent.evals.environments.environments import Environments
     from m3agent.evals.grade.grader import Grader
 
     validator = GradedValidator(Environments(state, _say), Grader(state, _say), timeout)
-    with Made.opened(output, history.name) as made:
+    with CreatedFolder.opened(output, history.name) as made:
         seen = await create(history, made, wish, validator, _say)
         _conclude(seen)
         _say(f"{len(made.rows)} instances of {made.repo} in {output}")
@@ -124,7 +128,7 @@ async def _fill(history: History, output: Path, wish: Wish, timeout: float, stat
         return 0 if made.rows else NONE_EXIT
 
 
-def _conclude(seen: Seen) -> None:
+def _conclude(seen: CommitCounts) -> None:
     """Print why commits gave no candidate."""
     if not seen.commits:
         return

@@ -13,9 +13,9 @@ from m3agent.agent.util.sanitize import print_note
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
-    from m3agent.evals.report.compare import Comparison
+    from m3agent.evals.report.compare import RunComparison
     from m3agent.evals.report.counting import Tally
-    from m3agent.evals.report.model import Report
+    from m3agent.evals.report.model import RunReport
 
 
 @eval_app.command()
@@ -111,7 +111,7 @@ def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
         check_target(path)
 
 
-def _check_complete(report: Report, run: RunFolder, *, allow_incomplete: bool) -> None:
+def _check_complete(report: RunReport, run: RunFolder, *, allow_incomplete: bool) -> None:
     from m3agent.agent.errors import EnvironmentFault
     from m3agent.evals.report.wording import missing_of
 
@@ -166,7 +166,9 @@ def _patch(run: RunFolder, ident: str, number: int) -> bytes:
         ) from None
 
 
-def _show_page(run: RunFolder, report: Report, comparison: Comparison | None, page: Path | None) -> None:
+def _show_page(
+    run: RunFolder, report: RunReport, comparison: RunComparison | None, page: Path | None
+) -> None:
     """Write the page and the sessions' pages; without a file, write only the page, to stdout."""
     from m3agent.agent.report.write import write_page
     from m3agent.evals.report.page import render, rows

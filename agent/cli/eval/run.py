@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from m3agent.agent.endpoint.choice import EndpointChoice
     from m3agent.agent.settings.settings import Settings
     from m3agent.evals.data.run_folder import RunFolder
-    from m3agent.evals.run.protocols import Agent
+    from m3agent.evals.run.protocols import EvaluatedAgent
 
 VERIFYING_MINUTES = 30.0
 """Minutes that m3agent gets beyond --max-minutes, to start its sandboxes and to verify its patch."""
@@ -150,7 +150,7 @@ def _agent(
     name: str | None,
     variables: str | None,
     minutes: float | None,
-) -> tuple[str, tuple[str, ...], dict[str, str], Agent, float]:
+) -> tuple[str, tuple[str, ...], dict[str, str], EvaluatedAgent, float]:
     """Return the agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
     from m3agent import __version__
     from m3agent.agent.errors import UsageError

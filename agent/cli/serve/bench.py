@@ -17,10 +17,10 @@ from m3agent.agent.util.sanitize import print_note, printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
-    from m3agent.serving.bench.compare import Comparison
+    from m3agent.serving.bench.compare import BenchComparison
     from m3agent.serving.bench.options import Options
     from m3agent.serving.bench.result import BenchResult, BenchRow, Statistics
-    from m3agent.serving.bench.run import Progress
+    from m3agent.serving.bench.run import BenchProgress
 
 COLUMNS = ("", "TOKENS", "AT ONCE", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "TOKENS/S", "CACHED", "FASTER")
 STATISTICS = "TTFT, TPOT, ITL and E2E: mean / median / P99"
@@ -156,7 +156,7 @@ class _Work:
             if self._result is not None and self._result.ended == "running":
                 self._result = replace(self._result, ended="interrupted")
 
-    def _hear(self, progress: Progress) -> None:
+    def _hear(self, progress: BenchProgress) -> None:
         """Print the next step, and write the results so far: the machine may go down before the end."""
         from m3agent.agent.report.text import duration
 
@@ -201,7 +201,7 @@ class _Work:
             return ServerFault.exit_code
         return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
 
-    def _compared(self, result: BenchResult) -> tuple[list[Comparison], list[str]]:
+    def _compared(self, result: BenchResult) -> tuple[list[BenchComparison], list[str]]:
         from m3agent.serving.bench.compare import against_baseline, against_plan
 
         planned = [] if self.expected is None else against_plan(result, self.expected)
@@ -330,7 +330,7 @@ def _digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
 
 
-def _compared_text(comparisons: Sequence[Comparison], only: Sequence[str]) -> str:
+def _compared_text(comparisons: Sequence[BenchComparison], only: Sequence[str]) -> str:
     from m3agent.agent.report.text import UNKNOWN
 
     if not comparisons and not only:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from m3agent.agent.endpoint.server import ChosenServer
     from m3agent.serving.check.check import Check
     from m3agent.serving.client.endpoint import Endpoint
-    from m3agent.serving.plan.planner import Wish
+    from m3agent.serving.plan.planner import PlanRequest
 
 ServerUrl = Annotated[
     str | None,
@@ -127,17 +127,17 @@ async def _chosen(url: str | None, model: str | None) -> ChosenServer:
 
 def _workload(
     endpoint: Endpoint, context: int | None, concurrency: int | None, typical: int | None
-) -> Wish | None:
+) -> PlanRequest | None:
     """Return the workload that the server must carry; None if no option names one."""
     from m3agent.agent.errors import UsageError
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
-    from m3agent.serving.plan.planner import Wish
+    from m3agent.serving.plan.planner import PlanRequest
 
     if context is None and concurrency is None and typical is None:
         return None
     window = context or endpoint.max_model_len or NATIVE_CONTEXT
     try:
-        return Wish(context=window, concurrency=concurrency or 1, typical=typical)
+        return PlanRequest(context=window, concurrency=concurrency or 1, typical=typical)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.serving.launch.checkpoint import Checkpoint, CheckpointError, read_checkpoint
 from m3agent.serving.launch.nodes import node_commands
-from m3agent.serving.launch.prepare import OptionsError, Prepared, Wanted, prepare, random_weights
+from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.gpus import Fleet, parse_gpus
-from m3agent.serving.plan.known_issues import Engine
+from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision, Shape
-from m3agent.serving.plan.planner import Plan, Wish, longest_context, plans, refusals
+from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import recipe
 from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
 
@@ -71,7 +71,7 @@ class Choice:
         notes: Sentences to show to the user.
     """
 
-    prepared: Prepared
+    prepared: PreparedJob
     plan: Plan | None
     fleet: Fleet | None
     detected: Detected | None
@@ -158,7 +158,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
         UsageError: The options, the checkpoint or the named GPUs are unusable.
     """
-    wanted = Wanted(
+    wanted = LaunchRequest(
         host=asked.host,
         port=asked.port,
         model=None,
@@ -226,12 +226,12 @@ def _plan(
     from m3agent.agent.cli.plan import refusal
 
     precision = asked.precision and Precision(asked.precision)
-    wish = Wish(
+    wish = PlanRequest(
         context=NATIVE_CONTEXT if asked.context is None else asked.context,
         concurrency=asked.concurrency,
         typical=asked.typical,
         precision=precision or (None if checkpoint is None else checkpoint.precision),
-        engine=None if asked.engine is None else Engine(asked.engine),
+        engine=None if asked.engine is None else EngineKind(asked.engine),
         vision=asked.vision,
     )
     notes: list[str] = []

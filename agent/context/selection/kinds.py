@@ -11,7 +11,7 @@ from functools import lru_cache
 from m3agent.agent.context.languages import is_code, is_prose, word_set
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """The purpose of a file."""
 
     SOURCE = "source"
@@ -53,32 +53,32 @@ _WORD = re.compile(r"[^-_. ]+")
 
 
 @lru_cache(maxsize=4096)
-def _of_folders(folders: str) -> Kind:
+def _of_folders(folders: str) -> FileKind:
     """Return the kind of a code file in these folders; the matching folder nearest to the file counts."""
     names = folders.lower().split("/")
     for depth in reversed(range(len(names))):
         if names[depth].startswith("."):
-            return Kind.CONFIG
+            return FileKind.CONFIG
         words = {names[depth], *_WORD.findall(names[depth])}
         if words & _TEST or (depth == 0 and words & _TOP_TEST):
-            return Kind.TEST
+            return FileKind.TEST
         if words & _EXAMPLE or (depth == 0 and words & _TOP_EXAMPLE):
-            return Kind.EXAMPLE
+            return FileKind.EXAMPLE
         if words & _DOC or (depth == 0 and words & _TOP_DOC):
-            return Kind.DOC
-    return Kind.SOURCE
+            return FileKind.DOC
+    return FileKind.SOURCE
 
 
-def kind_of(path: str) -> Kind:
+def kind_of(path: str) -> FileKind:
     """Return the purpose of a file; `path` is relative to the repository, with `/` as separator."""
     folders, _, name = path.rpartition("/")
     if name.startswith(".") or _BUILD_NAME.fullmatch(name):
-        return Kind.CONFIG
+        return FileKind.CONFIG
     if is_prose(name):
-        return Kind.DOC
+        return FileKind.DOC
     if not is_code(name):
-        return Kind.CONFIG
+        return FileKind.CONFIG
     by_folder = _of_folders(folders)
-    if by_folder is Kind.SOURCE and _TEST_NAME.fullmatch(name.rpartition(".")[0] or name):
-        return Kind.TEST
+    if by_folder is FileKind.SOURCE and _TEST_NAME.fullmatch(name.rpartition(".")[0] or name):
+        return FileKind.TEST
     return by_folder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from m3agent.agent.context.selection.imports import ImportMap
-from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.kinds import FileKind, kind_of
 from m3agent.agent.context.selection.query import Query, mentioned, read_issue
 from m3agent.agent.context.selection.store import Progress, TermStore
 from m3agent.agent.context.selection.terms import codes, words
@@ -65,7 +65,13 @@ class Selection:
     dropped: list[int]
 
 
-KINDS = {Kind.SOURCE: 1.0, Kind.TEST: 0.8, Kind.EXAMPLE: 0.8, Kind.DOC: 0.5, Kind.CONFIG: 0.5}
+KINDS = {
+    FileKind.SOURCE: 1.0,
+    FileKind.TEST: 0.8,
+    FileKind.EXAMPLE: 0.8,
+    FileKind.DOC: 0.5,
+    FileKind.CONFIG: 0.5,
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Weights:
     mentions: float = 0.5
     recency: float = 0.4
     neighbours: float = 0.25
-    kinds: Mapping[Kind, float] = field(default_factory=lambda: KINDS)
+    kinds: Mapping[FileKind, float] = field(default_factory=lambda: KINDS)
     size: float = 0.2
     core: float = 0.4
     core_beside_outlines: float = 0.3
@@ -112,7 +118,7 @@ class Signs:
     recency: list[float]
     degree: list[float]
     linked: list[list[int]]
-    kinds: list[Kind]
+    kinds: list[FileKind]
 
 
 def select(

@@ -2,7 +2,7 @@
 
 This runs as a separate program, because the library ends the whole process on some broken files, and because
 reading JSON takes ten times the memory of counting. Standard input is the JSON. Standard output is the result
-of `Prepared.packed`; on failure the exit status is UNSUPPORTED and the reason goes to standard error.
+of `PreparedTokenizer.packed`; on failure the exit status is UNSUPPORTED and the reason goes to standard error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from m3agent.agent.context.tokenizer.files import UNSUPPORTED, Prepared
+from m3agent.agent.context.tokenizer.files import UNSUPPORTED, PreparedTokenizer
 
 if TYPE_CHECKING:
     from kitoken import Kitoken
@@ -67,7 +67,7 @@ def adds_up(count: Callable[[Sequence[str]], Sequence[int]], *, shifts: int = le
     return True
 
 
-def examine(data: bytes) -> Prepared:
+def examine(data: bytes) -> PreparedTokenizer:
     """Convert a tokenizer.json and judge it. The library may end the process.
 
     Raises:
@@ -93,7 +93,7 @@ def examine(data: bytes) -> Prepared:
         doubts.append(f"its merges never make the entry {doubtful!r}")
     if not all(adds_up(_counting(each)) for each in (encoder, _joiner(described))):
         doubts.append("it joins the end of a file and the start of the next")
-    return Prepared(encoder.to_bytes(), "; ".join(doubts), spaces_last=spaces_last)
+    return PreparedTokenizer(encoder.to_bytes(), "; ".join(doubts), spaces_last=spaces_last)
 
 
 def _counting(encoder: Kitoken) -> Callable[[Sequence[str]], Sequence[int]]:

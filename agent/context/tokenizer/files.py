@@ -17,7 +17,7 @@ UNSUPPORTED = 3
 _MINUTES = 2  # enough for the largest file on a busy machine; a few seconds are usual
 
 
-class Prepared:
+class PreparedTokenizer:
     """A tokenizer in kitoken's format, with the result of its check.
 
     Attributes:
@@ -42,8 +42,8 @@ class Prepared:
         return _MAGIC + sha256(body).digest() + body
 
 
-def unpacked(packed: bytes | None) -> Prepared | None:
-    """Return what `Prepared.packed` stored; None for any other content."""
+def unpacked(packed: bytes | None) -> PreparedTokenizer | None:
+    """Return what `PreparedTokenizer.packed` stored; None for any other content."""
     start = len(_MAGIC) + _DIGEST_BYTES
     if packed is None or packed[: len(_MAGIC)] != _MAGIC:
         return None
@@ -51,10 +51,10 @@ def unpacked(packed: bytes | None) -> Prepared | None:
     if sha256(body).digest() != packed[len(_MAGIC) : start]:
         return None
     facts, _, form = body.partition(b"\n")
-    return Prepared(form, facts[1:].decode(), spaces_last=facts[:1] == b"1")
+    return PreparedTokenizer(form, facts[1:].decode(), spaces_last=facts[:1] == b"1")
 
 
-def prepare(source: TokenizerSource) -> Prepared:
+def prepare(source: TokenizerSource) -> PreparedTokenizer:
     """Return the prepared form of a tokenizer's file, from an earlier run or made now.
 
     A new form is stored if possible.

@@ -12,7 +12,7 @@ from m3agent.agent.issue.images import IssueImage, fitting
 from m3agent.agent.issue.load import MAX_BYTES, too_large
 from m3agent.agent.issue.tracker.http import Api, Token, new_client, token_variable
 from m3agent.agent.issue.tracker.images import find_images, load_images
-from m3agent.agent.issue.tracker.names import Project, Reference, gitlab_host
+from m3agent.agent.issue.tracker.names import Reference, TrackerProject, gitlab_host
 from m3agent.agent.util.sanitize import replace_unprintable
 
 PAGE = 100
@@ -73,7 +73,7 @@ def fetch_issue(
     return FetchedIssue(title, text, fitting(images, say))
 
 
-def find_token(reference: Project, env: Mapping[str, str]) -> Token | None:
+def find_token(reference: TrackerProject, env: Mapping[str, str]) -> Token | None:
     """Return the token for the API, or None.
 
     The token comes from the environment. For GitHub, the command `gh auth token` is the fallback.

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.issue.load import MAX_BYTES, quoted, too_large
-from m3agent.agent.issue.tracker.names import Project
+from m3agent.agent.issue.tracker.names import TrackerProject
 from m3agent.agent.util.sanitize import replace_unprintable
 from m3agent.serving.client.http import is_local, mask_key
 from m3agent.serving.client.retry import api_policy
@@ -52,7 +52,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TrackerResponse:
     """A response of the API.
 
     Attributes:
@@ -107,7 +107,7 @@ def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> byte
     return bytes(data)
 
 
-def token_variable(reference: Project) -> str:
+def token_variable(reference: TrackerProject) -> str:
     """Return, as part of a sentence, which environment variables to set for a token."""
     if reference.kind == "github":
         return "GITHUB_TOKEN"
@@ -131,7 +131,7 @@ class Api:
 
     def __init__(
         self,
-        reference: Project,
+        reference: TrackerProject,
         token: Token | None,
         client: httpx2.Client,
         *,
@@ -147,7 +147,7 @@ class Api:
         self._host = urlsplit(reference.api).netloc
         self._variable = token_variable(reference)
 
-    def get(self, url: str) -> Answer:
+    def get(self, url: str) -> TrackerResponse:
         """Return the response to GET `url`. Follow one redirect within the API's host.
 
         Raises:
@@ -167,9 +167,9 @@ class Api:
         following = response.links.get("next", {}).get("url")
         if following is not None:
             following = self._same_host(url, following, "names a next page")
-        return Answer(self._parsed(body), url, following)
+        return TrackerResponse(self._parsed(body), url, following)
 
-    def post(self, url: str, value: object) -> Answer:
+    def post(self, url: str, value: object) -> TrackerResponse:
         """Create `value` at `url` and return the response.
 
         The request is sent once, because a retry could create the object twice. After an `EnvironmentFault`
@@ -181,7 +181,7 @@ class Api:
         response, body = self._fetch_once(url, json.dumps(value).encode())
         if response.status_code != 201:
             raise self._refusal(response, body)
-        return Answer(self._parsed(body), url, None)
+        return TrackerResponse(self._parsed(body), url, None)
 
     def not_the_api(self) -> EnvironmentFault:
         """Return the error for a server whose response is not from the expected API."""

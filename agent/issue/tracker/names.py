@@ -21,7 +21,7 @@ _SSH_HOSTS = {"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com"}
 
 
 @dataclass(frozen=True)
-class Project:
+class TrackerProject:
     """A project on a tracker.
 
     Attributes:
@@ -58,7 +58,7 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Reference(Project):
+class Reference(TrackerProject):
     """An issue on a tracker."""
 
     number: int
@@ -209,7 +209,7 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
     return Reference(project.kind, project.api, project.web, project.project, number)
 
 
-def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Project | None:
+def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> TrackerProject | None:
     """Return the GitHub or GitLab project at a git remote's address; None for other addresses."""
     host, path = _remote(origin)
     web = web_of(github_api)
@@ -221,10 +221,10 @@ def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Proje
         else {urlsplit(web).netloc}
     )
     if host in names and re.fullmatch(r"[^/]+/[^/]+", project) and _is_project(project):
-        return Project("github", github_api, web, project)
+        return TrackerProject("github", github_api, web, project)
     if host and _is_gitlab(host, env) and _is_project(project):
         web = _web_address(host)
-        return Project("gitlab", f"{web}/api/v4", web, project)
+        return TrackerProject("gitlab", f"{web}/api/v4", web, project)
     return None
 
 

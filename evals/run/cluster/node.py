@@ -20,10 +20,10 @@ from pathlib import Path
 from m3agent import __version__
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.data.results import Result
-from m3agent.evals.run.attempt import Attempt
+from m3agent.evals.data.results import AttemptRecord
+from m3agent.evals.run.attempt import EvalAttempt
 from m3agent.evals.run.cluster.sources import Parcel, arrived
-from m3agent.evals.run.protocols import Listener, Parts
+from m3agent.evals.run.protocols import AttemptListener, Parts
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.errors import SandboxError
 
@@ -52,7 +52,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Made:
+class FinishedAttempt:
     """A finished attempt.
 
     Attributes:
@@ -61,7 +61,7 @@ class Made:
         files: The attempt's folder as a gzipped tar.
     """
 
-    result: Result
+    result: AttemptRecord
     patch: bytes
     files: bytes
 
@@ -89,9 +89,9 @@ class Worker:
         self._sent = sent
         self._news: list[News] = []
         self._more = asyncio.Event()
-        self._making: asyncio.Task[tuple[Result, bytes]] | None = None
+        self._making: asyncio.Task[tuple[AttemptRecord, bytes]] | None = None
 
-    async def work(self) -> Made | None:
+    async def work(self) -> FinishedAttempt | None:
         """Make the attempt.
 
         Returns:
@@ -107,7 +107,7 @@ class Worker:
         finally:
             self._tell("end", "")
 
-    async def _work(self, tell: Callable[[str, str], None]) -> Made | None:
+    async def _work(self, tell: Callable[[str, str], None]) -> FinishedAttempt | None:
         state, order = state_dir(os.environ), self._order
         instance = order.instance
         if self._sent is not None:
@@ -116,18 +116,18 @@ class Worker:
         with _folder(state / AWAY) as (folder, lock):
             place = folder / "attempts" / instance.id / str(order.number)
             place.mkdir(parents=True)
-            told = Listener(
+            told = AttemptListener(
                 lambda name: tell("phase", name),
                 lambda: tell("warm", ""),
                 lambda what: tell("say", what),
             )
-            attempt = Attempt(instance, order.number, place, order.parts_of(told.say), told, (lock,))
+            attempt = EvalAttempt(instance, order.number, place, order.parts_of(told.say), told, (lock,))
             self._making = asyncio.create_task(attempt.make())
             try:
                 result, patch = await self._making
             except asyncio.CancelledError:
                 return None
-            return Made(result, patch, await asyncio.to_thread(packed, place))
+            return FinishedAttempt(result, patch, await asyncio.to_thread(packed, place))
 
     async def news(self, after: int) -> list[News]:
         """Return the events after the first `after` ones.

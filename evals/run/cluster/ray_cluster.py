@@ -23,12 +23,12 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.settings.settings import state_dir
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.evals.data.instance import DataError, Instance
-from m3agent.evals.data.results import Result, Verdict
+from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
-from m3agent.evals.run.cluster.node import Made, News, Order, Worker, fault, unpack
+from m3agent.evals.run.cluster.node import FinishedAttempt, News, Order, Worker, fault, unpack
 from m3agent.evals.run.cluster.sources import is_local, parcel
-from m3agent.evals.run.protocols import Listener, Parts
+from m3agent.evals.run.protocols import AttemptListener, Parts
 
 SCHEME = "ray"
 KNOCK_SECONDS = 10.0
@@ -54,7 +54,7 @@ def connected(
         address: Address of the cluster, such as `ray://head:10001`.
         parts_of: Makes the parts of an attempt on a node.
         say: Receives progress messages.
-        shares_prefix: Value for the attribute of the same name; see `protocols.Agent`.
+        shares_prefix: Value for the attribute of the same name; see `protocols.EvaluatedAgent`.
 
     Raises:
         UsageError: The address is malformed, or the package ray is not installed.
@@ -155,8 +155,8 @@ class RayCluster:
         self._state = state_dir(os.environ)
 
     async def make(
-        self, instance: Instance, number: int, folder: Path, told: Listener
-    ) -> tuple[Result, bytes]:
+        self, instance: Instance, number: int, folder: Path, told: AttemptListener
+    ) -> tuple[AttemptRecord, bytes]:
         """Make an attempt on a node; see `protocols.Maker`."""
         started = datetime.now(UTC)
         try:
@@ -171,7 +171,7 @@ class RayCluster:
             return not_made(instance, number, Verdict.INFRA, why, started), b""
         return made.result, made.patch
 
-    async def _made(self, instance: Instance, number: int, told: Listener) -> Made:
+    async def _made(self, instance: Instance, number: int, told: AttemptListener) -> FinishedAttempt:
         sent = None
         # not kept for the next attempt: hundreds of repositories would fill the cluster's memory
         if is_local(instance.task):
@@ -183,7 +183,7 @@ class RayCluster:
         work = asyncio.wrap_future(worker.work.remote().future())
         follow = asyncio.create_task(_follow(worker, told))
         try:
-            made: Made | None = await asyncio.shield(work)
+            made: FinishedAttempt | None = await asyncio.shield(work)
             if made is None:
                 raise EnvironmentFault("it was stopped on its node")
             await follow
@@ -197,7 +197,7 @@ class RayCluster:
             await asyncio.wait([follow], timeout=STOP_SECONDS)
 
 
-async def _follow(worker: Any, told: Listener) -> None:
+async def _follow(worker: Any, told: AttemptListener) -> None:
     """Forward an attempt's events until the attempt or its node ends.
 
     Do not cancel it: Ray's client breaks then.

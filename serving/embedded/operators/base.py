@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from m3agent.serving.embedded.scope import Module, Scope
-from m3agent.serving.embedded.source import Edit, Source
+from m3agent.serving.embedded.source import Edit, SourceFile
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Mutation:
 class Place:
     """A statement and its context."""
 
-    source: Source
+    source: SourceFile
     module: Module
     scope: Scope
     statement: ast.stmt

@@ -3,10 +3,10 @@
 import ast
 
 from m3agent.serving.embedded.operators.base import Mutation, Place
-from m3agent.serving.embedded.source import BLOCKS, Edit, Source
+from m3agent.serving.embedded.source import BLOCKS, Edit, SourceFile
 
 
-def siblings_of(source: Source, statement: ast.stmt) -> list[ast.stmt]:
+def siblings_of(source: SourceFile, statement: ast.stmt) -> list[ast.stmt]:
     """Return the block that contains `statement`."""
     parent = source.parents.get(statement)
     for name in BLOCKS:
@@ -27,7 +27,7 @@ def last_line(statement: ast.stmt) -> int:
     return statement.end_lineno or statement.lineno
 
 
-def own_lines(source: Source, statement: ast.stmt) -> tuple[int, int] | None:
+def own_lines(source: SourceFile, statement: ast.stmt) -> tuple[int, int] | None:
     """Return the offsets of the lines of `statement`; None if it shares them with other code."""
     start, end = source.line_start(first_line(statement)), source.line_start(last_line(statement) + 1)
     begin = source.offset(first_line(statement), 0) + len(source.indent(first_line(statement)))
@@ -41,13 +41,13 @@ def own_lines(source: Source, statement: ast.stmt) -> tuple[int, int] | None:
     return start, end
 
 
-def lines_text(source: Source, start: int, end: int) -> str:
+def lines_text(source: SourceFile, start: int, end: int) -> str:
     """Return the lines of a span, always with a line ending at the end."""
     text = source.text[start:end]
     return text if text.endswith("\n") else text + source.newline
 
 
-def reindented(source: Source, text: str, old: str, new: str) -> str:
+def reindented(source: SourceFile, text: str, old: str, new: str) -> str:
     """Return `text` with the indentation `old` of its lines replaced by `new`."""
     lines = text.splitlines(keepends=True)
     return "".join(

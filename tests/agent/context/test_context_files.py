@@ -23,11 +23,11 @@ from m3agent.agent.repo.repository import GitCommandFailed
 from tests.agent.repositories import found, no_repository
 
 if TYPE_CHECKING:
-    from m3agent.agent.context.files import Listing
+    from m3agent.agent.context.files import FileListing
     from tests.agent.conftest import NewRepo, RunGit, WriteFiles
 
 
-def listed(root: Path) -> Listing:
+def listed(root: Path) -> FileListing:
     return parse_listing(git_output(found(root), *LIST))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.context.history import TAU, History, HistoryReader, parse, sort_key
+from m3agent.agent.context.history import TAU, FileHistory, HistoryReader, parse, sort_key
 from tests.agent.repositories import found, no_repository
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def head(root: Path, run_git: RunGit) -> str:
     return run_git(root, "rev-parse", "HEAD").strip()
 
 
-def read(root: Path, run_git: RunGit, folder: Path | None) -> History:
+def read(root: Path, run_git: RunGit, folder: Path | None) -> FileHistory:
     return HistoryReader(found(root), head(root, run_git), None if folder is None else str(folder)).result()
 
 
@@ -113,7 +113,7 @@ churns = st.dictionaries(
 
 @given(st.text("0123456789abcdef", min_size=40, max_size=40), st.integers(0, 2**31), churns)
 def test_the_state_reads_back(commit_id: str, count: int, churn: dict[bytes, float]) -> None:
-    state = parse(History(commit_id, count, churn).bytes())
+    state = parse(FileHistory(commit_id, count, churn).bytes())
     assert state is not None
     assert (state.head, state.count, state.churn) == (commit_id, count, churn)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from m3agent.agent.context.selection import store as store_module
 from m3agent.agent.context.selection.imports import ImportMap
-from m3agent.agent.context.selection.kinds import Kind, kind_of
+from m3agent.agent.context.selection.kinds import FileKind, kind_of
 from m3agent.agent.context.selection.query import mentioned, read_issue
 from m3agent.agent.context.selection.store import FILE_NAME, TermStore
 from m3agent.agent.context.selection.terms import Terms, analyse, code, defined, imports, parts, words
@@ -272,14 +272,14 @@ class TestKinds:
         ("kind", "paths"),
         [
             (
-                Kind.SOURCE,
+                FileKind.SOURCE,
                 (
                     "a.py src/_pytest/main.py lib/x.rb django/contrib/admin/sites.py cmd/x/main.go src/lib.rs App.vue "
                     "core/src/main/java/org/x/Latest.java pkg/testing/tools.py contest.py src/attest.c x/specification.py"
                 ),
             ),
             (
-                Kind.TEST,
+                FileKind.TEST,
                 (
                     "tests/a.py a/tests/b.py src/test/java/A.java x_test.go a/test_b.py conftest.py FooTest.java FooTests.cs "
                     "TestFoo.java a.spec.ts b.test.js __tests__/x.ts spec/a_spec.rb testing/run.py crate/tests-integration/x.rs "
@@ -287,15 +287,15 @@ class TestKinds:
                 ),
             ),
             (
-                Kind.EXAMPLE,
+                FileKind.EXAMPLE,
                 "examples/a.py benches/b.rs docs/examples/x.py scripts/release.sh pkg/benchmarks/x.go",
             ),
             (
-                Kind.DOC,
+                FileKind.DOC,
                 "README.md docs/a.rst docs/conf.py a/b/notes.txt CHANGELOG.md doc/tools/gen.py website/src/a.js",
             ),
             (
-                Kind.CONFIG,
+                FileKind.CONFIG,
                 (
                     "setup.py pyproject.toml .github/workflows/ci.yml .eslintrc.js data.json Makefile CMakeLists.txt x.csv "
                     "vite.config.ts build.gradle LICENSE Dockerfile"
@@ -303,12 +303,12 @@ class TestKinds:
             ),
         ],
     )
-    def test_are_told_by_the_words_of_a_path(self, kind: Kind, paths: str) -> None:
+    def test_are_told_by_the_words_of_a_path(self, kind: FileKind, paths: str) -> None:
         assert {path: kind_of(path) for path in paths.split()} == dict.fromkeys(paths.split(), kind)
 
     @given(st.text(min_size=1, max_size=30))
     def test_of_any_path_there_is_one(self, path: str) -> None:
-        assert kind_of(path) in Kind
+        assert kind_of(path) in FileKind
 
 
 class TestMentions:

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from m3agent.agent.fix import orchestrate as flow
-from m3agent.agent.fix.orchestrate import Prepared
+from m3agent.agent.fix.orchestrate import PreparedFix
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.session import events
@@ -25,7 +25,7 @@ def started(variation: Variation) -> events.Event:
     return events.Error("started", str(variation.number), 0)
 
 
-PREPARED = Prepared(GROUND, "bwrap", SPEC, 0, started, [PACKED])
+PREPARED = PreparedFix(GROUND, "bwrap", SPEC, 0, started, [PACKED])
 
 
 def test_each_has_its_session_and_its_count(world: World) -> None:

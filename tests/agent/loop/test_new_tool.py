@@ -14,7 +14,7 @@ from m3agent.agent.acp.updates import Update, Updates
 from m3agent.agent.report.reader import report_of
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line, SessionLog
-from m3agent.agent.stall import Seen, StallDetector, Thresholds
+from m3agent.agent.stall import ObservedCall, StallDetector, Thresholds
 from m3agent.agent.ui.status_row import StatusRow
 from m3agent.tools import registry
 from m3agent.tools.base import Arguments, CallContext, Tool, ToolResult
@@ -95,8 +95,8 @@ def started(name: str, arguments: dict[str, Any]) -> Line:
     }
 
 
-def seen(name: str, arguments: dict[str, Any], content: str) -> Seen:
-    return Seen(name, arguments, content, "", is_error=False, exit_code=None, tree="t")
+def seen(name: str, arguments: dict[str, Any], content: str) -> ObservedCall:
+    return ObservedCall(name, arguments, content, "", is_error=False, exit_code=None, tree="t")
 
 
 async def test_it_is_offered_and_carried_out(tmp_path: Path) -> None:

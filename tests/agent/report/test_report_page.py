@@ -26,7 +26,7 @@ from m3agent.agent.report.page import render
 from m3agent.agent.report.patch import parse_patch
 from m3agent.agent.report.plot import TurnTokens, plot
 from m3agent.agent.report.reader import report_of
-from m3agent.agent.report.template import Limits
+from m3agent.agent.report.template import TextLimits
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import LOG, SessionLog
 from tests.agent.report.test_report_model import (
@@ -240,7 +240,7 @@ def test_several_sessions_begin_with_a_table_failures_first() -> None:
 
 
 def test_long_texts_are_cut_and_say_where_the_whole_is(write: Write) -> None:
-    limits = Limits()
+    limits = TextLimits()
     code = "a" * limits.arguments * 3
     output = "<" * 40_000 + "the end"
     folder = write(

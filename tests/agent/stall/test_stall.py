@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.stall import QUIET, Seen, StallDetector, Thresholds, Verdict
+from m3agent.agent.stall import QUIET, ObservedCall, StallDetector, StallVerdict, Thresholds
 
 LIMITS = Thresholds()
 
@@ -27,35 +27,35 @@ def seen(
     exit_code: int | None = 0,
     tree: str = "",
     **more: Any,
-) -> Seen:
+) -> ObservedCall:
     """Return a finished call, of code_exec by default."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     arguments = {"code": code} if arguments is None else arguments
-    return Seen(name, arguments, content, digest, bool(exit_code), exit_code, tree, **more)
+    return ObservedCall(name, arguments, content, digest, bool(exit_code), exit_code, tree, **more)
 
 
-def read(path: str, first: int, last: int, *, text: str = "line") -> Seen:
+def read(path: str, first: int, last: int, *, text: str = "line") -> ObservedCall:
     content = "\n".join(f"{number}\t{text} {number}" for number in range(first, last + 1))
     return seen(content=content, name="file_read", arguments={"path": path, "start": first, "end": last})
 
 
-def of_file_tools(call: Seen) -> Seen:
+def of_file_tools(call: ObservedCall) -> ObservedCall:
     """Return the call as file tools report it, without an exit code."""
     return dataclasses.replace(call, exit_code=None)
 
 
-def edit(path: str, old: str, new: str, *, tree: str = "") -> Seen:
+def edit(path: str, old: str, new: str, *, tree: str = "") -> ObservedCall:
     arguments = {"path": path, "old": old, "new": new}
     return seen(content=f"edited {path} from line 1", name="file_edit", arguments=arguments, tree=tree)
 
 
 def answer(
     detector: StallDetector, *, calls: int = 1, text: str = "next", finish: str = "tool_calls"
-) -> Verdict | None:
+) -> StallVerdict | None:
     return detector.answered(reasoning="hm", text=text, calls=calls, finish=finish)
 
 
-def feed(calls: Iterable[Seen], detector: StallDetector | None = None) -> list[Verdict | None]:
+def feed(calls: Iterable[ObservedCall], detector: StallDetector | None = None) -> list[StallVerdict | None]:
     """Return the verdicts on these calls, one call a turn."""
     detector = detector or StallDetector()
     verdicts = []
@@ -65,16 +65,16 @@ def feed(calls: Iterable[Seen], detector: StallDetector | None = None) -> list[V
     return verdicts
 
 
-def actions(verdicts: Iterable[Verdict | None]) -> list[str | None]:
+def actions(verdicts: Iterable[StallVerdict | None]) -> list[str | None]:
     return [verdict.action if verdict else None for verdict in verdicts]
 
 
-def first(verdicts: Sequence[Verdict | None]) -> tuple[int, str] | None:
+def first(verdicts: Sequence[StallVerdict | None]) -> tuple[int, str] | None:
     """Return the number (from 1) of the first call with a verdict, and the rule of the verdict."""
     return next(((at, v.rule) for at, v in enumerate(verdicts, start=1) if v is not None), None)
 
 
-def news(number: int) -> Seen:
+def news(number: int) -> ObservedCall:
     """Return a new call with a new result."""
     return seen(f"look {number}", f"exit code: 0\nstdout:\nfact {number}\nand fact {number + 1000}")
 
@@ -172,7 +172,7 @@ def test_a_work_tree_that_goes_back_and_forth() -> None:
     assert first(feed(onward)) is None
 
 
-def rounds(failing: Sequence[Sequence[str]]) -> list[Seen]:
+def rounds(failing: Sequence[Sequence[str]]) -> list[ObservedCall]:
     """Return edits and test runs in turn; after each edit, these tests fail."""
     calls = []
     for number, ids in enumerate(failing):
@@ -402,7 +402,7 @@ def test_noise_never_changes_a_verdict(
     exit_code=st.integers(0, 1),
 )
 def test_any_changed_result_clears_it(changed: int, kind: str, exit_code: int) -> None:
-    def call(code: str) -> Seen:
+    def call(code: str) -> ObservedCall:
         return seen(code, f"result of {code}\nend", exit_code=exit_code)
 
     calls = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.stall import StallDetector, Thresholds, Verdict
+from m3agent.agent.stall import StallDetector, StallVerdict, Thresholds
 
 PARAGRAPH = (
     "Wait, let me check the parser again. The parser reads the header first, and then the body. "
@@ -16,7 +16,7 @@ PARAGRAPH = (
 )
 
 
-def hear(pieces: list[str], detector: StallDetector | None = None) -> Verdict | None:
+def hear(pieces: list[str], detector: StallDetector | None = None) -> StallVerdict | None:
     """Return the first verdict on a stream of these pieces."""
     detector = detector or StallDetector()
     return next((verdict for piece in pieces if (verdict := detector.hear(piece)) is not None), None)

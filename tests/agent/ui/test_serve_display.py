@@ -6,7 +6,7 @@ import pytest
 
 from m3agent.agent.ui.serve_display import ServeView
 from m3agent.serving.check.check import Check
-from m3agent.serving.launch.load_signs import LoadPhase, Progress
+from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
 from m3agent.serving.launch.record import Phase, ServerRecord
 
 LOADING = ServerRecord(url="http://127.0.0.1:8000/v1", engine="vllm", pid=1, phase=Phase.LOADING)
@@ -17,9 +17,9 @@ def shown(capfd: pytest.CaptureFixture[str], *records: ServerRecord) -> list[str
     phases = list(LoadPhase)[:2]
     with ServeView() as view:
         view.phase(LOADING)
-        view.progress(Progress(phases[0], 3, 4))
-        view.progress(Progress(phases[0], 4, 4))
-        view.progress(Progress(phases[1]))
+        view.progress(LoadProgress(phases[0], 3, 4))
+        view.progress(LoadProgress(phases[0], 4, 4))
+        view.progress(LoadProgress(phases[1]))
         for record in records:
             view.phase(record)
     return capfd.readouterr().err.splitlines()

@@ -10,7 +10,7 @@ import pytest
 from m3agent.agent.verify import verify as verification_module
 from m3agent.agent.verify.verify import Verdict, Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -19,7 +19,7 @@ REGULAR = 0o100644
 BUGGY = "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n"
 FIXED = BUGGY.replace("a - b", "a + b")
 TESTS = "from calc import *\ndef test_add():\n    assert add(2, 3) == 5\ndef test_double():\n    assert double(2) == 4\n"
-USUAL, ODD = Limits(memory=1 << 30), Limits(memory=2 << 30)
+USUAL, ODD = SandboxLimits(memory=1 << 30), SandboxLimits(memory=2 << 30)
 ODD_HERE = f"""import os
 def odd():
     tmp = os.statvfs("/tmp")

@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from m3agent.evals.create.history import Commit, History, open_history
-from m3agent.evals.create.mine import Bounds, Candidate, examine
+from m3agent.evals.create.history import Commit, CommitHistory, open_history
+from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 
 SOURCE = "def add(a, b):\n    return a - b\n"
 FIXED = "def add(a, b):\n    return a + b\n"
@@ -54,24 +54,24 @@ class Repo:
         self.days += 1
         return self.git("rev-parse", "HEAD")
 
-    def history(self, scratch: Path, name: str | None = "me/calc") -> History:
+    def history(self, scratch: Path, name: str | None = "me/calc") -> CommitHistory:
         """Open the repository's history for mining."""
         scratch.mkdir(exist_ok=True)
         return open_history(self.folder, scratch, name)
 
 
-def newest(history: History) -> Commit:
+def newest(history: CommitHistory) -> Commit:
     """Return the commit of HEAD."""
     return next(history.commits())
 
 
-def looked_at(history: History, bounds: Bounds | None = None) -> Candidate | str:
+def looked_at(history: CommitHistory, bounds: Bounds | None = None) -> MinedCommit | str:
     """Return what mining finds in the commit of HEAD: a candidate, or the reason against it."""
     return examine(history, newest(history), bounds or Bounds())
 
 
-def candidate(history: History) -> Candidate:
+def candidate(history: CommitHistory) -> MinedCommit:
     """Return the commit of HEAD as a candidate; fail if it is none."""
     found = looked_at(history)
-    assert isinstance(found, Candidate), found
+    assert isinstance(found, MinedCommit), found
     return found

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.evals.create.create import Wish
+from m3agent.evals.create.create import CreateRequest
 from m3agent.evals.create.create import create as make_instances
-from m3agent.evals.create.folder import Made
+from m3agent.evals.create.folder import CreatedFolder
 from m3agent.evals.create.graded import GradedValidator, compared
 from m3agent.evals.create.history import open_history
 from m3agent.evals.grade.grader import Grader
@@ -59,9 +59,9 @@ async def make(repo: Repo, tmp_path: Path, out: Path, limit: int = 50) -> tuple[
     state = tmp_path / "state"
     with tempfile.TemporaryDirectory() as scratch:
         history = open_history(repo.folder, Path(scratch), None)
-        with Made.opened(out, history.name) as made:
+        with CreatedFolder.opened(out, history.name) as made:
             validator = GradedValidator(Bare(state, said.append), Grader(state, said.append))
-            await make_instances(history, made, Wish(limit), validator, said.append)
+            await make_instances(history, made, CreateRequest(limit), validator, said.append)
             return list(made.rows), said
 
 

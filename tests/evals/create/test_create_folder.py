@@ -12,8 +12,8 @@ import pytest
 from m3agent.agent.errors import UsageError
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, folder_name, instance_id, instance_of, row_of
-from m3agent.evals.create.folder import Made, Tried, view
-from m3agent.evals.create.history import History
+from m3agent.evals.create.folder import CreatedFolder, Tried, view
+from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.data.instance import INSTANCE_ID
 from tests.evals.create.history_of import FIRST, FIX, MORE_TEST, Repo, candidate
@@ -30,7 +30,7 @@ def repo(tmp_path: Path) -> Repo:
     return made
 
 
-def add(made: Made, history: History) -> dict[str, object]:
+def add(made: CreatedFolder, history: CommitHistory) -> dict[str, object]:
     found = candidate(history)
     recipe = recipe_of(history, found.base, found.commit, None)
     row = row_of(made.repo, found, recipe, ("Sums are wrong.\n", "message"), FOUND)
@@ -45,7 +45,7 @@ def unpack(archive: Path, target: Path) -> Path:
 
 
 def test_an_archive_has_each_base_under_its_own_id_and_nothing_else(repo: Repo, tmp_path: Path) -> None:
-    with Made.opened(tmp_path / "out", "me/calc") as made:
+    with CreatedFolder.opened(tmp_path / "out", "me/calc") as made:
         first = add(made, repo.history(tmp_path / "s1"))
         repo.commit({"calc.py": "add = sum\n", "tests/test_calc.py": MORE_TEST.replace("3", "4")})
         second = add(made, repo.history(tmp_path / "s2"))
@@ -94,7 +94,7 @@ def test_the_same_commits_give_the_same_bytes_however_they_are_packed(repo: Repo
 
 
 def test_an_agent_sees_neither_patches_nor_tests_nor_the_fix(repo: Repo, tmp_path: Path) -> None:
-    with Made.opened(tmp_path / "out", "me/calc") as made:
+    with CreatedFolder.opened(tmp_path / "out", "me/calc") as made:
         row = add(made, repo.history(tmp_path / "s"))
     (line,) = (tmp_path / "out/agent_view.jsonl").read_text().splitlines()
     seen = json.loads(line)
@@ -110,7 +110,7 @@ def test_an_agent_sees_neither_patches_nor_tests_nor_the_fix(repo: Repo, tmp_pat
 
 
 def test_a_row_is_an_instance(repo: Repo, tmp_path: Path) -> None:
-    with Made.opened(tmp_path / "out", "me/calc") as made:
+    with CreatedFolder.opened(tmp_path / "out", "me/calc") as made:
         instance = instance_of(add(made, repo.history(tmp_path / "s")), made.archive)
     assert (
         instance.answer.fail_to_pass == FOUND.fail_to_pass
@@ -122,14 +122,14 @@ def test_a_row_is_an_instance(repo: Repo, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_gone_on_with(repo: Repo, tmp_path: Path) -> None:
-    with Made.opened(tmp_path / "out", "me/calc") as made:
+    with CreatedFolder.opened(tmp_path / "out", "me/calc") as made:
         row = add(made, repo.history(tmp_path / "s"))
-    with Made.opened(tmp_path / "out", "me/calc") as made:
+    with CreatedFolder.opened(tmp_path / "out", "me/calc") as made:
         assert list(made.tried.values()) == [TRIED]
         assert list(made.rows) == [row["instance_id"]]
         with (
             pytest.raises(UsageError, match="Another process works in"),
-            Made.opened(tmp_path / "out", "me/calc"),
+            CreatedFolder.opened(tmp_path / "out", "me/calc"),
         ):
             pass
 
@@ -149,7 +149,7 @@ def test_a_folder_is_gone_on_with(repo: Repo, tmp_path: Path) -> None:
 def test_a_folder_that_is_something_else_is_refused(files: dict[str, str], said: str, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    with pytest.raises(UsageError, match=said), Made.opened(tmp_path, "me/calc"):
+    with pytest.raises(UsageError, match=said), CreatedFolder.opened(tmp_path, "me/calc"):
         pass
     assert all((tmp_path / name).read_text() == content for name, content in files.items())
 

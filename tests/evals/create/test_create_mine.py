@@ -9,7 +9,7 @@ import pytest
 
 from m3agent.agent.errors import UsageError
 from m3agent.evals.create.history import open_history
-from m3agent.evals.create.mine import Bounds, Candidate, changed_lines, examine, score
+from m3agent.evals.create.mine import Bounds, MinedCommit, changed_lines, examine, score
 from tests.evals.create.history_of import (
     FIRST,
     FIX,
@@ -33,7 +33,7 @@ def repo(tmp_path: Path) -> Repo:
     return made
 
 
-def tree_after(repo: Repo, found: Candidate, target: Path) -> str:
+def tree_after(repo: Repo, found: MinedCommit, target: Path) -> str:
     """Apply both patches to the base with git, and return the resulting tree."""
     subprocess.run(["git", "clone", "-q", str(repo.folder), str(target)], check=True, capture_output=True)
 
@@ -131,7 +131,7 @@ def test_python_that_this_python_does_not_know_counts_as_changed(repo: Repo, tmp
 def test_bounds(repo: Repo, tmp_path: Path) -> None:
     repo.commit(FIX)
     history = repo.history(tmp_path / "s")
-    assert isinstance(looked_at(history, Bounds(2, 2)), Candidate)
+    assert isinstance(looked_at(history, Bounds(2, 2)), MinedCommit)
     assert looked_at(history, Bounds(1, 2)) == "too many files"
     assert looked_at(history, Bounds(2, 1)) == "too large"
 
@@ -191,7 +191,7 @@ def test_the_boundary_of_a_shallow_clone_has_no_parent(repo: Repo, tmp_path: Pat
     found = list(history.commits())
     assert [commit.sha for commit in found][1:] == [boundary]
     assert examine(history, found[1], Bounds()) == "no parent here"
-    assert isinstance(examine(history, found[0], Bounds()), Candidate)
+    assert isinstance(examine(history, found[0], Bounds()), MinedCommit)
 
 
 def test_a_bare_clone_gives_the_same_and_a_dirty_work_tree_changes_nothing(

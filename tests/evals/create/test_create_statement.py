@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.evals.create.history import Commit
-from m3agent.evals.create.mine import Candidate
+from m3agent.evals.create.mine import MinedCommit
 from m3agent.evals.create.statement import first_error, seen_by_users, statement_of, told
 
 PATCH = """diff --git a/src/shop/prices.py b/src/shop/prices.py
@@ -21,7 +21,7 @@ PATCH = """diff --git a/src/shop/prices.py b/src/shop/prices.py
 -    return sum(items[1:])
 +    return sum(item.price for item in items)
 """
-PLAIN = Candidate(
+PLAIN = MinedCommit(
     Commit("1" * 40, "2" * 40, (), datetime(2024, 1, 1, tzinfo=UTC), ""),
     "2" * 40,
     PATCH,
@@ -37,7 +37,7 @@ ERRORS = {
 }
 
 
-def saying(*messages: str) -> Candidate:
+def saying(*messages: str) -> MinedCommit:
     return replace(PLAIN, messages=messages)
 
 

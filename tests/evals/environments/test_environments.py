@@ -16,7 +16,7 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.validate import HARMLESS
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from tests.evals.bases import needs_base
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
 
@@ -189,5 +189,5 @@ async def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
     environments = Environments(tmp_path / "state", print)
     instance = small_instance(tmp_path / "instance")
     environment = Environment(python="3.11", install="echo the reason; exit 3")
-    with pytest.raises(EnvironmentFailed, match="the reason"):
+    with pytest.raises(EnvironmentBuildFailed, match="the reason"):
         await environments.image(instance.task.model_copy(update={"environment": environment}))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.grade.command import Command, parse_command
+from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
-from m3agent.evals.grade.strict import Listener
+from m3agent.evals.grade.strict import ReportListener
 
 KEY = b"k" * 32
 
@@ -20,18 +20,18 @@ KEY = b"k" * 32
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("pytest -rA tests/test_a.py", Command(targets=("tests/test_a.py",))),
+        ("pytest -rA tests/test_a.py", RowCommand(targets=("tests/test_a.py",))),
         (
             "python -X dev -m pytest -rA --durations 25 tests/a.py tests/b.py",
-            Command(python=("-X", "dev"), targets=("tests/a.py", "tests/b.py")),
+            RowCommand(python=("-X", "dev"), targets=("tests/a.py", "tests/b.py")),
         ),
         (
             "pytest --no-header -rA --tb=no -p no:cacheprovider -W ignore::UserWarning a.py",
-            Command(options=("-p", "no:cacheprovider", "-W", "ignore::UserWarning"), targets=("a.py",)),
+            RowCommand(options=("-p", "no:cacheprovider", "-W", "ignore::UserWarning"), targets=("a.py",)),
         ),
         (
             "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' bin/test -C --verbose sympy/tests/test_x.py",
-            Command(
+            RowCommand(
                 env={"PYTHONWARNINGS": "ignore::UserWarning,ignore::SyntaxWarning"},
                 targets=("sympy/tests/test_x.py",),
                 program="bin/test",
@@ -40,19 +40,19 @@ KEY = b"k" * 32
         ),
         (
             "pytest -n0 -rA --maxfail 1 --timeout=30 a.py",
-            Command(options=("--timeout=30",), targets=("a.py",)),
+            RowCommand(options=("--timeout=30",), targets=("a.py",)),
         ),
-        ("pytest 'not closed", Command()),
-        ("", Command()),
+        ("pytest 'not closed", RowCommand()),
+        ("", RowCommand()),
     ],
 )
-def test_a_command_is_taken_apart(text: str, command: Command) -> None:
+def test_a_command_is_taken_apart(text: str, command: RowCommand) -> None:
     assert parse_command(text) == command
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_command(text: str) -> None:
-    assert isinstance(parse_command(text), Command)
+    assert isinstance(parse_command(text), RowCommand)
 
 
 OUTCOMES = Outcomes(
@@ -112,8 +112,8 @@ def told(number: int, *fields: str, key: bytes = KEY) -> bytes:
     return f"{line}\t{hashlib.blake2b(line.encode(), key=key, digest_size=16).hexdigest()}\n".encode()
 
 
-def heard(data: Sequence[bytes]) -> Listener:
-    listener = Listener(KEY)
+def heard(data: Sequence[bytes]) -> ReportListener:
+    listener = ReportListener(KEY)
     for piece in data:
         listener.feed(piece)
     return listener

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.results import (
+    AttemptRecord,
+    AttemptUsage,
     Grade,
     OfficialGrade,
-    Result,
     RunConfig,
     Seconds,
     TestCount,
-    Usage,
     Verdict,
 )
 from m3agent.evals.data.run_folder import RunFolder
@@ -23,7 +23,9 @@ STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FIX = b"diff --git a/lane.py b/lane.py\n--- a/lane.py\n+++ b/lane.py\n@@ -1 +1 @@\n-a < b\n+a <= b\n"
 
 
-def result(ident: str, verdict: Verdict | str = Verdict.RESOLVED, attempt: int = 1, **fields: Any) -> Result:
+def result(
+    ident: str, verdict: Verdict | str = Verdict.RESOLVED, attempt: int = 1, **fields: Any
+) -> AttemptRecord:
     """Return a result as grading makes it. The instance `owner__name-1` belongs to the repository `owner/name`."""
     verdict = Verdict(verdict)
     passed = verdict is Verdict.RESOLVED
@@ -40,12 +42,14 @@ def result(ident: str, verdict: Verdict | str = Verdict.RESOLVED, attempt: int =
         "status": "verified" if passed else "failed",
         "grade": grade if graded else None,
         "patch_bytes": len(FIX) if graded else 0,
-        "usage": Usage(turns=3, prompt_tokens=1000, cached_tokens=800, completion_tokens=50, cost=0.01),
+        "usage": AttemptUsage(
+            turns=3, prompt_tokens=1000, cached_tokens=800, completion_tokens=50, cost=0.01
+        ),
         "seconds": Seconds(environment=1.0, agent=20.0, grade=3.0),
         "started": STARTED,
         "repo": repo_of(ident),
     }
-    return Result(instance_id=ident, attempt=attempt, verdict=verdict, **given | fields)
+    return AttemptRecord(instance_id=ident, attempt=attempt, verdict=verdict, **given | fields)
 
 
 def repo_of(ident: str) -> str:
@@ -59,7 +63,7 @@ def config(instances: Iterable[str], **fields: Any) -> RunConfig:
 
 def run_folder(
     path: Path,
-    results: Iterable[Result],
+    results: Iterable[AttemptRecord],
     *,
     instances: Iterable[str] = (),
     patches: Mapping[str, bytes] | None = None,

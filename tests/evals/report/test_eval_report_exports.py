@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.data.results import Grade, Result, TestCount, Verdict
+from m3agent.evals.data.results import AttemptRecord, Grade, TestCount, Verdict
 from m3agent.evals.report.counting import Tally
 from m3agent.evals.report.junit import MOST_TESTS, junit
-from m3agent.evals.report.model import Report, report_of
+from m3agent.evals.report.model import RunReport, report_of
 from m3agent.evals.report.official import asked_official, official_report, predictions, submitted
 from tests.evals.report.made import FIX, config, official, repo_of, result
 
@@ -25,7 +25,7 @@ KEYS = [
 """Keys of the report that swebench 5.0.2's make_run_report writes without a Docker client, in its order."""
 
 
-def made(results: list[Result], *missing: str, **fields: object) -> Report:
+def made(results: list[AttemptRecord], *missing: str, **fields: object) -> RunReport:
     idents = list(dict.fromkeys([*(one.instance_id for one in results), *missing]))
     return report_of(Tally(config(idents, **fields), {ident: repo_of(ident) for ident in idents}, results))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.errors import UsageError
-from m3agent.evals.data.results import Grade, Result, TestCount, Usage, Verdict
+from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, TestCount, Verdict
 from m3agent.evals.report import wording
 from m3agent.evals.report.as_json import as_json
 from m3agent.evals.report.compare import compare
@@ -25,7 +25,7 @@ from tests.evals.report.made import config, official, repo_of, result, run_folde
 VERDICTS = st.sampled_from(list(Verdict))
 
 
-def tally(results: list[Result], *missing: str, **fields: object) -> Tally:
+def tally(results: list[AttemptRecord], *missing: str, **fields: object) -> Tally:
     idents = list(dict.fromkeys([*(one.instance_id for one in results), *missing]))
     return Tally(config(idents, **fields), {ident: repo_of(ident) for ident in idents}, results)
 
@@ -94,10 +94,10 @@ def test_of_very_many_attempts_some_k_are_shown() -> None:
 
 
 def test_unknown_amounts_are_unknown_and_not_0() -> None:
-    known = Usage(turns=2, prompt_tokens=100, cached_tokens=40, completion_tokens=10, cost=0.5)
+    known = AttemptUsage(turns=2, prompt_tokens=100, cached_tokens=40, completion_tokens=10, cost=0.5)
     results = [
         result("o__a-1", usage=known),
-        result("o__a-2", "unresolved", usage=Usage(prompt_tokens=900)),
+        result("o__a-2", "unresolved", usage=AttemptUsage(prompt_tokens=900)),
         result("o__a-3", usage=known.model_copy(update={"cost": 1.5})),
     ]
     used = report_of(tally(results)).used
@@ -171,7 +171,9 @@ def test_each_repository_has_its_part() -> None:
 def test_the_order_of_results_changes_no_byte(
     given: list[tuple[int, Verdict, float]], shuffle: random.Random
 ) -> None:
-    results = [result(f"o__{'ab'[n % 2]}-{n}", verdict, usage=Usage(cost=cost)) for n, verdict, cost in given]
+    results = [
+        result(f"o__{'ab'[n % 2]}-{n}", verdict, usage=AttemptUsage(cost=cost)) for n, verdict, cost in given
+    ]
     again = list(results)
     shuffle.shuffle(again)
     idents = sorted(one.instance_id for one in results)

@@ -15,7 +15,7 @@ from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
-from m3agent.evals.report.model import Report, report_of
+from m3agent.evals.report.model import RunReport, report_of
 from m3agent.evals.report.page import MOST_FAILED, MOST_PATCH, render, rows
 from m3agent.evals.report.plots import histogram, verdict_bars
 from m3agent.evals.report.sessions import write_sessions
@@ -26,7 +26,7 @@ from tests.evals.report.made import official, result, run_folder
 __all__ = ["asked", "write"]  # fixtures
 
 
-def hostile_run(path: Path, planted: str) -> tuple[RunFolder, Report]:
+def hostile_run(path: Path, planted: str) -> tuple[RunFolder, RunReport]:
     """Write a run that has the text `planted` in every field that others control."""
     grade = Grade(
         verdict=Verdict.UNRESOLVED,

@@ -16,18 +16,18 @@ from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH, Session
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.evals.data.instance import DataError, Task
-from m3agent.evals.data.results import Result, Verdict
-from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, Attempt
+from m3agent.evals.data.results import AttemptRecord, Verdict
+from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, EvalAttempt
 from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
-from m3agent.evals.run.protocols import Assignment, Listener, Parts
+from m3agent.evals.run.protocols import Assignment, AttemptListener, Parts
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
 
 pytestmark = pytest.mark.integration
 
-Make = Callable[..., Attempt]
+Make = Callable[..., EvalAttempt]
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def make(tmp_path: Path) -> Make:
 
     def attempt(
         script: str, python: str | None = None, agent_seconds: float = 60, tests: float = 60
-    ) -> Attempt:
+    ) -> EvalAttempt:
         agent = OtherAgent(("sh", "-c", script, "agent", "{issue}"), {}, agent_seconds)
-        return Attempt(instance(programs, "adder", python), 1, folder, parts_with(agent, tests=tests))
+        return EvalAttempt(instance(programs, "adder", python), 1, folder, parts_with(agent, tests=tests))
 
     return attempt
 
 
-async def result_of(attempt: Attempt) -> Result:
+async def result_of(attempt: EvalAttempt) -> AttemptRecord:
     result, patch = await attempt.make()
     assert len(patch) == result.patch_bytes
     return result
@@ -55,7 +55,7 @@ async def result_of(attempt: Attempt) -> Result:
 async def test_a_good_patch_is_resolved_and_the_phases_are_timed(make: Make, tmp_path: Path) -> None:
     attempt = make("sed -i s/-/+/ adder.py")
     phases: list[str] = []
-    attempt.told = Listener(phases.append)
+    attempt.told = AttemptListener(phases.append)
     result, patch = await attempt.make()
     assert (result.verdict, result.status, result.attempt) == (Verdict.RESOLVED, "exit 0", 1)
     assert b"+    return a + b" in patch
@@ -214,7 +214,7 @@ def test_an_end_before_the_session_began(tmp_path: Path, code: int, fault: Verdi
     assert delivery_of(tmp_path, code, timed_out=False).fault is fault
 
 
-def given(attempt: Attempt) -> Assignment:
+def given(attempt: EvalAttempt) -> Assignment:
     """Return the assignment that the agent of an attempt gets."""
     return Assignment(attempt.instance.task, 1, attempt.folder, "an-image", attempt.folder)
 

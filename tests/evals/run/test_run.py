@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.evals.data.results import Result, TestCount, Verdict
+from m3agent.evals.data.results import AttemptRecord, TestCount, Verdict
 from m3agent.evals.data.run_folder import RunFolder
 from tests.command_line import Process
 from tests.emulated_terminal import EmulatedTerminal
@@ -50,7 +50,7 @@ def end(process: Process, code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def results(output: Path) -> dict[str, Result]:
+def results(output: Path) -> dict[str, AttemptRecord]:
     return {f"{result.instance_id} {result.attempt}": result for result in RunFolder.read(output).results()}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from m3agent.sandbox.backends.bwrap_machine import FIRST_USER, BwrapMachine, command
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import bwrap_here, until
@@ -29,7 +29,7 @@ def sandbox_of_few(workspace_of: WorkspaceOf) -> Callable[[], Sandbox]:
     if not bwrap_here():
         pytest.skip("bubblewrap does not work on this machine")
     workspace = workspace_of({"a": "a"})
-    spec = SandboxSpec("bwrap", limits=Limits(memory=1 << 30, pids=80))
+    spec = SandboxSpec("bwrap", limits=SandboxLimits(memory=1 << 30, pids=80))
     return lambda: new_sandbox("bwrap", spec, workspace, lambda _: None)
 
 
@@ -105,7 +105,7 @@ def test_root_without_a_way_to_drop_its_rights(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "bin" / "setpriv").unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(EngineUnavailable, match="bubblewrap is not safe as root, and setpriv"):
-        command(Limits())
+        command(SandboxLimits())
 
 
 async def test_its_child_dies_with_it_at_any_time(

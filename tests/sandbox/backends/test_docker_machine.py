@@ -18,7 +18,7 @@ from m3agent.sandbox.backends.docker_machine import DockerMachine
 from m3agent.sandbox.backends.engine import connect, engine_addresses
 from m3agent.sandbox.backends.engine_events import explain
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import FEW_INODES, INODE_COST, Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import FEW_INODES, INODE_COST, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, OutOfMemory, SandboxDied, SandboxError
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -33,8 +33,8 @@ def docker_sandbox(workspace_of: WorkspaceOf) -> Callable[..., Sandbox]:
     except EngineUnavailable as error:
         pytest.skip(str(error))
 
-    def make(limits: Limits | None = None) -> Sandbox:
-        spec = SandboxSpec("docker", limits=limits or Limits(memory=256 << 20))
+    def make(limits: SandboxLimits | None = None) -> Sandbox:
+        spec = SandboxSpec("docker", limits=limits or SandboxLimits(memory=256 << 20))
         return new_sandbox("docker", spec, workspace_of({"a.txt": "a\n"}), lambda _: None)
 
     return make
@@ -45,7 +45,7 @@ def docker_sandbox(workspace_of: WorkspaceOf) -> Callable[..., Sandbox]:
 
 @pytest.mark.parametrize("memory", [192 << 20, 256 << 20, 1 << 30, 4 << 30, 64 << 30])
 def test_full_file_systems_leave_room_for_the_processes(memory: int) -> None:
-    limits = Limits(memory=memory)
+    limits = SandboxLimits(memory=memory)
     inodes = 2 * (limits.inodes + FEW_INODES) * INODE_COST
     assert limits.disk + limits.scratch + limits.toolbox + 2 * limits.shared + inodes < 0.6 * memory
     assert limits.disk > memory // 5
@@ -60,7 +60,7 @@ async def test_every_place_that_can_be_written_to_is_capped(docker_sandbox: Call
         "    place = line.split()[1]\n"
         "    print(line.strip(), os.path.isdir(place) and os.access(place, os.W_OK))\n"
     )
-    async with docker_sandbox(Limits(memory=memory)) as sandbox:
+    async with docker_sandbox(SandboxLimits(memory=memory)) as sandbox:
         done = await sandbox.exec(["python3", "-c", script])
         shmall = await sandbox.exec(["cat", "/proc/sys/kernel/shmall"])
     total, seen = int(shmall.stdout) * 4096, set()
@@ -138,7 +138,7 @@ async def test_a_container_that_someone_removes(docker_sandbox: Callable[..., Sa
 
 
 async def test_a_sandbox_killed_for_memory(docker_sandbox: Callable[..., Sandbox]) -> None:
-    class Greedy(Limits):
+    class Greedy(SandboxLimits):
         """Limits that let file systems take more than the whole memory."""
 
         @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from tests.conftest import until
 
 pytestmark = pytest.mark.supervisor
@@ -83,7 +83,7 @@ async def test_many_at_once_end_alone(sandbox_of: SandboxOf) -> None:
 
 async def test_a_fork_bomb_beside_another_command(sandbox_of: SandboxOf) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork(); os.setsid()\n    except OSError: pass"
-    async with sandbox_of(limits=Limits(memory=1 << 30, pids=128)) as sandbox:
+    async with sandbox_of(limits=SandboxLimits(memory=1 << 30, pids=128)) as sandbox:
         await sandbox.exec(["sleep", "300"], background=True)
         done = await sandbox.exec(["python3", "-c", bomb], timeout=1)
         assert done.timed_out

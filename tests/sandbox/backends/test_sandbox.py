@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 
 SandboxOf = Callable[..., Sandbox]
@@ -157,7 +157,7 @@ async def test_pipes_and_the_supervisor_s_descriptors_are_no_files(sandbox_of: S
 
 
 async def test_full_disk_leaves_the_old_content(sandbox_of: SandboxOf) -> None:
-    async with sandbox_of(limits=Limits(memory=256 << 20)) as sandbox:
+    async with sandbox_of(limits=SandboxLimits(memory=256 << 20)) as sandbox:
         await sandbox.write("keep.txt", b"old\n")
         fill = await sandbox.exec(["sh", "-c", "cat /dev/zero > fill.bin"], timeout=60)
         assert fill.exit != 0
@@ -191,7 +191,7 @@ async def test_parallel_commands_do_not_mix(sandbox_of: SandboxOf) -> None:
 
 
 async def test_memory_bomb_ends_the_job_and_not_the_sandbox(sandbox_of: SandboxOf) -> None:
-    async with sandbox_of(limits=Limits(memory=256 << 20)) as sandbox:
+    async with sandbox_of(limits=SandboxLimits(memory=256 << 20)) as sandbox:
         bomb = await sandbox.exec(
             ["python3", "-c", "x = [bytearray(10**7) for _ in range(1000)]"], timeout=60
         )

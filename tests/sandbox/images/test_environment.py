@@ -20,8 +20,8 @@ from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, descri
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import find_image, host_python_usable, usr_links
-from m3agent.sandbox.backends.sandbox import Limits, Sandbox
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import REPOSITORY, find_environment, touch
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
@@ -63,7 +63,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
 
 
 def sandbox_from(image: str | None, workspace: Workspace) -> Sandbox:
-    spec = SandboxSpec("docker", image, Limits(memory=1 << 30))
+    spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30))
     return new_sandbox("docker", spec, workspace, lambda _: None)
 
 
@@ -160,7 +160,7 @@ async def test_what_cannot_be_had_is_one_sentence_with_a_log_and_nothing_left(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
     index.add(wheel("alpha", "1.0"))
-    with pytest.raises(EnvironmentFailed) as caught:
+    with pytest.raises(EnvironmentBuildFailed) as caught:
         await find_environment(
             workspace_of({"requirements.txt": "alpha\nno-such-thing\n"}), tmp_path, said.append
         )

@@ -12,7 +12,7 @@ import pytest
 from docker.errors import APIError
 
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
-from m3agent.sandbox.errors import EnvironmentFailed
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import image_build
 from m3agent.sandbox.images.image_build import Build, build_image
 
@@ -127,7 +127,7 @@ def test_an_image_over_the_skeleton_says_so(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_leaves_nothing(tmp_path: Path) -> None:
     engine = Engine(status=1, output=b"error: no such package\nended\n")
-    with pytest.raises(EnvironmentFailed) as caught:
+    with pytest.raises(EnvironmentBuildFailed) as caught:
         run(engine, tmp_path)
     log = tmp_path / "log"
     assert str(caught.value) == f"the layer could not be built: ended (no such package); the log is {log}"
@@ -136,7 +136,7 @@ def test_a_command_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     engine = Engine(status=-1)
-    with pytest.raises(EnvironmentFailed, match="the layer could not be built: interrupted; the log is"):
+    with pytest.raises(EnvironmentBuildFailed, match="the layer could not be built: interrupted; the log is"):
         run(engine, tmp_path, stop=True)
     assert engine.names[-1] == "remove"
 
@@ -153,7 +153,7 @@ def test_a_build_has_limits(tmp_path: Path, limit: str, size: int, why: str) -> 
     with (
         mock.patch.object(image_build, "LOOK", 0.001),
         mock.patch.object(image_build, limit, 0.0),
-        pytest.raises(EnvironmentFailed, match=why),
+        pytest.raises(EnvironmentBuildFailed, match=why),
     ):
         run(engine, tmp_path)
     assert engine.names[-1] == "remove"
@@ -172,7 +172,7 @@ def test_people_are_told_how_far_it_is(tmp_path: Path) -> None:
     with (
         mock.patch.object(image_build, "LOOK", 0.001),
         mock.patch.object(image_build, "TELL_EVERY", 0.0),
-        pytest.raises(EnvironmentFailed, match="interrupted"),
+        pytest.raises(EnvironmentBuildFailed, match="interrupted"),
     ):
         build_image(engine, BUILD, TAG, [], log=tmp_path / "log", say=say, stop=stop)
     assert said[-1].startswith("still building the environment (0 s): ")
@@ -182,7 +182,7 @@ def test_the_engine_s_own_error_is_one_sentence(tmp_path: Path) -> None:
     engine = Engine()
     with (
         mock.patch.object(engine, "put_archive", side_effect=APIError("x", explanation="no space left")),
-        pytest.raises(EnvironmentFailed, match=r"^the engine cannot build the layer: no space left$"),
+        pytest.raises(EnvironmentBuildFailed, match=r"^the engine cannot build the layer: no space left$"),
     ):
         run(engine, tmp_path)
     assert engine.names == ["create", "remove"]

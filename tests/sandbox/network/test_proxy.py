@@ -24,7 +24,7 @@ from m3agent.sandbox.network.allow_list import (
     parse_hosts,
     split_authority,
 )
-from m3agent.sandbox.network.proxy import Answer, Caps, NetworkRequest, Proxy, ProxyRequest, parse
+from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy, ProxyRequest, ProxyResponse, parse
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_.*:[]/@#%\\ \t\0A1é"
 
@@ -261,7 +261,7 @@ def test_requests_are_rebuilt_from_what_was_parsed() -> None:
     ],
 )
 def test_requests_that_go_nowhere(lines: list[str], status: int) -> None:
-    with pytest.raises(Answer) as refusal:
+    with pytest.raises(ProxyResponse) as refusal:
         parse(head(*lines))
     assert refusal.value.status == status
     assert "\n" not in str(refusal.value)
@@ -294,7 +294,7 @@ STARTS = st.sampled_from(
 def test_whatever_comes_what_goes_on_is_one_well_formed_request(start: bytes, raw: bytes) -> None:
     try:
         request = parse(start + raw)
-    except Answer:
+    except ProxyResponse:
         return
     if request.method == "CONNECT":
         assert request.head == b""

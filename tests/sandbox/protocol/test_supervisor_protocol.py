@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from m3agent.sandbox.backends.bwrap_machine import command
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol import supervisor
 from m3agent.sandbox.protocol.channel import common_version
@@ -33,7 +33,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            command(Limits()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"
+            command(SandboxLimits()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"
         )
         source = Path(supervisor.__file__).read_bytes()
         self.write(b"%08d" % len(source) + source)

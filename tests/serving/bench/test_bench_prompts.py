@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.bench.options import SHORTEST, Options, Step, steps
+from m3agent.serving.bench.options import SHORTEST, BenchStep, Options, steps
 from m3agent.serving.bench.prompts import Corpus, PromptMaker, agents_task, next_turn
 
 
@@ -106,7 +106,7 @@ def test_a_window_too_small_for_anything_leaves_all_out() -> None:
 
 
 def test_the_estimate_of_work_grows_as_measured_on_four_h200() -> None:
-    work = {tokens: Step("length", tokens, 1, 1).work for tokens in (8192, 131_072, 1_000_000)}
+    work = {tokens: BenchStep("length", tokens, 1, 1).work for tokens in (8192, 131_072, 1_000_000)}
     assert work[131_072] / work[8192] == pytest.approx(10.7 / 0.61, rel=0.15)
     assert work[1_000_000] / work[131_072] == pytest.approx(183 / 10.7, rel=0.15)
 

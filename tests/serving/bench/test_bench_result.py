@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.bench.compare import Comparison, against_baseline, against_plan
+from m3agent.serving.bench.compare import BenchComparison, against_baseline, against_plan
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import (
     KINDS,
@@ -185,7 +185,7 @@ def test_a_plan_is_held_against_what_was_measured() -> None:
         kv_tokens=96_000,
     )
     room, speed = against_plan(result, {"kv_tokens": 100_000, "tokens_per_second": 110, "sequence": 10_000})
-    assert room == Comparison("room in the cache", "tokens", 100_000, 96_000.0, 0.96, True)
+    assert room == BenchComparison("room in the cache", "tokens", 100_000, 96_000.0, 0.96, True)
     assert speed.name == "one stream's decoding at 8,192 tokens"
     assert speed.measured == pytest.approx(100)
     assert speed.worse is False

@@ -13,7 +13,7 @@ import pytest
 
 from m3agent.serving.bench.options import Options
 from m3agent.serving.bench.result import BenchResult, BenchRow, from_json, to_json
-from m3agent.serving.bench.run import Progress, bench
+from m3agent.serving.bench.run import BenchProgress, bench
 from m3agent.serving.client.endpoint import probe
 from m3agent.serving.errors import EndpointRefused
 from tests.servers.misbehaving import history_faults
@@ -34,9 +34,9 @@ SMALL: dict[str, Any] = {
 WARM_UP = 2  # requests, in a run without parallel streams
 
 
-async def measured(url: str, heard: list[Progress] | None = None, **options: Any) -> BenchResult:
+async def measured(url: str, heard: list[BenchProgress] | None = None, **options: Any) -> BenchResult:
     endpoint = await probe(url, api_key=None, model=None)
-    told: list[Progress] = [] if heard is None else heard
+    told: list[BenchProgress] = [] if heard is None else heard
     return await bench(endpoint, api_key=None, options=Options(**(SMALL | options)), listen=told.append)
 
 
@@ -243,7 +243,7 @@ async def test_the_room_in_the_cache_is_read_from_the_servers_metrics() -> None:
 
 
 async def test_each_step_is_announced_with_what_is_there_so_far() -> None:
-    heard: list[Progress] = []
+    heard: list[BenchProgress] = []
     with PacedServer(prefill=0) as server:
         result = await measured(server.url, heard, agents=2)
     assert [one.doing for one in heard] == [

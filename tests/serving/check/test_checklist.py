@@ -24,7 +24,7 @@ from m3agent.serving.check.engine_state import EngineState, read_state
 from m3agent.serving.check.metrics import parse_metrics
 from m3agent.serving.check.prefix_probe import Findings
 from m3agent.serving.client.endpoint import Endpoint, Flavour, probe
-from m3agent.serving.plan.planner import Wish
+from m3agent.serving.plan.planner import PlanRequest
 from tests.servers.engine import Answer, EngineServer
 from tests.servers.forced import ForcedServer
 
@@ -84,7 +84,11 @@ class Targets(EngineServer):
 
 
 async def checked(
-    server: ForcedServer, *, work: Wish | None = None, prometheus: str | None = None, key: str | None = None
+    server: ForcedServer,
+    *,
+    work: PlanRequest | None = None,
+    prometheus: str | None = None,
+    key: str | None = None,
 ) -> dict[str, Check]:
     at = await probe(server.url, api_key=key, model=None)
     found = await checklist(
@@ -145,7 +149,7 @@ async def test_a_server_with_all_that_is_wanted() -> None:
         target = {"scrapeUrl": f"http://localhost:{server.host.partition(':')[2]}/metrics", "health": "up"}
         with Targets([{"scrapeUrl": "http://else:1/metrics"}, target]) as prometheus:
             found = await checked(
-                server, work=Wish(context=131_072, concurrency=8), prometheus=prometheus.host, key="k"
+                server, work=PlanRequest(context=131_072, concurrency=8), prometheus=prometheus.host, key="k"
             )
     assert [check for check in found.values() if check.ok is False] == []
     unknown = {name for name, check in found.items() if check.ok is None}
@@ -179,29 +183,39 @@ async def test_a_hosted_api_shows_nothing_of_itself() -> None:
 @pytest.mark.parametrize(
     ("tokens", "work", "ok", "words"),
     [
-        ((1_000_000,), Wish(context=131_072, concurrency=7), True, "7 sequences of 131,072 at a time"),
+        ((1_000_000,), PlanRequest(context=131_072, concurrency=7), True, "7 sequences of 131,072 at a time"),
         (
             (1_000_000,),
-            Wish(context=131_072, concurrency=8),
+            PlanRequest(context=131_072, concurrency=8),
             False,
             "7 sequences of 131,072 at a time, not 8",
         ),
-        ((1_000_000,), Wish(context=131_072, concurrency=30, typical=32_768), True, "30 sequences of 32,768"),
+        (
+            (1_000_000,),
+            PlanRequest(context=131_072, concurrency=30, typical=32_768),
+            True,
+            "30 sequences of 32,768",
+        ),
         # each rank holds 7.6 sequences: fractions on two ranks do not add up to one more
-        ((1_000_000, 1_000_000), Wish(context=131_072, concurrency=15), False, "14 sequences"),
+        ((1_000_000, 1_000_000), PlanRequest(context=131_072, concurrency=15), False, "14 sequences"),
         (
             (100_000, 100_000),
-            Wish(context=131_072),
+            PlanRequest(context=131_072),
             False,
             "holds 100,000 tokens, one sequence may have 131,072",
         ),
-        ((1_000_000,), Wish(context=262_144), False, "the window has 131,072 tokens, the work needs 262,144"),
-        ((), Wish(context=131_072), None, "not known"),
+        (
+            (1_000_000,),
+            PlanRequest(context=262_144),
+            False,
+            "the window has 131,072 tokens, the work needs 262,144",
+        ),
+        ((), PlanRequest(context=131_072), None, "not known"),
         ((1_000_000,), None, None, "the cache holds 1,000,000 tokens; say --context"),
     ],
 )
 def test_window_and_cache_for_the_work(
-    tokens: tuple[int, ...], work: Wish | None, ok: bool | None, words: str
+    tokens: tuple[int, ...], work: PlanRequest | None, ok: bool | None, words: str
 ) -> None:
     check = workload_check(endpoint(), EngineState(kv_tokens=tokens), work)
     assert check.ok is ok and words in check.detail
@@ -209,7 +223,7 @@ def test_window_and_cache_for_the_work(
 
 
 def test_an_8_bit_cache_is_asked_for_where_the_work_does_not_fit() -> None:
-    work = Wish(context=131_072, concurrency=8)
+    work = PlanRequest(context=131_072, concurrency=8)
     tight = EngineState(kv_tokens=(1_000_000,), kv_dtype="auto")
     check = kv_dtype_check(endpoint(), tight, work)
     assert (check.ok, check.fix) == (False, "--kv-cache-dtype fp8")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.embedded.localise import issue_words, localise, ochiai
-from m3agent.serving.embedded.source import Source
+from m3agent.serving.embedded.source import SourceFile
 
 
 def test_ochiai() -> None:
@@ -41,7 +41,7 @@ def spectrum(**changes: Any) -> dict[str, Any]:
 
 
 def scores(issue: str = "", **changes: Any) -> dict[int, float]:
-    return localise(spectrum(**changes), {"m.py": Source("m.py", TEXT)}, issue).get("m.py", {})
+    return localise(spectrum(**changes), {"m.py": SourceFile("m.py", TEXT)}, issue).get("m.py", {})
 
 
 def test_lines_of_failing_tests_lead_and_the_deepest_frame_first() -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from m3agent.serving.embedded.mutants import propose
 from m3agent.serving.embedded.operators.base import Hints, Mutation
-from m3agent.serving.embedded.source import Source, binding, splice
+from m3agent.serving.embedded.source import SourceFile, binding, splice
 from tests.serving.embedded.faults import FAULTS
 
 
 def mutations(text: str, hints: Hints | None = None) -> list[Mutation]:
     lines = dict.fromkeys(range(1, text.count("\n") + 2), 1.0)
-    return [mutation for _, mutation in propose(Source("m.py", text), lines, {}, hints or Hints())]
+    return [mutation for _, mutation in propose(SourceFile("m.py", text), lines, {}, hints or Hints())]
 
 
 def results(text: str, hints: Hints | None = None) -> dict[str, str]:
@@ -313,7 +313,7 @@ EXPRESSIONS = st.recursive(
 def test_replaced_expressions_keep_their_meaning(outer: str, inner: str, data: st.DataObject) -> None:
     """Replacing a node in the text gives the same tree as replacing it in the tree."""
     text = f"v = {ast.unparse(ast.parse(outer, mode='eval').body)}\n"
-    source = Source("m.py", text)
+    source = SourceFile("m.py", text)
     nodes = [
         node
         for node in ast.walk(source.tree)

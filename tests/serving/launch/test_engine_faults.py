@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.launch.engine_faults import Asked, Fault, Kind, explain
+from m3agent.serving.launch.engine_faults import Asked, Fault, FaultKind, explain
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.fault_rows import ROWS
 
@@ -17,93 +17,96 @@ LOGS = Path(__file__).parent / "logs"
 PAPER = Path(__file__).parents[3] / "docs" / "engines" / "failures.md"
 ASKED = Asked(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
 
-CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
+CASES: dict[str, tuple[FaultKind, tuple[str, ...]]] = {
     # logs of our runs of vLLM 0.24 and huggingface_hub 2.4
-    "vllm-core-killed-run": (Kind.DIED, ("while it was serving", "dmesg", "/run/engine.log")),
+    "vllm-core-killed-run": (FaultKind.DIED, ("while it was serving", "dmesg", "/run/engine.log")),
     "vllm-memory-held-run": (
-        Kind.HELD,
+        FaultKind.HELD,
         ("101.0 of the 139.8 GiB of GPU 0", "38.77", "125.82", "m3agent serve stop"),
     ),
-    "vllm-no-folder-run": (Kind.MODEL_MISSING, ("no model folder /models/nowhere",)),
-    "vllm-unknown-model-run": (Kind.MODEL_UNKNOWN, ("minimax_m9", "install vLLM 0.24.0")),
-    "vllm-choice-run": (Kind.VALUE, ("fp7", "--kv-cache-dtype", "fp8")),
-    "hub-gated-run": (Kind.GATED, ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
-    "hub-token-run": (Kind.GATED, ("refuses the token", "HF_TOKEN")),
-    "hub-missing-run": (Kind.MODEL_MISSING, ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
-    "hub-rate-run": (Kind.NETWORK, ("no more requests",)),
-    "hub-offline-run": (Kind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
-    "hub-dns-run": (Kind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
-    "uvicorn-port-run": (Kind.PORT, ("Port 8000",)),
+    "vllm-no-folder-run": (FaultKind.MODEL_MISSING, ("no model folder /models/nowhere",)),
+    "vllm-unknown-model-run": (FaultKind.MODEL_UNKNOWN, ("minimax_m9", "install vLLM 0.24.0")),
+    "vllm-choice-run": (FaultKind.VALUE, ("fp7", "--kv-cache-dtype", "fp8")),
+    "hub-gated-run": (FaultKind.GATED, ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
+    "hub-token-run": (FaultKind.GATED, ("refuses the token", "HF_TOKEN")),
+    "hub-missing-run": (FaultKind.MODEL_MISSING, ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
+    "hub-rate-run": (FaultKind.NETWORK, ("no more requests",)),
+    "hub-offline-run": (FaultKind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
+    "hub-dns-run": (FaultKind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
+    "uvicorn-port-run": (FaultKind.PORT, ("Port 8000",)),
     # logs pasted into issues
-    "vllm-port-issue9763": (Kind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
-    "vllm-rendezvous-port-issue11617": (Kind.PORT, ("among themselves", "start it again")),
-    "sglang-gated-pull14644": (Kind.GATED, ("hf auth login",)),
+    "vllm-port-issue9763": (FaultKind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
+    "vllm-rendezvous-port-issue11617": (FaultKind.PORT, ("among themselves", "start it again")),
+    "sglang-gated-pull14644": (FaultKind.GATED, ("hf auth login",)),
     "sglang-capture-oom-issue5285": (
-        Kind.CAPTURING,
+        FaultKind.CAPTURING,
         ("GPU 7", "448.00 MiB more", "187.75 MiB of 95.00 GiB", "CUDA graphs", "--context"),
     ),
-    "trtllm-cache-oom-issue5872": (Kind.CACHE, ("108.86 of 140.06 GiB", "free_gpu_memory_fraction")),
-    "vllm-memory-held-issue25837": (Kind.HELD, ("0.8 of the 4.0 GiB of GPU 0",)),
-    "vllm-context-issue16118": (Kind.CONTEXT, ("1,048,576 tokens needs 24.00 GiB", "--context 435584")),
-    "vllm-driver-pull2544": (Kind.DRIVER, ("up to CUDA 12.4", "newer driver")),
-    "vllm-architecture-issue14452": (Kind.ARCHITECTURE, ("no kernels for this kind of GPU",)),
-    "vllm-nccl-issue4618": (Kind.COMMUNICATION, ("8 GPUs", "NCCL_DEBUG=WARN")),
-    "vllm-shm-issue14537": (Kind.SHARED_MEMORY, ("--ipc=host",)),
-    "vllm-host-memory-issue9753": (Kind.HOST_MEMORY, ("not the GPUs'",)),
-    "sglang-nvlink-issue1961": (Kind.GPU_FAULT, ("its link is faulty",)),
+    "trtllm-cache-oom-issue5872": (FaultKind.CACHE, ("108.86 of 140.06 GiB", "free_gpu_memory_fraction")),
+    "vllm-memory-held-issue25837": (FaultKind.HELD, ("0.8 of the 4.0 GiB of GPU 0",)),
+    "vllm-context-issue16118": (FaultKind.CONTEXT, ("1,048,576 tokens needs 24.00 GiB", "--context 435584")),
+    "vllm-driver-pull2544": (FaultKind.DRIVER, ("up to CUDA 12.4", "newer driver")),
+    "vllm-architecture-issue14452": (FaultKind.ARCHITECTURE, ("no kernels for this kind of GPU",)),
+    "vllm-nccl-issue4618": (FaultKind.COMMUNICATION, ("8 GPUs", "NCCL_DEBUG=WARN")),
+    "vllm-shm-issue14537": (FaultKind.SHARED_MEMORY, ("--ipc=host",)),
+    "vllm-host-memory-issue9753": (FaultKind.HOST_MEMORY, ("not the GPUs'",)),
+    "sglang-nvlink-issue1961": (FaultKind.GPU_FAULT, ("its link is faulty",)),
     # logs made from the texts in the source code
-    "sglang-port-source": (Kind.PORT, ("Port 8000",)),
-    "hub-disk-source": (Kind.DISK, ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
-    "linux-disk-source": (Kind.DISK, ("A disk is full",)),
-    "vllm-loading-oom-source": (Kind.LOADING, ("GPU 3", "weights were loaded", "2.25 GiB more")),
-    "vllm-profiling-oom-source": (Kind.PROFILING, ("a full batch", "512.00 MiB of 139.80 GiB")),
-    "vllm-sampler-oom-source": (Kind.PROFILING, ("A GPU ran out of memory", "--concurrency")),
-    "vllm-serving-oom-source": (Kind.SERVING, ("while it was serving", "1.50 GiB more")),
-    "sglang-memory-held-source": (Kind.HELD, ("some of the 8 GPUs",)),
-    "vllm-no-cache-source": (Kind.CACHE, ("no memory for the cache on 8 GPUs", "m3agent plan")),
-    "sglang-no-cache-source": (Kind.CACHE, ("no memory for the cache",)),
+    "sglang-port-source": (FaultKind.PORT, ("Port 8000",)),
+    "hub-disk-source": (FaultKind.DISK, ("9.9 GB", "has 1.2 GB free", "HF_HOME")),
+    "linux-disk-source": (FaultKind.DISK, ("A disk is full",)),
+    "vllm-loading-oom-source": (FaultKind.LOADING, ("GPU 3", "weights were loaded", "2.25 GiB more")),
+    "vllm-profiling-oom-source": (FaultKind.PROFILING, ("a full batch", "512.00 MiB of 139.80 GiB")),
+    "vllm-sampler-oom-source": (FaultKind.PROFILING, ("A GPU ran out of memory", "--concurrency")),
+    "vllm-serving-oom-source": (FaultKind.SERVING, ("while it was serving", "1.50 GiB more")),
+    "sglang-memory-held-source": (FaultKind.HELD, ("some of the 8 GPUs",)),
+    "vllm-no-cache-source": (FaultKind.CACHE, ("no memory for the cache on 8 GPUs", "m3agent plan")),
+    "sglang-no-cache-source": (FaultKind.CACHE, ("no memory for the cache",)),
     "vllm-context-source": (
-        Kind.CONTEXT,
+        FaultKind.CONTEXT,
         ("44.25 GiB", "33.19", "786,500 tokens would fit", "--context 786432"),
     ),
-    "vllm-positions-source": (Kind.POSITIONS, ("1,048,576", "524,288 positions", "--context 524288")),
-    "sglang-positions-source": (Kind.POSITIONS, ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
-    "torch-no-gpu-source": (Kind.NO_GPU, ("sees no GPU", "nvidia-smi")),
-    "vllm-few-gpus-source": (Kind.NO_GPU, ("8 GPUs are to be used", "sees 4", "--gpus")),
-    "cuda-fabric-source": (Kind.NO_GPU, ("fabric manager",)),
-    "argparse-option-source": (Kind.OPTION, ("--enable-moe-ep",)),
-    "click-option-source": (Kind.OPTION, ("TensorRT-LLM does not know the option --block-size",)),
-    "argparse-value-source": (Kind.VALUE, ("--tp-size", "invalid int value: 'four'")),
-    "pydantic-value-source": (Kind.VALUE, ("CacheConfig", "less than or equal to 1")),
-    "vllm-parser-source": (Kind.PARSER, ("no tool call parser minimax-m3; take minimax_m3.",)),
-    "vllm-parser-old-source": (Kind.PARSER, ("reasoning parser minimax_m3; install vLLM 0.24.0",)),
-    "sglang-parser-source": (Kind.PARSER, ("minimax-m3-nom", "take minimax-m3.")),
-    "vllm-registry-source": (Kind.MODEL_UNKNOWN, ("MiniMaxM3SparseForConditionalGeneration",)),
-    "trtllm-registry-source": (Kind.MODEL_UNKNOWN, ("MiniMaxM3Sparse", "TensorRT-LLM 1.3.0rc20")),
-    "vllm-fastokens-source": (Kind.FASTOKENS, ("pip install 'fastokens>=0.2'",)),
-    "vllm-fastokens-old-source": (Kind.FASTOKENS, ("version 0.1.3", "pip install 'fastokens>=0.2'")),
-    "sglang-fastokens-source": (Kind.FASTOKENS, ("pip install 'fastokens>=0.2'",)),
-    "python-module-source": (Kind.MODULE, ("xgrammar",)),
-    "python-program-source": (Kind.PROGRAM, ("not installed",)),
-    "vllm-core-9-source": (Kind.HOST_MEMORY, ("not the GPUs'", "dmesg")),
-    "python-files-source": (Kind.FILES, ("ulimit -n",)),
-    "transformers-json-source": (Kind.CHECKPOINT, ("/models/m3/config.json",)),
-    "transformers-tokenizer-source": (Kind.CHECKPOINT, ("broken: the tokenizer in /models/m3;",)),
-    "transformers-file-source": (Kind.CHECKPOINT, ("/models/m3 has no preprocessor_config.json",)),
-    "vllm-no-config-source": (Kind.CHECKPOINT, ("/models/empty", "config.json")),
-    "vllm-no-weights-source": (Kind.CHECKPOINT, ("/models/m3 holds no weights",)),
-    "safetensors-source": (Kind.CHECKPOINT, ("MetadataIncompleteBuffer", "hf download")),
-    "vllm-quantisation-source": (Kind.QUANTISATION, ("modelopt_fp4", "capability 100", "they have 90")),
-    "vllm-quantisation-name-source": (Kind.QUANTISATION, ("mxfp8", "leave --quantization out")),
-    "transformers-remote-code-source": (Kind.REMOTE_CODE, ("Python code that comes with the checkpoint",)),
-    "docker-port-source": (Kind.PORT, ("Port 8000",)),
-    "docker-gpus-source": (Kind.NO_GPU, ("NVIDIA Container Toolkit",)),
-    "slurm-time-source": (Kind.SLURM, ("TIME LIMIT", "more time")),
-    "slurm-refused-source": (Kind.SLURM, ("invalid partition specified: gpus", "sinfo")),
-    "python-permission-source": (Kind.PERMISSION, ("/root/.cache/huggingface/hub", "HF_HOME")),
-    "cuda-illegal-source": (Kind.GPU_FAULT, ("kernel of vLLM failed", "/run/engine.log")),
+    "vllm-positions-source": (FaultKind.POSITIONS, ("1,048,576", "524,288 positions", "--context 524288")),
+    "sglang-positions-source": (FaultKind.POSITIONS, ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
+    "torch-no-gpu-source": (FaultKind.NO_GPU, ("sees no GPU", "nvidia-smi")),
+    "vllm-few-gpus-source": (FaultKind.NO_GPU, ("8 GPUs are to be used", "sees 4", "--gpus")),
+    "cuda-fabric-source": (FaultKind.NO_GPU, ("fabric manager",)),
+    "argparse-option-source": (FaultKind.OPTION, ("--enable-moe-ep",)),
+    "click-option-source": (FaultKind.OPTION, ("TensorRT-LLM does not know the option --block-size",)),
+    "argparse-value-source": (FaultKind.VALUE, ("--tp-size", "invalid int value: 'four'")),
+    "pydantic-value-source": (FaultKind.VALUE, ("CacheConfig", "less than or equal to 1")),
+    "vllm-parser-source": (FaultKind.PARSER, ("no tool call parser minimax-m3; take minimax_m3.",)),
+    "vllm-parser-old-source": (FaultKind.PARSER, ("reasoning parser minimax_m3; install vLLM 0.24.0",)),
+    "sglang-parser-source": (FaultKind.PARSER, ("minimax-m3-nom", "take minimax-m3.")),
+    "vllm-registry-source": (FaultKind.MODEL_UNKNOWN, ("MiniMaxM3SparseForConditionalGeneration",)),
+    "trtllm-registry-source": (FaultKind.MODEL_UNKNOWN, ("MiniMaxM3Sparse", "TensorRT-LLM 1.3.0rc20")),
+    "vllm-fastokens-source": (FaultKind.FASTOKENS, ("pip install 'fastokens>=0.2'",)),
+    "vllm-fastokens-old-source": (FaultKind.FASTOKENS, ("version 0.1.3", "pip install 'fastokens>=0.2'")),
+    "sglang-fastokens-source": (FaultKind.FASTOKENS, ("pip install 'fastokens>=0.2'",)),
+    "python-module-source": (FaultKind.MODULE, ("xgrammar",)),
+    "python-program-source": (FaultKind.PROGRAM, ("not installed",)),
+    "vllm-core-9-source": (FaultKind.HOST_MEMORY, ("not the GPUs'", "dmesg")),
+    "python-files-source": (FaultKind.FILES, ("ulimit -n",)),
+    "transformers-json-source": (FaultKind.CHECKPOINT, ("/models/m3/config.json",)),
+    "transformers-tokenizer-source": (FaultKind.CHECKPOINT, ("broken: the tokenizer in /models/m3;",)),
+    "transformers-file-source": (FaultKind.CHECKPOINT, ("/models/m3 has no preprocessor_config.json",)),
+    "vllm-no-config-source": (FaultKind.CHECKPOINT, ("/models/empty", "config.json")),
+    "vllm-no-weights-source": (FaultKind.CHECKPOINT, ("/models/m3 holds no weights",)),
+    "safetensors-source": (FaultKind.CHECKPOINT, ("MetadataIncompleteBuffer", "hf download")),
+    "vllm-quantisation-source": (FaultKind.QUANTISATION, ("modelopt_fp4", "capability 100", "they have 90")),
+    "vllm-quantisation-name-source": (FaultKind.QUANTISATION, ("mxfp8", "leave --quantization out")),
+    "transformers-remote-code-source": (
+        FaultKind.REMOTE_CODE,
+        ("Python code that comes with the checkpoint",),
+    ),
+    "docker-port-source": (FaultKind.PORT, ("Port 8000",)),
+    "docker-gpus-source": (FaultKind.NO_GPU, ("NVIDIA Container Toolkit",)),
+    "slurm-time-source": (FaultKind.SLURM, ("TIME LIMIT", "more time")),
+    "slurm-refused-source": (FaultKind.SLURM, ("invalid partition specified: gpus", "sinfo")),
+    "python-permission-source": (FaultKind.PERMISSION, ("/root/.cache/huggingface/hub", "HF_HOME")),
+    "cuda-illegal-source": (FaultKind.GPU_FAULT, ("kernel of vLLM failed", "/run/engine.log")),
     "vllm-unknown-source": (
-        Kind.UNKNOWN,
+        FaultKind.UNKNOWN,
         ("exit code 1: RuntimeError: The stars are not right", "/run/engine.log"),
     ),
 }
@@ -191,32 +194,32 @@ def test_every_row_is_hit_by_a_log() -> None:
 @pytest.mark.parametrize(
     ("message", "kind", "part"),
     [
-        ("OSError: [Errno 99] Cannot assign requested address", Kind.ADDRESS, "--host"),
+        ("OSError: [Errno 99] Cannot assign requested address", FaultKind.ADDRESS, "--host"),
         (
             "ERROR:    [Errno 13] error while attempting to bind on address ('0.0.0.0', 80): permission denied",
-            Kind.ADDRESS,
+            FaultKind.ADDRESS,
             "--port 8000",
         ),
         (
             "OSError: acme/none is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
-            Kind.MODEL_MISSING,
+            FaultKind.MODEL_MISSING,
             "neither a folder",
         ),
         (
             "RuntimeError: Error 803: system has unsupported display driver / cuda driver combination",
-            Kind.DRIVER,
+            FaultKind.DRIVER,
             "newer driver",
         ),
-        ("RuntimeError: CUDA error: invalid device ordinal", Kind.NO_GPU, "8 GPUs"),
-        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", Kind.MODULE, "do not go together"),
+        ("RuntimeError: CUDA error: invalid device ordinal", FaultKind.NO_GPU, "8 GPUs"),
+        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", FaultKind.MODULE, "do not go together"),
         (
             "KeyError: \"Reasoning parser 'x' not found. Available parsers: minimax_m3\"",
-            Kind.PARSER,
+            FaultKind.PARSER,
             "minimax_m3",
         ),
     ],
 )
-def test_rarer_texts_of_the_sources(message: str, kind: Kind, part: str) -> None:
+def test_rarer_texts_of_the_sources(message: str, kind: FaultKind, part: str) -> None:
     fault = explained(f"Traceback (most recent call last):\n{message}\n")
     assert fault.kind is kind, fault
     assert part in fault.sentence
@@ -235,7 +238,7 @@ def test_the_cause_goes_before_what_follows_from_it() -> None:
         "Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 0.50 GiB is free.\n"
         + log("vllm-unknown-source")
     )
-    assert explained(text).kind is Kind.LOADING
+    assert explained(text).kind is FaultKind.LOADING
 
 
 def test_harmless_messages_explain_nothing() -> None:
@@ -243,8 +246,8 @@ def test_harmless_messages_explain_nothing() -> None:
     text = log("vllm-good-run").partition("(APIServer pid=2336) INFO:     Started")[0]
     assert "Too many open files" in text
     assert "No module named" in text
-    assert explained(text).kind is Kind.UNKNOWN
-    assert explained(text, 0).kind is Kind.STOPPED
+    assert explained(text).kind is FaultKind.UNKNOWN
+    assert explained(text, 0).kind is FaultKind.STOPPED
 
 
 def test_requests_that_are_refused_do_not_explain_the_end() -> None:
@@ -255,8 +258,8 @@ def test_requests_that_are_refused_do_not_explain_the_end() -> None:
         + '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 401 Unauthorized\n'
         + "(APIServer pid=1) json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n"
     )
-    assert explained(served + log("vllm-serving-oom-source").partition("\n")[2]).kind is Kind.SERVING
-    assert explained(served).kind not in (Kind.VALUE, Kind.GATED, Kind.CHECKPOINT)
+    assert explained(served + log("vllm-serving-oom-source").partition("\n")[2]).kind is FaultKind.SERVING
+    assert explained(served).kind not in (FaultKind.VALUE, FaultKind.GATED, FaultKind.CHECKPOINT)
 
 
 def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
@@ -267,46 +270,46 @@ def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
             f"(APIServer pid=1984) ERROR 11-22 01:28:22 [serving.py:{number}] EngineDeadError: request {number}\n"
             f"Traceback (most recent call last):\n  File x, line {number}\n".encode()
         )
-    assert explained(reader).kind is Kind.SERVING
+    assert explained(reader).kind is FaultKind.SERVING
 
 
 @pytest.mark.parametrize("code", [-9, 137])
 def test_killed_without_a_word_is_the_hosts_memory(code: int) -> None:
     text = log("vllm-good-run").partition("(EngineCore pid=2465) INFO 11-22 01:27:08")[0]
-    assert explained(text, code).kind is Kind.HOST_MEMORY
-    assert explained("", code).kind is Kind.HOST_MEMORY
+    assert explained(text, code).kind is FaultKind.HOST_MEMORY
+    assert explained("", code).kind is FaultKind.HOST_MEMORY
 
 
 @pytest.mark.parametrize(
     ("code", "kind", "part"),
     [
-        (127, Kind.PROGRAM, "not installed"),
-        (-7, Kind.SHARED_MEMORY, "--ipc=host"),
-        (139, Kind.GPU_FAULT, "signal 11"),
-        (143, Kind.STOPPED, "signal 15"),
-        (-2, Kind.STOPPED, "signal 2"),
-        (3, Kind.UNKNOWN, "exit code 3 and wrote nothing to /run/engine.log"),
-        (None, Kind.UNKNOWN, "unexpectedly"),
+        (127, FaultKind.PROGRAM, "not installed"),
+        (-7, FaultKind.SHARED_MEMORY, "--ipc=host"),
+        (139, FaultKind.GPU_FAULT, "signal 11"),
+        (143, FaultKind.STOPPED, "signal 15"),
+        (-2, FaultKind.STOPPED, "signal 2"),
+        (3, FaultKind.UNKNOWN, "exit code 3 and wrote nothing to /run/engine.log"),
+        (None, FaultKind.UNKNOWN, "unexpectedly"),
     ],
 )
-def test_an_empty_log_leaves_the_exit_code(code: int | None, kind: Kind, part: str) -> None:
+def test_an_empty_log_leaves_the_exit_code(code: int | None, kind: FaultKind, part: str) -> None:
     fault = explained("", code)
     assert fault.kind is kind
     assert part in fault.sentence
 
 
 def test_sglang_that_kills_itself_for_a_childs_fault_is_told_by_that_fault() -> None:
-    assert explained(log("sglang-no-cache-source"), -9, "sglang").kind is Kind.CACHE
+    assert explained(log("sglang-no-cache-source"), -9, "sglang").kind is FaultKind.CACHE
 
 
 def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
     gone = explained(tmp_path / "gone.log", 1)
-    assert (gone.kind, "No such file" in gone.sentence) == (Kind.LOG, True)
-    assert explained(tmp_path, 1).kind is Kind.LOG  # a folder cannot be read as a log
+    assert (gone.kind, "No such file" in gone.sentence) == (FaultKind.LOG, True)
+    assert explained(tmp_path, 1).kind is FaultKind.LOG  # a folder cannot be read as a log
     garbage = tmp_path / "garbage.log"
     garbage.write_bytes(bytes(range(128, 256)) * 4000)
     fault = explained(garbage, 1)
-    assert (fault.kind, "is no text" in fault.sentence) == (Kind.LOG, True)
+    assert (fault.kind, "is no text" in fault.sentence) == (FaultKind.LOG, True)
 
 
 def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path) -> None:
@@ -317,7 +320,7 @@ def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path) -> None:
         + request * 5_000  # longer than the two parts that are read
         + log("vllm-serving-oom-source").partition("\n")[2].encode()
     )
-    assert explained(path, 1).kind is Kind.SERVING
+    assert explained(path, 1).kind is FaultKind.SERVING
 
 
 def test_terminal_controls_do_not_reach_the_sentence() -> None:

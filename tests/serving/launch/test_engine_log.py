@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader
-from m3agent.serving.launch.load_signs import LoadPhase, Progress
+from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
 from m3agent.serving.launch.log_line import line_of
 
 LOGS = Path(__file__).parent / "logs"
 ENGINES = (None, "vllm", "sglang", "trtllm", "dynamo")
 
 
-def read(name: str, engine: str) -> tuple[LogReader, list[Progress]]:
+def read(name: str, engine: str) -> tuple[LogReader, list[LoadProgress]]:
     reader = LogReader(engine)
     return reader, reader.feed((LOGS / f"{name}.log").read_bytes())
 
 
-def counts(news: list[Progress], phase: LoadPhase) -> list[tuple[int, int]]:
+def counts(news: list[LoadProgress], phase: LoadPhase) -> list[tuple[int, int]]:
     return list(dict.fromkeys((one.done, one.total) for one in news if one.phase is phase))
 
 
@@ -55,7 +55,7 @@ def test_vllm_from_its_start_until_it_is_ready() -> None:
 def test_vllm_loads_shards_and_compiles() -> None:
     reader, news = read("vllm-shards-issue38820", "vllm")
     assert counts(news, LoadPhase.WEIGHTS) == [(0, 9), (5, 9), (6, 9), (7, 9), (8, 9), (9, 9)]
-    assert news[-1] == Progress(LoadPhase.COMPILING, detail="torch.compile")
+    assert news[-1] == LoadProgress(LoadPhase.COMPILING, detail="torch.compile")
     assert reader.facts.weights_gib == 12.66
 
 
@@ -75,7 +75,7 @@ def test_sglang_is_ready_when_it_says_so_and_not_when_its_web_server_is() -> Non
     reader = LogReader("sglang")
     assert counts(reader.feed(before.encode()), LoadPhase.GRAPHS)[1:] == [(0, 23), (23, 23)]
     assert not reader.ready
-    assert reader.feed((mark + after).encode()) == [Progress(LoadPhase.READY)]
+    assert reader.feed((mark + after).encode()) == [LoadProgress(LoadPhase.READY)]
     assert (reader.facts.kv_tokens, reader.facts.graph_gib) == (421_472, 0.61)
 
 
@@ -107,7 +107,7 @@ def test_dynamo_is_ready_when_its_worker_is() -> None:
 
 def test_a_job_that_waits_in_a_queue_says_so() -> None:
     news = LogReader("vllm").feed(b"Slurm: PENDING (Resources)\nSlurm: PENDING (Priority)\nSlurm: RUNNING\n")
-    assert news[1:] == [Progress(LoadPhase.STARTING, detail="waiting in Slurm's queue")]
+    assert news[1:] == [LoadProgress(LoadPhase.STARTING, detail="waiting in Slurm's queue")]
 
 
 def test_downloads_are_counted_in_files() -> None:
@@ -116,16 +116,16 @@ def test_downloads_are_counted_in_files() -> None:
     news += reader.feed("\rFetching 52 files:  10%|▉         | 5/52 [00:09<01:30,  1.9s/it]".encode())
     news += reader.feed(b"\nLoading safetensors checkpoint shards:   0% Completed | 0/40 [00:00<?, ?it/s]\n")
     assert news == [
-        Progress(LoadPhase.DOWNLOADING, 0, 52, "files"),
-        Progress(LoadPhase.DOWNLOADING, 5, 52, "files"),
-        Progress(LoadPhase.WEIGHTS, 0, 40, "shards"),
+        LoadProgress(LoadPhase.DOWNLOADING, 0, 52, "files"),
+        LoadProgress(LoadPhase.DOWNLOADING, 5, 52, "files"),
+        LoadProgress(LoadPhase.WEIGHTS, 0, 40, "shards"),
     ]
 
 
 def test_a_bar_counts_when_it_is_whole_and_before_it_is_overwritten() -> None:
     reader = LogReader("vllm")
     assert not reader.feed(b"\rLoading safetensors checkpoint shards:  10% Completed | 4/40")
-    assert reader.feed(b" [00:40<06:00, 10.0s/it]") == [Progress(LoadPhase.WEIGHTS, 4, 40, "shards")]
+    assert reader.feed(b" [00:40<06:00, 10.0s/it]") == [LoadProgress(LoadPhase.WEIGHTS, 4, 40, "shards")]
     assert not reader.feed(b"\n")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.nodes import MASTER_PORT, as_node, node_commands
-from m3agent.serving.plan.command import Command
+from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.recipe import recipe
@@ -32,7 +32,7 @@ def job_of(name: str, nodes: int = 2) -> EngineJob:
 
 
 def option(argv: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    found = Command.of(argv).option(flag)
+    found = LaunchCommand.of(argv).option(flag)
     return found[1:] if found else ()
 
 

@@ -7,24 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from m3agent.serving.launch.prepare import OptionsError, Prepared, Wanted, prepare, with_options
-from m3agent.serving.plan.command import Command
+from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, with_options
+from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
-from m3agent.serving.plan.known_issues import Engine
+from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.planner import Wish, plans
+from m3agent.serving.plan.planner import PlanRequest, plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
 
 KEY = "s3cret"
 
 
-def planned(gpus: str, wanted: Wanted = Wanted(), **wish: object) -> Prepared:  # noqa: B008  # it is frozen
-    plan = plans(parse_gpus(gpus), replace(Wish(), **wish))[0]  # type: ignore[arg-type]
+def planned(gpus: str, wanted: LaunchRequest = LaunchRequest(), **wish: object) -> PreparedJob:  # noqa: B008  # it is frozen
+    plan = plans(parse_gpus(gpus), replace(PlanRequest(), **wish))[0]  # type: ignore[arg-type]
     return prepare(recipe(plan.recipe), wanted, plan)
 
 
 def value(argv: Sequence[str], flag: str) -> tuple[str, ...] | None:
-    option = Command.of(argv).option(flag)
+    option = LaunchCommand.of(argv).option(flag)
     return None if option is None else option[1:]
 
 
@@ -54,10 +54,10 @@ def test_a_million_tokens_on_four_h200() -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("context", [131_072, 1_048_576])
 def test_every_plan_s_command_is_taken_by_the_engine_s_parser(gpu: str, context: int) -> None:
-    found = plans(Fleet(GPUS[gpu], 8, 2), Wish(context=context))
+    found = plans(Fleet(GPUS[gpu], 8, 2), PlanRequest(context=context))
     assert found
     for plan in found:
-        job = prepare(recipe(plan.recipe), Wanted(), plan).job
+        job = prepare(recipe(plan.recipe), LaunchRequest(), plan).job
         for version in versions(plan.engine):
             assert problems(job.argv, listing(plan.engine, version)) == []
         if plan.engine == "vllm":
@@ -70,17 +70,17 @@ def test_every_plan_s_command_is_taken_by_the_engine_s_parser(gpu: str, context:
 def test_every_recipe_gives_a_job_or_says_why_not(known: Recipe) -> None:
     if known.refused:
         with pytest.raises(OptionsError, match="is never started"):
-            prepare(known, Wanted())
+            prepare(known, LaunchRequest())
         return
-    job = prepare(known, Wanted(port=8123)).job
+    job = prepare(known, LaunchRequest(port=8123)).job
     assert job.argv
     own = known.engine in ("vllm", "sglang", "trtllm") and known.argv[0] != "docker"
     assert ("8123" in " ".join(job.argv)) is own
 
 
 def test_a_key_is_asked_for_where_others_reach_it_and_stands_on_no_command_line() -> None:
-    for engine in (Engine.VLLM, Engine.SGLANG):
-        job = planned("8xH200", Wanted(host="0.0.0.0", key=KEY), engine=engine).job
+    for engine in (EngineKind.VLLM, EngineKind.SGLANG):
+        job = planned("8xH200", LaunchRequest(host="0.0.0.0", key=KEY), engine=engine).job
         assert value(job.argv, "--host") == ("0.0.0.0",)
         assert KEY not in " ".join(job.argv)
         assert KEY in " ".join([*job.env.values(), *job.files.values()])
@@ -89,18 +89,18 @@ def test_a_key_is_asked_for_where_others_reach_it_and_stands_on_no_command_line(
 
 
 def test_a_checkpoint_takes_the_place_of_the_recipe_s() -> None:
-    job = planned("8xH200", Wanted(model="/models/m3")).job
+    job = planned("8xH200", LaunchRequest(model="/models/m3")).job
     assert (job.argv[2], job.model) == ("/models/m3", "/models/m3")
-    sglang = planned("8xH200", Wanted(model="/models/m3"), engine=Engine.SGLANG).job
+    sglang = planned("8xH200", LaunchRequest(model="/models/m3"), engine=EngineKind.SGLANG).job
     assert value(sglang.argv, "--model-path") == ("/models/m3",)
-    slurm = prepare(recipe("trtllm-gb200-2x4"), Wanted(model="/models/m3")).job
+    slurm = prepare(recipe("trtllm-gb200-2x4"), LaunchRequest(model="/models/m3")).job
     assert slurm.env["MODEL"] == "/models/m3"
     assert "/models/m3" in slurm.files["serve.sh"]
 
 
 def test_a_person_s_options_replace_ours_under_any_of_their_names() -> None:
     options = ("--load-format", "dummy", "-tp", "2", "--no-enable-prefix-caching", "--port", "1")
-    prepared = planned("8xH200", Wanted(options=options, port=8001))
+    prepared = planned("8xH200", LaunchRequest(options=options, port=8001))
     argv = prepared.job.argv
     assert prepared.random_weights
     assert value(argv, "-tp") == ("2",)
@@ -124,10 +124,10 @@ def test_options_that_the_engine_would_refuse_are_refused_before_it_starts(
     options: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(OptionsError, match=said):
-        planned("8xH200", Wanted(options=options))
+        planned("8xH200", LaunchRequest(options=options))
 
 
 def test_a_recipe_of_its_own_files_takes_no_options() -> None:
     with pytest.raises(OptionsError, match="dynamo-vllm-agg has no options to set"):
-        prepare(recipe("dynamo-vllm-agg"), Wanted(options=("--max-num-seqs", "4")))
-    assert prepare(recipe("dynamo-vllm-agg"), Wanted()).job.argv == ("bash", "agg.sh")
+        prepare(recipe("dynamo-vllm-agg"), LaunchRequest(options=("--max-num-seqs", "4")))
+    assert prepare(recipe("dynamo-vllm-agg"), LaunchRequest()).job.argv == ("bash", "agg.sh")

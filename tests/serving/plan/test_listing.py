@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from m3agent.serving.plan.command import Command, flag_of
-from m3agent.serving.plan.listing import Listing, listing, problems, versions
+from m3agent.serving.plan.command import LaunchCommand, flag_of
+from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
 from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.recipe import RECIPES, recipe
 
@@ -52,7 +52,7 @@ def test_a_listing_that_there_is_none_of_is_refused(engine: str, version: str | 
 
 
 @pytest.mark.parametrize("known", LISTINGS, ids=lambda known: known.name)
-def test_recipes_are_taken_but_for_known_exceptions(known: Listing) -> None:
+def test_recipes_are_taken_but_for_known_exceptions(known: OptionListing) -> None:
     for each in RECIPES:
         if each.engine == known.engine:
             _, expected = KNOWN.get(each.name, ("", []))
@@ -260,7 +260,7 @@ def test_any_words_are_answered_for(head: list[str], words: list[str]) -> None:
     argv = (*head, *words)
     for known in NEWEST.values():
         assert all(sentence.endswith((".", "?")) for sentence in problems(argv, known))
-    command = Command.of(argv)
+    command = LaunchCommand.of(argv)
     if not command.launcher:
         assert command.words == argv
         assert all(flag_of(option).startswith("-") for option in command.options)
@@ -277,7 +277,7 @@ raw_listings = pytest.mark.skipif(
 
 @raw_listings
 @pytest.mark.parametrize("known", LISTINGS, ids=lambda known: known.name)
-def test_a_condensed_listing_is_that_of_the_engine(known: Listing) -> None:
+def test_a_condensed_listing_is_that_of_the_engine(known: OptionListing) -> None:
     raw = json.loads((RAW / f"{known.engine}-{known.version}.json").read_text())
     flags = {flag for option in raw["options"] for flag in option.get("flags", ())}
     extra = set(known.options) - flags
@@ -299,7 +299,7 @@ def test_a_condensed_listing_is_that_of_the_engine(known: Listing) -> None:
 @pytest.mark.parametrize(
     "known", [known for known in LISTINGS if known.engine == "vllm"], ids=lambda known: known.name
 )
-def test_the_engines_own_parser_agrees(known: Listing) -> None:
+def test_the_engines_own_parser_agrees(known: OptionListing) -> None:
     """The full listings contain commands with the verdicts of the real parser."""
     raw = json.loads((RAW / f"vllm-{known.version}.json").read_text())
     for checked in raw["checked"]:

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from m3agent.serving.plan.change import KEY, Change, KvCacheDtype
-from m3agent.serving.plan.command import Command, flag_of
+from m3agent.serving.plan.change import KEY, KvCacheDtype, RecipeChange
+from m3agent.serving.plan.command import LaunchCommand, flag_of
 from m3agent.serving.plan.listing import listing, problems
 from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.overlay_vllm import ENCODER_FLAGS
@@ -23,7 +23,9 @@ DTYPES: tuple[KvCacheDtype | None, ...] = (None, "auto", "fp8")
 ASKED: list[Asked] = list(product((None, 131_072, 1_048_576), (False, True), (False, True), DTYPES))
 
 
-def with_overlay(known: Recipe, asked: Asked = (None, False, True, None)) -> tuple[list[Change], Recipe]:
+def with_overlay(
+    known: Recipe, asked: Asked = (None, False, True, None)
+) -> tuple[list[RecipeChange], Recipe]:
     context, vision, loopback, kv_dtype = asked
     if kv_dtype == "fp8" and (known.checkpoint == MXFP4 or known.engine == "trtllm"):
         kv_dtype = None
@@ -33,11 +35,11 @@ def with_overlay(known: Recipe, asked: Asked = (None, False, True, None)) -> tup
 
 
 def flags(known: Recipe) -> list[str]:
-    return [flag_of(option) for option in Command.of(known.argv).options]
+    return [flag_of(option) for option in LaunchCommand.of(known.argv).options]
 
 
 def value(known: Recipe, flag: str) -> str | None:
-    option = Command.of(known.argv).option(flag)
+    option = LaunchCommand.of(known.argv).option(flag)
     return None if option is None else " ".join(option[1:])
 
 
@@ -82,8 +84,8 @@ def test_what_stays_keeps_its_place_and_the_recipe_its_words(known: Recipe) -> N
         left = [renamed.get(flag, flag) for flag in flags(known) if flag not in dropped]
         assert flags(result)[: len(left)] == left
         assert len(set(flags(result))) == len(flags(result))
-        assert Command.of(result.argv).program == Command.of(known.argv).program
-        assert Command.of(result.argv).positional == Command.of(known.argv).positional
+        assert LaunchCommand.of(result.argv).program == LaunchCommand.of(known.argv).program
+        assert LaunchCommand.of(result.argv).positional == LaunchCommand.of(known.argv).positional
     assert (known.argv, dict(known.env)) == before
 
 

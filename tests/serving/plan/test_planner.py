@@ -9,38 +9,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.serving.plan.gpus import GIB, GPUS, Fleet, Gpu, parse_gpus
-from m3agent.serving.plan.known_issues import Engine, Rope
+from m3agent.serving.plan.known_issues import EngineKind, Rope
 from m3agent.serving.plan.memory_model import BLOCK, KvDtype, Precision, kv_bytes_per_token, possible_tp
 from m3agent.serving.plan.memory_model import M3 as SHAPE
 from m3agent.serving.plan.planner import (
+    HardwarePrices,
     Plan,
-    Prices,
-    Wish,
+    PlanRequest,
     longest_context,
     plans,
     refusals,
     smallest,
 )
 
-MILLION = Wish(context=1_048_576)
+MILLION = PlanRequest(context=1_048_576)
 GPU = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
 WISH = st.builds(
-    Wish,
+    PlanRequest,
     context=st.integers(1, 8192).map(lambda blocks: blocks * BLOCK),
     concurrency=st.sampled_from([1, 2, 8, 64]),
     precision=st.sampled_from([None, *Precision]),
-    engine=st.sampled_from([None, *Engine]),
+    engine=st.sampled_from([None, *EngineKind]),
     vision=st.booleans(),
 )
 
 
-def best(spec: str, wish: Wish) -> Plan:
+def best(spec: str, wish: PlanRequest) -> Plan:
     return plans(parse_gpus(spec), wish)[0]
 
 
 def test_a_million_tokens_on_four_h200() -> None:
     plan = best("4xH200", MILLION)
-    assert (plan.engine, plan.precision, plan.tp, plan.dp) == (Engine.VLLM, Precision.MXFP8, 4, 1)
+    assert (plan.engine, plan.precision, plan.tp, plan.dp) == (EngineKind.VLLM, Precision.MXFP8, 4, 1)
     assert (plan.kv_cache_dtype, plan.text_only, plan.rope) == ("fp8", True, Rope.EXTENDED)
     assert (plan.utilisation, plan.max_num_batched_tokens, plan.block_size) == (0.965, 4096, 128)
     assert plan.hf_overrides == {"text_config": {"max_position_embeddings": 1_048_576}}
@@ -52,7 +52,7 @@ def test_a_million_tokens_on_four_h200() -> None:
 
 
 def test_half_a_million_on_four_h200_needs_no_tricks() -> None:
-    plan = best("4xH200", Wish())
+    plan = best("4xH200", PlanRequest())
     assert (plan.kv_cache_dtype, plan.utilisation, plan.rope) == ("auto", 0.92, Rope.NATIVE)
     assert not plan.hf_overrides
     assert not plan.tight
@@ -60,8 +60,8 @@ def test_half_a_million_on_four_h200_needs_no_tricks() -> None:
 
 def test_two_h200_are_refused_with_the_numbers() -> None:
     fleet = parse_gpus("2xH200")
-    assert plans(fleet, Wish()) == []
-    refused = {refusal.precision: refusal for refusal in refusals(fleet, Wish())}
+    assert plans(fleet, PlanRequest()) == []
+    refused = {refusal.precision: refusal for refusal in refusals(fleet, PlanRequest())}
     assert set(refused) == {Precision.MXFP8, Precision.BF16}
     eight = refused[Precision.MXFP8]
     assert eight.tp == 2
@@ -69,25 +69,25 @@ def test_two_h200_are_refused_with_the_numbers() -> None:
     assert eight.allowed < eight.weights
     assert eight.kv_tokens == 0
     assert "206.0 GiB" in eight.reason
-    assert str(smallest(fleet, Wish())) == "4xH200"
-    assert longest_context(fleet, Wish()) == 0
+    assert str(smallest(fleet, PlanRequest())) == "4xH200"
+    assert longest_context(fleet, PlanRequest()) == 0
 
 
 def test_a_context_too_long_says_what_would_fit() -> None:
     fleet = parse_gpus("8xH100")
     longest = longest_context(fleet, MILLION)
     assert 524_288 < longest < 1_048_576
-    assert plans(fleet, Wish(context=longest))
-    assert not plans(fleet, Wish(context=longest + BLOCK))
+    assert plans(fleet, PlanRequest(context=longest))
+    assert not plans(fleet, PlanRequest(context=longest + BLOCK))
     (eight,) = [r for r in refusals(fleet, MILLION) if r.precision is Precision.MXFP8]
     assert 0 < eight.kv_tokens < 1_048_576
     assert eight.lacking > 0
 
 
 def test_copies_of_heads_lose_to_ranks_where_many_work() -> None:
-    many = Wish(context=524_288, typical=131_072, concurrency=24)
+    many = PlanRequest(context=524_288, typical=131_072, concurrency=24)
     assert (best("8xH200", many).tp, best("8xH200", many).dp) == (4, 2)
-    assert (best("8xH200", Wish()).tp, best("8xH200", Wish()).dp) == (8, 1)
+    assert (best("8xH200", PlanRequest()).tp, best("8xH200", PlanRequest()).dp) == (8, 1)
 
 
 def test_amd_gets_what_amd_needs() -> None:
@@ -108,16 +108,16 @@ def test_amd_gets_what_amd_needs() -> None:
 
 
 def test_mxfp4_keeps_its_cache_in_16_bits() -> None:
-    found = plans(parse_gpus("4xMI355X"), Wish(precision=Precision.MXFP4))
+    found = plans(parse_gpus("4xMI355X"), PlanRequest(precision=Precision.MXFP4))
     assert found
     assert {plan.kv_cache_dtype for plan in found} == {"auto"}
     assert {plan.checkpoint for plan in found} == {"amd/MiniMax-M3-MXFP4"}
-    (refused,) = refusals(parse_gpus("4xH200"), Wish(precision=Precision.MXFP4))
+    (refused,) = refusals(parse_gpus("4xH200"), PlanRequest(precision=Precision.MXFP4))
     assert refused.trap == "mxfp4-off-cdna4"
 
 
 def test_nvfp4_is_refused_on_hopper_and_planned_on_blackwell() -> None:
-    wish = Wish(precision=Precision.NVFP4)
+    wish = PlanRequest(precision=Precision.NVFP4)
     (refused,) = refusals(parse_gpus("8xH200"), wish)
     assert refused.trap == "nvfp4-off-blackwell"
     assert plans(parse_gpus("8xH200"), wish) == []
@@ -125,44 +125,44 @@ def test_nvfp4_is_refused_on_hopper_and_planned_on_blackwell() -> None:
 
 
 def test_other_engines_come_after_the_measured_one() -> None:
-    engines = [plan.engine for plan in plans(parse_gpus("2x8xGB200"), Wish()) if not plan.tight]
-    assert engines == sorted(engines, key=list(Engine).index)
-    assert set(engines) == set(Engine)
-    (tensorrt,) = plans(parse_gpus("2x4xGB200"), Wish(engine=Engine.TRTLLM))
+    engines = [plan.engine for plan in plans(parse_gpus("2x8xGB200"), PlanRequest()) if not plan.tight]
+    assert engines == sorted(engines, key=list(EngineKind).index)
+    assert set(engines) == set(EngineKind)
+    (tensorrt,) = plans(parse_gpus("2x4xGB200"), PlanRequest(engine=EngineKind.TRTLLM))
     assert (tensorrt.recipe, tensorrt.precision, tensorrt.nodes) == ("trtllm-gb200-2x4", "bf16", 2)
     assert any("no prefix is reused" in warning for warning in tensorrt.warnings)
     (sglang,) = plans(
-        parse_gpus("8xH200"), Wish(engine=Engine.SGLANG, concurrency=4, precision=Precision.MXFP8)
+        parse_gpus("8xH200"), PlanRequest(engine=EngineKind.SGLANG, concurrency=4, precision=Precision.MXFP8)
     )
     assert (sglang.recipe, sglang.kv_cache_dtype, sglang.parser) == ("sglang-8gpu", "fp8_e4m3", "minimax-m3")
 
 
 def test_versions_leave_out_the_broken_ones_off_blackwell() -> None:
-    assert "!=0.26.*" in best("4xH200", Wish()).versions
-    assert best("4xB200", Wish()).versions == ">=0.24"
+    assert "!=0.26.*" in best("4xH200", PlanRequest()).versions
+    assert best("4xB200", PlanRequest()).versions == ">=0.24"
 
 
 def test_memory_that_others_hold_is_not_planned_with() -> None:
     fleet = parse_gpus("4xH200")
     free = fleet.gpu.usable_bytes - 8 * GIB
     held = replace(fleet, free_bytes=free)
-    plan = plans(held, Wish(context=131_072))[0]
+    plan = plans(held, PlanRequest(context=131_072))[0]
     assert plan.memory.allowed <= free
     assert plan.utilisation < 0.965
     assert plans(held, MILLION) == []
 
 
 def test_costs() -> None:
-    cost = best("4xH200", Wish(context=131_072)).cost
+    cost = best("4xH200", PlanRequest(context=131_072)).cost
     assert cost.dollars_per_hour == pytest.approx(4 * 4.84)
     assert cost.spot_dollars_per_hour == pytest.approx(4 * 1.82)
     assert cost.tokens_per_second == 119
     assert cost.dollars_per_million == pytest.approx(19.36 / (119 * 3600) * 1e6)
     assert cost.breakeven_tokens_per_second == pytest.approx(19.36 / (2.40 * 3600) * 1e6)
     assert best("4xH200", MILLION).cost.tokens_per_second == 74
-    assert best("8xH200", Wish()).cost.tokens_per_second is None
-    assert best("4xB200", Wish()).cost.dollars_per_hour is None
-    given_ = plans(parse_gpus("4xB200"), Wish(), Prices(5.0, 1000.0))[0].cost
+    assert best("8xH200", PlanRequest()).cost.tokens_per_second is None
+    assert best("4xB200", PlanRequest()).cost.dollars_per_hour is None
+    given_ = plans(parse_gpus("4xB200"), PlanRequest(), HardwarePrices(5.0, 1000.0))[0].cost
     assert given_.dollars_per_million == pytest.approx(20 / 3.6)
     assert given_.price_source == given_.throughput_source == "given"
 
@@ -178,12 +178,14 @@ def test_costs() -> None:
 )
 def test_wishes_that_are_none(context: int, concurrency: int, typical: int | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Wish(context, concurrency, typical)
+        PlanRequest(context, concurrency, typical)
 
 
 @settings(max_examples=25)
 @given(GPU, st.integers(1, 16), st.integers(1, 2), WISH, st.none() | st.floats(0, 1))
-def test_no_plan_exceeds_memory(gpu: Gpu, per_node: int, nodes: int, wish: Wish, free: float | None) -> None:
+def test_no_plan_exceeds_memory(
+    gpu: Gpu, per_node: int, nodes: int, wish: PlanRequest, free: float | None
+) -> None:
     fleet = Fleet(gpu, per_node, nodes)
     if free is not None:
         fleet = replace(fleet, free_bytes=int(free * fleet.gpu.usable_bytes))
@@ -204,7 +206,7 @@ def test_no_plan_exceeds_memory(gpu: Gpu, per_node: int, nodes: int, wish: Wish,
 
 @settings(max_examples=30)
 @given(GPU, st.integers(1, 15), st.integers(1, 3), WISH)
-def test_more_gpus_never_allow_less(gpu: Gpu, per_node: int, nodes: int, wish: Wish) -> None:
+def test_more_gpus_never_allow_less(gpu: Gpu, per_node: int, nodes: int, wish: PlanRequest) -> None:
     fleet = Fleet(gpu, per_node, nodes)
     for larger in (replace(fleet, per_node=per_node + 1), replace(fleet, nodes=nodes + 1)):
         assert longest_context(larger, wish) >= longest_context(fleet, wish)
@@ -214,7 +216,7 @@ def test_more_gpus_never_allow_less(gpu: Gpu, per_node: int, nodes: int, wish: W
 
 @settings(max_examples=30)
 @given(GPU, st.integers(1, 16), WISH)
-def test_the_first_plan_holds_what_is_wanted_if_any_does(gpu: Gpu, count: int, wish: Wish) -> None:
+def test_the_first_plan_holds_what_is_wanted_if_any_does(gpu: Gpu, count: int, wish: PlanRequest) -> None:
     found = plans(Fleet(gpu, count), wish)
     if any(plan.sequences >= wish.concurrency for plan in found):
         assert found[0].sequences >= wish.concurrency

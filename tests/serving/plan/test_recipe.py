@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.serving.plan.command import Command, command_line
+from m3agent.serving.plan.command import LaunchCommand, command_line
 from m3agent.serving.plan.recipe import RECIPES, recipe
 from m3agent.serving.plan.recipe_json import recipe_json, recipe_list, recipe_text
 
@@ -166,7 +166,7 @@ def test_a_name_like_no_other_points_to_the_list() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_comes_apart_and_together_again(name: str) -> None:
     argv = recipe(name).argv
-    assert Command.of(argv).words == argv
+    assert LaunchCommand.of(argv).words == argv
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,14 +7,14 @@ from pathlib import Path
 from m3agent.serving.plan import known_issues
 from m3agent.serving.plan.gpus import GPUS, Fleet
 from m3agent.serving.plan.memory_model import Precision
-from m3agent.serving.plan.planner import Wish, plans, smallest
+from m3agent.serving.plan.planner import PlanRequest, plans, smallest
 
 DOCS = Path(__file__).parents[3] / "docs" / "serving.md"
 CONTEXTS = (131_072, 524_288, 1_048_576)
 
 
 def cell(gpu: str, context: int, precision: Precision) -> str:
-    wish = Wish(context=context, precision=precision)
+    wish = PlanRequest(context=context, precision=precision)
     fleet = smallest(Fleet(GPUS[gpu], 1), wish)
     if fleet is None:
         return "-"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from m3agent.serving.plan.gpus import Architecture, Vendor
-from m3agent.serving.plan.known_issues import TRAPS, Engine, Rope, Setup, Severity, met
+from m3agent.serving.plan.known_issues import TRAPS, EngineKind, Rope, Setup, Severity, met
 from m3agent.serving.plan.memory_model import Precision
 
-H200 = Setup(Engine.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
+H200 = Setup(EngineKind.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
 B200 = replace(H200, architecture=Architecture.BLACKWELL)
 MI355X = replace(
     H200,
@@ -28,8 +28,8 @@ AMD_LONG = replace(
     rope=Rope.YARN,
     env={**MI355X.env, "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
 )
-SGLANG = replace(H200, engine=Engine.SGLANG, block_size=None)
-TRTLLM = replace(B200, engine=Engine.TRTLLM, precision=Precision.BF16, block_size=None)
+SGLANG = replace(H200, engine=EngineKind.SGLANG, block_size=None)
+TRTLLM = replace(B200, engine=EngineKind.TRTLLM, precision=Precision.BF16, block_size=None)
 
 # name of the row: (base setup, changes for which it applies, changes for which it does not)
 EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
@@ -74,13 +74,13 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "sglang-parser": (SGLANG, {"parser": "minimax-m3-nom"}, {"parser": "minimax-m3"}),
     "sglang-fp8-name": (SGLANG, {"kv_dtype": "fp8"}, {"kv_dtype": "fp8_e4m3"}),
     "trtllm-bf16-only": (TRTLLM, {"precision": Precision.MXFP8}, {"precision": Precision.BF16}),
-    "trtllm-no-prefix-reuse": (TRTLLM, {}, {"engine": Engine.VLLM}),
+    "trtllm-no-prefix-reuse": (TRTLLM, {}, {"engine": EngineKind.VLLM}),
     "no-prefix-caching": (H200, {"prefix_caching": False}, {"prefix_caching": True}),
     "data-parallel-prefix": (H200, {"dp": 2}, {"dp": 1}),
     "several-nodes": (H200, {"nodes": 2}, {"nodes": 1}),
     "kv-copies": (H200, {"tp": 8}, {"tp": 4}),
     "remote-code": (H200, {"trust_remote_code": True}, {"trust_remote_code": False}),
-    "not-measured-engine": (SGLANG, {}, {"engine": Engine.VLLM}),
+    "not-measured-engine": (SGLANG, {}, {"engine": EngineKind.VLLM}),
 }
 
 
