@@ -72,7 +72,7 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
     """The base for a minor version of Python, pulled or made if it is not here. Blocking; minutes.
 
     Raises:
-        EnvironmentFailed: there is none to be had on this machine; the sentence says what to do.
+        EnvironmentBuildFailed: there is none to be had on this machine; the sentence says what to do.
     """
     wanted = python or DEFAULT_PYTHON
     name = f"python:{wanted}-bookworm"

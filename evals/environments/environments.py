@@ -46,7 +46,7 @@ class Environments:
         """The name of the image with the task's environment and its code installed, built if it is not here.
 
         Raises:
-            EnvironmentFailed: it cannot be built, for a reason of its own; the sentence names the log.
+            EnvironmentBuildFailed: it cannot be built, for a reason of its own; the sentence names the log.
             EngineUnavailable, ImageMissing: no engine; no such prebuilt image.
             DataError, EnvironmentFault: the code cannot be had.
         """

@@ -57,7 +57,7 @@ def build_layer(
     work_tree: a checkout to put where sandboxes have theirs.
 
     Raises:
-        EnvironmentFailed: it did not work, took too long or too much disk; the log has all that was said.
+        EnvironmentBuildFailed: it did not work, took too long or too much disk; the log has all that was said.
     """
     indexes = find_indexes(os.environ, Path.home())
     files = {**installers(), **layer.files, "layer.sh": layer.script.encode()}

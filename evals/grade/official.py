@@ -112,7 +112,7 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
     Faults of the patch or its tests never raise.
 
     Raises:
-        EnvironmentFailed: The container engine failed.
+        EnvironmentBuildFailed: The container engine failed.
     """
     started = time.monotonic()
     if not patch.strip():

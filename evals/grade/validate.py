@@ -144,7 +144,7 @@ async def validate(
     The tests run without a patch, `runs` times with the reference patch, and once with a harmless patch.
 
     Raises:
-        SandboxError: This machine failed, which says nothing about the instance. EnvironmentFailed is not
+        SandboxError: This machine failed, which says nothing about the instance. EnvironmentBuildFailed is not
             raised: it makes the instance invalid.
         EnvironmentFault: This machine failed.
     """

@@ -18,7 +18,7 @@ class EnvironmentProvider(Protocol):
         """Return the name of the image with the instance's environment. Building it may take minutes.
 
         Raises:
-            EnvironmentFailed: The image cannot be built on any machine.
+            EnvironmentBuildFailed: The image cannot be built on any machine.
             SandboxError, M3AgentError: This machine cannot build it.
             DataError: The instance's data is wrong.
         """

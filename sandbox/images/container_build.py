@@ -60,7 +60,7 @@ def build_container(
     """The name of the image, pulled or built if it is not here. Blocking; minutes.
 
     Raises:
-        EnvironmentFailed: it could not be built. ImageMissing: no registry gives it, or it has no python3.
+        EnvironmentBuildFailed: it could not be built. ImageMissing: no registry gives it, or it has no python3.
     """
     if container.image is not None:
         if local_image(api, container.image) is None and not pull(container.image, say):

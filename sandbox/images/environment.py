@@ -63,7 +63,7 @@ async def find_environment(
         exclude_newer: Ignore packages that were uploaded after this date.
 
     Raises:
-        EnvironmentFailed: The image could not be built.
+        EnvironmentBuildFailed: The image could not be built.
         EngineUnavailable: There is no engine.
         ImageMissing: The base image is missing.
     """
@@ -195,7 +195,7 @@ def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Ite
     """Hold the lock of an image: only one of several processes that need it builds it.
 
     Raises:
-        EnvironmentFailed: `stop` was set while waiting.
+        EnvironmentBuildFailed: `stop` was set while waiting.
     """
     told = False
     with (folder(state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:

@@ -86,7 +86,7 @@ def build_image(
         stop: Ends the build early when it is set; nothing is left then.
 
     Raises:
-        EnvironmentFailed: The build failed, or took too long or too much disk.
+        EnvironmentBuildFailed: The build failed, or took too long or too much disk.
     """
     with engine_failures(build.what):
         container = _create(api, build)
