@@ -29,7 +29,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="Write a page to this file, and the sessions' pages beside it; - is standard output.",
+            help="Write an HTML page to this file, and the sessions' pages next to it; - is standard output.",
             metavar="FILE",
         ),
     ] = None,
@@ -45,10 +45,12 @@ def report(
     ] = None,
     allow_incomplete: Annotated[
         bool,
-        typer.Option("--allow-incomplete", help="Show a range of scores where attempts have no result yet."),
+        typer.Option(
+            "--allow-incomplete", help="Show a range of scores if some attempts have no result yet."
+        ),
     ] = False,
 ) -> None:
-    """Report what came of a run: rates with intervals, costs, and each attempt, failures first.
+    """Report the results of a run: rates with intervals, costs, and each attempt, failures first.
 
     Exit codes: 0 reported; 2 wrong use; 3 the run is not complete.
     """

@@ -27,13 +27,13 @@ def export(
     sessions: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids, beginnings of ids, or 'last'; for sft all there are if none is named.",
+            help="Ids, beginnings of ids, or 'last'; sft exports all if none is named.",
             metavar="SESSION...",
         ),
     ] = None,
     format: Annotated[  # noqa: A002  # the option's name
         Format,
-        typer.Option(help="atif: one session, ATIF 1.8 (JSON); sft: verified ones, chat format (JSONL)."),
+        typer.Option(help="atif: one session, ATIF 1.8 (JSON); sft: verified sessions, chat format (JSONL)."),
     ] = Format.atif,
     output: Annotated[
         str,

@@ -57,17 +57,21 @@ def plan(
     gpus: Annotated[
         str | None,
         typer.Option(
-            help="GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; this machine's if left out.",
+            help="GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; by default this machine's.",
             metavar="SPEC",
         ),
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(help="Longest prompt and answer in tokens; M3's own 524,288 if left out.", metavar="N"),
+        typer.Option(
+            help="Longest prompt and answer together, in tokens; by default M3's own 524,288.", metavar="N"
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")] = 1,
+    concurrency: Annotated[
+        int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
+    ] = 1,
     typical: Typical = None,
-    precision: Annotated[PlanPrecision | None, typer.Option(help="Of the weights.")] = None,
+    precision: Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")] = None,
     engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
     gpu_price: Annotated[
@@ -75,20 +79,20 @@ def plan(
     ] = None,
     throughput: Annotated[
         float | None,
-        typer.Option(help="Output tokens a second of the whole server, if you know it.", min=0, metavar="T"),
+        typer.Option(help="Output tokens a second of the whole server, if known.", min=0, metavar="T"),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Print a documented command and what agent work changes in it, or list them all.",
+            help="Print a documented command and m3agent's changes to it; `list` prints all names.",
             metavar="NAME|list",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how M3 can be served on some GPUs: checkpoint, parallelism, memory, cost, and what to look out for.
+    """Plan how to serve M3 on given GPUs: checkpoint, parallelism, memory, cost, and known problems.
 
-    Exit codes: 0 there is a plan; 2 there is none for the GPUs named, or wrong use; 3 there is none for this machine's.
+    Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
     with faults():
         if recipe is not None:

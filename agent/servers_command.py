@@ -31,7 +31,7 @@ LINES = 40
 
 @serve_app.command()
 def status(as_json: AsJson = False) -> None:
-    """The servers of ours on this machine. Exit code 4 where none is running."""
+    """List the servers that m3agent runs on this machine. Exit code 4: none is running."""
     with faults():
         import json
 
@@ -71,10 +71,10 @@ def status(as_json: AsJson = False) -> None:
 @serve_app.command()
 def stop(
     url: Annotated[
-        str | None, typer.Argument(help="Which one, where several are running.", metavar="URL")
+        str | None, typer.Argument(help="Which server, if several are running.", metavar="URL")
     ] = None,
 ) -> None:
-    """End a server of ours with all that it started, and say whether the GPUs' memory is free again."""
+    """Stop a server that m3agent runs and all its processes, and say whether the GPUs' memory is free again."""
     with faults():
         from m3agent.agent.errors import ServerFault
         from m3agent.agent.settings import state_dir
@@ -105,13 +105,13 @@ def stop(
 
 @serve_app.command()
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it grows.")] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", help="Lines of its end.", min=0, metavar="N")
+        int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0, metavar="N")
     ] = LINES,
     last: Annotated[bool, typer.Option("--last", help="The log of the run before the last restart.")] = False,
 ) -> None:
-    """The engine's log: of the running server, else of the last one."""
+    """Print the engine's log: of the running server, else of the last one."""
     with faults():
         from m3agent.agent.errors import ServerFault
         from m3agent.agent.settings import state_dir

@@ -13,7 +13,8 @@ from m3agent.agent.console import faults, run
 def acp() -> None:
     """Serve an editor that speaks the Agent Client Protocol, over standard input and output.
 
-    Editors start this; there is nothing to see in a terminal. Exit codes: 0 the editor has gone; 2 a package is missing.
+    An editor starts this command; it is not for a terminal. Exit codes: 0 the editor disconnected; 2 a package is
+    missing.
     """
     with faults():
         from m3agent.agent.errors import UsageError
