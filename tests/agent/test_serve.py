@@ -228,7 +228,7 @@ def test_it_is_started_again_when_it_was_killed(machine: Machine, victim: str) -
     process.send_signal(signal.SIGINT)
     said = errors_of(process)
     assert process.returncode == 130
-    assert "it is started again in 1 s" in said
+    assert "it restarts in 1 s" in said
 
 
 def test_nothing_is_left_when_serve_itself_is_killed(machine: Machine) -> None:

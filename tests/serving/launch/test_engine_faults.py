@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "uvicorn-port-run": (Kind.PORT, ("Port 8000",)),
     # logs pasted into issues
     "vllm-port-issue9763": (Kind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
-    "vllm-rendezvous-port-issue11617": (Kind.PORT, ("among themselves", "start it again")),
+    "vllm-rendezvous-port-issue11617": (Kind.PORT, ("internal communication", "start it again")),
     "sglang-gated-pull14644": (Kind.GATED, ("hf auth login",)),
     "sglang-capture-oom-issue5285": (
         Kind.CAPTURING,
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "trtllm-cache-oom-issue5872": (Kind.CACHE, ("108.86 of 140.06 GiB", "free_gpu_memory_fraction")),
     "vllm-memory-held-issue25837": (Kind.HELD, ("0.8 of the 4.0 GiB of GPU 0",)),
     "vllm-context-issue16118": (Kind.CONTEXT, ("1,048,576 tokens needs 24.00 GiB", "--context 435584")),
-    "vllm-driver-pull2544": (Kind.DRIVER, ("up to CUDA 12.4", "newer driver")),
+    "vllm-driver-pull2544": (Kind.DRIVER, ("CUDA up to 12.4", "newer driver")),
     "vllm-architecture-issue14452": (Kind.ARCHITECTURE, ("no kernels for this kind of GPU",)),
     "vllm-nccl-issue4618": (Kind.COMMUNICATION, ("8 GPUs", "NCCL_DEBUG=WARN")),
     "vllm-shm-issue14537": (Kind.SHARED_MEMORY, ("--ipc=host",)),
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "vllm-positions-source": (Kind.POSITIONS, ("1,048,576", "524,288 positions", "--context 524288")),
     "sglang-positions-source": (Kind.POSITIONS, ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
     "torch-no-gpu-source": (Kind.NO_GPU, ("sees no GPU", "nvidia-smi")),
-    "vllm-few-gpus-source": (Kind.NO_GPU, ("8 GPUs are to be used", "sees 4", "--gpus")),
+    "vllm-few-gpus-source": (Kind.NO_GPU, ("8 GPUs are wanted", "sees 4", "--gpus")),
     "cuda-fabric-source": (Kind.NO_GPU, ("fabric manager",)),
     "argparse-option-source": (Kind.OPTION, ("--enable-moe-ep",)),
     "click-option-source": (Kind.OPTION, ("TensorRT-LLM does not know the option --block-size",)),
@@ -178,12 +178,12 @@ def test_every_row_is_hit_by_a_log() -> None:
     ]
     idle = [row.what for row in ROWS if not any(row.pattern.search(text) for text in texts)]
     assert set(idle) <= {
-        "The address to listen on is none of this machine's",
-        "Port {port} is for the administrator only",
+        "The address to listen on does not belong to this machine",
+        "Port {port} needs administrator rights",
         "{model} is neither a folder here nor a model on Hugging Face",
-        "The NVIDIA driver here does not go with the CUDA that {name} is built for",
-        "{gpus} GPUs are to be used, and the engine sees fewer",
-        "{name}'s packages do not go together: {said}{symbol}",
+        "The NVIDIA driver here does not match the CUDA that {name} is built for",
+        "{gpus} GPUs are wanted, and the engine sees fewer",
+        "{name}'s packages are incompatible: {said}{symbol}",
         "{name} has no {what_parser} parser {given}",
     }
 
@@ -208,7 +208,7 @@ def test_every_row_is_hit_by_a_log() -> None:
             "newer driver",
         ),
         ("RuntimeError: CUDA error: invalid device ordinal", Kind.NO_GPU, "8 GPUs"),
-        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", Kind.MODULE, "do not go together"),
+        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", Kind.MODULE, "are incompatible"),
         (
             "KeyError: \"Reasoning parser 'x' not found. Available parsers: minimax_m3\"",
             Kind.PARSER,
