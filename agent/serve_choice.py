@@ -135,7 +135,7 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     lines += changes_text(choice.prepared.changes)
     for name, text in job.files.items():
         lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
-    lines += [f"# beside the engine: {package}" for package in choice.prepared.packages]
+    lines += [f"# install with the engine: {package}" for package in choice.prepared.packages]
     if job.nodes > 1 and job.engine in ("vllm", "sglang"):
         lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
         nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]

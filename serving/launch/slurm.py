@@ -30,7 +30,7 @@ _PARTNER_SECONDS = 60
 
 _SUBMIT = """\
 #!/bin/bash
-# Waits for the job and shows its log. Ended, it cancels the job; should it be killed: scancel --me --name={name}
+# Waits for the job and shows its log. When it ends, it cancels the job. If it was killed: scancel --me --name={name}
 cd -- {folder}
 rm -f {url}
 : >{output}

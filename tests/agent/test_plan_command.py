@@ -63,7 +63,7 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
         (["--gpus", "8xH200", "--concurrency", "0"], "concurrency"),
         (["--gpus", "8xH200", "--gpu-price", "nan"], "--gpu-price"),
-        (["--gpus", "8xH200", "--throughput", "inf"], "inf is no price and no number"),
+        (["--gpus", "8xH200", "--throughput", "inf"], "inf is neither a price nor a number"),
     ],
 )
 def test_what_cannot_be_is_wrong_use(arguments: list[str], said: str) -> None:

@@ -267,7 +267,7 @@ def test_prefill_in_one_piece() -> None:
         ("vllm", "0.23.1", 128, False, "vLLM before 0.24.0 does not have the model"),
         ("vllm", "0.26.0", 128, None, "except on blackwell: vLLM 0.25 and 0.26 read the chosen blocks"),
         ("vllm", "0.27.1", 128, True, "no known problem"),
-        ("vllm", "0.24.0", 16, False, "blocks of the cache have to be those of the sparse attention"),
+        ("vllm", "0.24.0", 16, False, "cache's blocks must equal those of the sparse attention"),
         ("vllm", "dev-of-mine", 128, None, "cannot be compared"),
         ("vllm", None, 128, None, "not known"),
         ("sglang", "0.5.23", None, True, "sglang 0.5.23: no known problem"),
