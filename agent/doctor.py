@@ -177,7 +177,10 @@ def _bubblewrap() -> Check:
         key, _, value = setting.partition("=")
         allowed = {"0": "1", "1": "0"}[value] if key != "user.max_user_namespaces" else "10000"
         return Check(
-            name, False, f"the kernel bars user namespaces ({setting})", f"sysctl -w {key}={allowed}, as root"
+            name,
+            False,
+            f"the kernel forbids user namespaces ({setting})",
+            f"sysctl -w {key}={allowed}, as root",
         )
     return Check(name, False, f"cannot start: {said}", "use a Docker engine, or allow user namespaces")
 

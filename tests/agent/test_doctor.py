@@ -191,7 +191,7 @@ def test_bubblewrap_that_cannot_start(machine: Machine) -> None:
     machine.add("bwrap", "echo 'bwrap: No permissions to create a new namespace' >&2; exit 1")
     check = machine.look()["bubblewrap"]
     assert check.ok is False and check.fix
-    assert check.detail.startswith(("cannot start: ", "the kernel bars", "bubblewrap lends"))
+    assert check.detail.startswith(("cannot start: ", "the kernel forbids", "bubblewrap uses"))
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_files_that_are_no_text(layers: Layers) -> None:
         ("M3AGENT_ENDPOINT", "http://[::1/v1", "M3AGENT_ENDPOINT cannot be"),
         ("M3AGENT_SANDBOX", "none", "'docker' or 'bwrap'"),
         ("M3AGENT_ALLOW_NET", "example.org,10.0.0.1", "10.0.0.1 is not a public address"),
-        ("M3AGENT_ALLOW_NET", "*", "would open too much"),
+        ("M3AGENT_ALLOW_NET", "*", "opens too much"),
     ],
 )
 def test_faults_in_the_environment_name_the_variable(
