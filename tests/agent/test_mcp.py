@@ -148,7 +148,7 @@ def test_a_session_that_goes_on_is_offered_what_it_was(
     assert done.returncode == 0, done.stderr
     assert all(request.json["tools"] == before for request in model.chats)
     last = [e for e in of_type(own_state, "call.finished") if e["name"] == ECHO][-1]
-    assert "its server is not there any more" in last["content"]
+    assert "its server has exited" in last["content"]
     assert len(of_type(own_state, "tools.offered")) == 1
 
 

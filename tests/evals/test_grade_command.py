@@ -67,7 +67,7 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
         (("validate", "{programs}", "--ids", "haff"), "half"),
         (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
-        (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is no file that"),
+        (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is not a file that"),
     ],
 )
 def test_wrong_use_is_one_sentence(programs: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -105,10 +105,10 @@ def test_predictions_of_every_shape_are_read(
     [
         ("p.jsonl", '{"instance_id": "a", "model_patch": "x"}\n{', "line 2 is no JSON"),
         ("p.jsonl", '{"model_patch": "x"}', "line 1 has no instance_id"),
-        ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is no text"),
+        ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is not a string"),
         ("p.json", "[1]", "entry 1 is no object"),
         ("p.json", "3", "holds no predictions"),
-        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a is there twice"),
+        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a occurs twice"),
     ],
 )
 def test_what_is_no_prediction_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -142,7 +142,7 @@ def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["{repo}"], "Give the folder for the instances with -o"),
-        (["{repo}", "-o", "{repo}"], "is not empty and no folder of instances"),
+        (["{repo}", "-o", "{repo}"], "is not empty and is not a folder of instances"),
         (["{repo}", "--dry-run", "--since", "yesterday"], "--since yesterday: write a day as 2024-05-31"),
         (["{repo}", "--dry-run", "--python", "2.7"], "--python 2.7: write a minor version"),
         (["{repo}", "--dry-run", "--name", "../x"], "--name ../x: write it as owner/name"),

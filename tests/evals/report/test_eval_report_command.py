@@ -168,13 +168,13 @@ def test_what_is_wrong_is_said_in_one_sentence(run: RunFolder, tmp_path: Path) -
     (tmp_path / "damaged_files").write_text("")
     run.finish(result("o__a-2", "unresolved", session="attempts"), FIX)
     wrong: list[tuple[list[str | Path], str]] = [
-        ([tmp_path / "no"], "is not the folder of a run"),
-        ([run.path, "--compare", tmp_path], "is not the folder of a run"),
+        ([tmp_path / "no"], "is not a run's folder"),
+        ([run.path, "--compare", tmp_path], "is not a run's folder"),
         ([run.path, "-o", tmp_path / "no" / "page.html"], "there is no folder"),
         ([run.path, "-o", tmp_path], "this is a folder"),
         ([run.path, "-o", "-", "--json"], "both write to standard output"),
         ([run.path, "-o", page, "--junit", page], "two of the options name the same file"),
-        ([run.path, "-o", tmp_path / "damaged.html"], "it is no folder: name another page"),
+        ([run.path, "-o", tmp_path / "damaged.html"], "it is not a folder: name another page"),
     ]
     for arguments, said in wrong:
         done = command(*arguments)
