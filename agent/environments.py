@@ -61,12 +61,13 @@ async def with_environment(
         declared = await asyncio.to_thread(lambda: read_declared(files_of(workspace)))
         if not declared.empty:
             say(
-                "bubblewrap has no images: the repository's dependencies are not there, unless this machine has them"
+                "bubblewrap has no images: only this machine's packages are available, not the repository's "
+                "dependencies"
             )
         return spec
     try:
         image = await find_environment(workspace, state, say)
     except EnvironmentFailed as error:
-        say(f"{error}; going on without the repository's dependencies")
+        say(f"{error}; continuing without the repository's dependencies")
         return spec
     return spec if image is None else replace(spec, image=image)

@@ -69,7 +69,9 @@ def create(
         from m3agent.evals.create.mine import Bounds
 
         if output is None and not dry_run:
-            raise UsageError("Give the folder for the instances with -o, or --dry-run to see the candidates.")
+            raise UsageError(
+                "Give the folder for the instances with -o, or see the candidates with --dry-run."
+            )
         wish = Wish(
             limit,
             _day(since, "--since"),
@@ -130,7 +132,7 @@ def _conclude(seen: Seen) -> None:
     """Print why commits gave no candidate."""
     if not seen.commits:
         return
-    _say(f"{seen.commits} commits looked at, {seen.candidates} candidates; of the others:")
+    _say(f"{seen.commits} commits examined, {seen.candidates} candidates; the others:")
     for reason, count in seen.rejected.most_common():
         _say(f"  {count:6} {reason}")
 
@@ -148,7 +150,7 @@ def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{option} {text}: write a day as 2024-05-31.") from None
+        raise UsageError(f"{option} {text}: write a date like 2024-05-31.") from None
     if end and len(text) == len("2024-05-31"):
         moment = moment.replace(hour=23, minute=59, second=59)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -115,10 +115,10 @@ def eval_grade(
             patches = read_predictions(Path(predictions))
         there = {instance.id for instance in instances}
         if ids is None and (unknown := sorted(set(patches) - there)):
-            raise UsageError(f"{predictions} has a patch for {unknown[0]}, which {rows} has not.")
+            raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
         wanted = [instance for instance in instances if instance.id in patches]
         if not wanted:
-            raise UsageError(f"{predictions} has a patch for none of the instances.")
+            raise UsageError(f"{predictions} has no patch for any of the instances.")
         for instance in instances:
             if instance.id not in patches:
                 print_note(f"m3agent: there is no patch for {instance.id}")
@@ -231,7 +231,7 @@ def _grade_table(found: list[Graded]) -> str:
         for one in found
     ]
     resolved = sum(one.strict.verdict == "resolved" for one in found)
-    text = columns([head, *rows]) + f"{resolved} of {len(found)} resolved by our rules"
+    text = columns([head, *rows]) + f"{resolved} of {len(found)} resolved by m3agent's rules"
     asked = [one for one in found if one.official is not None and one.official.resolved is not None]
     if asked:
         text += f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"

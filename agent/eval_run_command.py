@@ -144,7 +144,7 @@ def eval_run(
         try:
             folder = evaluate(experiment, output, parts, say, run, cluster=cluster)
         except KeyboardInterrupt:
-            say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
+            say(f"m3agent: stopped; the results are kept in {output}, and the same command resumes the run")
             raise
         raise typer.Exit(conclude(folder, output, as_json=as_json))
 
@@ -167,14 +167,14 @@ def _agent(
     if command is None:
         for option, value in (("--agent-name", name), ("--agent-env", variables)):
             if value is not None:
-                raise UsageError(f"{option} is for another agent: give its command with --agent-command.")
+                raise UsageError(f"{option} is only for another agent: give its command with --agent-command.")
         settings = load_settings(Path("/"), told, os.environ).settings  # no repository's own settings
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
         agent = OwnAgent(settings, _endpoint(settings), seconds)
         return f"m3agent {__version__}", (), agent.told, agent, seconds
     if given := [SETTINGS[one].option for one, value in told.items() if value is not None]:
         raise UsageError(
-            f"{given[0]} is for our own agent: put what the other one is to be told into its command."
+            f"{given[0]} is only for m3agent's own agent: put the other agent's options into its command."
         )
     argv, passed = parse_command(command), parse_variables(variables)
     seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
@@ -226,7 +226,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         told = f", most often: {why[0][0]}" if why else ""
         print_note(
             f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
-            "the same command makes them again"
+            "the same command repeats them"
         )
         return EnvironmentFault.exit_code
     if not as_json:

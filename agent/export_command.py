@@ -55,13 +55,13 @@ def export(
         else:
             folders = [find_session(state, name) for name in sessions or ()]
         if format is Format.atif and len(folders) != 1:
-            raise UsageError("--format atif writes one session: name one")
+            raise UsageError("--format atif writes one session: give one")
         if format is Format.atif:
             written = _atif(folders[0])
         else:
             written, left_out = _sft(folders)
             if left_out:
-                typer.echo(f"m3agent: left out {left_out}: not verified, or not whole", err=True)
+                typer.echo(f"m3agent: left out {left_out}: not verified, or incomplete", err=True)
         if output == "-":
             print_bytes(written)
         else:

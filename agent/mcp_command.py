@@ -45,7 +45,7 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
             ]
             typer.echo(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), nl=False)
         else:
-            typer.echo("no MCP server is named, neither in your file nor in the repository's", err=True)
+            typer.echo("no MCP server is configured, neither in your file nor in the repository's", err=True)
 
 
 @mcp_app.command("check")
@@ -83,7 +83,7 @@ def mcp_trust(repo: Repo = Path()) -> None:
         path = _project_file(repo)
         servers = read(path, None)
         trust(path, state_dir(os.environ))
-        typer.echo(f"trusted, as it is now: {path}", err=True)
+        typer.echo(f"trusted in its present form: {path}", err=True)
         for server in servers:
             typer.echo(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}", err=True)
 

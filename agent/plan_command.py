@@ -194,7 +194,7 @@ def plan_details(plan: Plan) -> str:
         "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
         "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} cache, "
-        f"{gib(memory.other)} other, {gib(memory.outside_spare)} never asked for",
+        f"{gib(memory.other)} other, {gib(memory.outside_spare)} never requested",
         "cache": f"{plan.kv_tokens:,} tokens{' on each rank' if plan.dp > 1 else ''}, {plan.sequences} whole "
         f"sequence{'' if plan.sequences == 1 else 's'} at a time",
         "cost": f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot}); {speed} ({cost.throughput_source}); "
@@ -202,11 +202,11 @@ def plan_details(plan: Plan) -> str:
         "break-even": ""
         if cost.breakeven_tokens_per_second is None
         else f"{text.speed(cost.breakeven_tokens_per_second)} output tokens/s against the hosted API's "
-        f"{text.price(cost.hosted_dollars_per_million)} a million, its price for prompts left out",
+        f"{text.price(cost.hosted_dollars_per_million)} a million, not counting its price for prompts",
     }
     lines = [f"{name:<12} {value}" for name, value in known.items() if value]
     lines += [f"{'why':<12} {reason}" for reason in plan.reasons]
-    lines += [f"{'look out':<12} {warning}" for warning in plan.warnings]
+    lines += [f"{'warning':<12} {warning}" for warning in plan.warnings]
     return "\n" + "".join(line + "\n" for line in lines)
 
 
@@ -221,7 +221,7 @@ def refusal(fleet: Fleet, wish: Wish, refused: list[Refusal]) -> str:
     ]
     reasons = [f"{refusal.precision.upper()}: {refusal.reason}" for refusal in refused]
     if not reasons:
-        reasons = [f"no way to serve it there with {wish.engine} is known"]
+        reasons = [f"no way to serve it with {wish.engine} is known"]
     elif not advice and not all(refusal.trap for refusal in refused):
         advice = ["take GPUs with more memory"]
     said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"

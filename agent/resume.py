@@ -97,7 +97,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     record = record_of(lines)
     started = record.started
     if not started:
-        raise UsageError("the session ended before it had begun, so start it anew")
+        raise UsageError("the session ended before it began; start the fix again")
     if record.ended and record.ended["status"] not in RESUMABLE:
         raise UsageError(f"the session is over ({record.ended['status']}): there is nothing to resume")
     point = ResumePoint(

@@ -150,7 +150,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         name = await find_environment(workspace, state, _say, base=image, exclude_newer=exclude_newer)
     if name is None:
-        _say("the repository declares nothing that a bare sandbox lacks: there is nothing to build")
+        _say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
     return name
 
 
@@ -177,7 +177,7 @@ async def _prune(keep_gb: float) -> None:
         typer.echo(f"removed {name}")
     _say(
         f"freed {done.freed / 1e9:.1f} GB in {len(done.images)} images; also removed {done.containers} containers, "
-        f"{done.volumes} volumes and {folders} folders that killed processes had left"
+        f"{done.volumes} volumes and {folders} folders that killed processes left"
     )
 
 
@@ -186,9 +186,9 @@ def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
     if result.digest.startswith("exec"):  # the command never ran, and stderr has the reason
         _say(result.stderr.decode(errors="replace"))
     elif result.total_bytes > taken:
-        _say(f"the output was cut: {result.total_bytes - taken:,} bytes more are not shown")
+        _say(f"the output was cut: {result.total_bytes - taken:,} more bytes are not shown")
     if result.timed_out:
-        _say(f"timed out after {timeout:g} s: everything it had started was killed")
+        _say(f"timed out after {timeout:g} s: all its processes were killed")
         return TIMED_OUT
     if result.oom:
         _say("a process was killed: out of memory")

@@ -150,7 +150,7 @@ class _Work:
         from m3agent.agent.chosen_server import chosen_server
         from m3agent.serving.bench.run import bench as measure
 
-        server = await chosen_server(url, model, embedded="which has no tokens a second worth measuring")
+        server = await chosen_server(url, model, embedded="whose tokens a second are not worth measuring")
         if self.expected is None and server.record is not None and server.record.plan is not None:
             self.expected = expectation(server.record.plan)
         print_note(f"m3agent: measuring {server.endpoint.model} at {server.endpoint.url}")
@@ -172,7 +172,7 @@ class _Work:
             self._write()
         if progress.doing == "done":
             return
-        to_come = "" if progress.to_come is None else f"; about {duration(progress.to_come)} to come"
+        to_come = "" if progress.to_come is None else f"; about {duration(progress.to_come)} left"
         typer.echo(f"m3agent: {duration(progress.elapsed)}: {progress.doing}{to_come}", err=True)
 
     def _write(self) -> None:
@@ -228,9 +228,7 @@ def _size(text: str, option: str) -> int:
 
     found = re.fullmatch(r"([0-9]{1,9})([KM]?)", text.strip().upper(), re.ASCII)
     if found is None:
-        raise UsageError(
-            f"{option} takes numbers such as 8192 or 8K, with commas between several; {text!r} is none"
-        )
+        raise UsageError(f"{option} takes numbers like 8192 or 8K, separated by commas; {text!r} is not one")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -251,7 +249,7 @@ def _read_result(path: Path) -> BenchResult:
         return from_json(_read(path, "--baseline"))
     except ValueError as error:
         raise UsageError(
-            f"--baseline {path}: {error}; it takes what `m3agent serve bench -o FILE` wrote"
+            f"--baseline {path}: {error}; give a file that `m3agent serve bench -o FILE` wrote"
         ) from None
 
 
@@ -267,7 +265,7 @@ def _expected(path: Path) -> dict[str, float]:
         return expectation(value["plans"][0], wish["typical"] or wish["context"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UsageError(
-            f"--plan {path}: this is no plan; it takes what `m3agent plan --json` printed"
+            f"--plan {path}: this is not a plan; give the output of `m3agent plan --json`"
         ) from None
 
 

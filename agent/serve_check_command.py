@@ -122,7 +122,7 @@ async def _check(
 async def _chosen(url: str | None, model: str | None) -> ChosenServer:
     from m3agent.agent.chosen_server import chosen_server
 
-    return await chosen_server(url, model, embedded="which has no parsers, cache or metrics to look at")
+    return await chosen_server(url, model, embedded="which has no parsers, cache or metrics to check")
 
 
 def _workload(

@@ -203,7 +203,7 @@ def _refuse_other_machines(host: str) -> None:
 
     if not is_loopback(host):
         raise UsageError(
-            f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
+            f"{host} is not a loopback address: the embedded engine has no key and serves only this machine"
         )
 
 

@@ -127,7 +127,7 @@ def _check_endpoint(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("it should be an address like http://host:8000/v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("it must hold no user name or password; put the key into M3AGENT_API_KEY")
+        raise ValueError("it must not contain a user name or password; put the key into M3AGENT_API_KEY")
     return url
 
 
@@ -167,7 +167,7 @@ def _check_server_price(price: str) -> str:
 
 def _check_memory(size: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]*[kmg]", size, re.IGNORECASE):
-        raise ValueError("it should be a whole number with k, m or g behind it, like 4g")
+        raise ValueError("it should be a whole number with the unit k, m or g, like 4g")
     return size
 
 

@@ -26,7 +26,7 @@ def acp() -> None:
                 "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
             ) from None
         if sys.stdin is not None and sys.stdin.isatty():
-            typer.echo("m3agent: this waits for an editor's messages (docs/ide.md); Ctrl-D ends it", err=True)
+            typer.echo("m3agent: waiting for messages of an editor (docs/ide.md); Ctrl-D ends it", err=True)
         run(_serve())
 
 

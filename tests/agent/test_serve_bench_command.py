@@ -198,12 +198,12 @@ def test_the_key_is_sent(server: PacedServer) -> None:
         (
             ["--lengths", "8K,x"],
             2,
-            "--lengths takes numbers such as 8192 or 8K, with commas between several; 'x' is none",
+            "--lengths takes numbers like 8192 or 8K, separated by commas; 'x' is not one",
         ),
         (["--lengths", "1K"], 2, "a prompt of 1,024 tokens is too short to measure: 2,048 at least"),
         (["--baseline", "nowhere.json"], 2, "--baseline nowhere.json: no such file or directory"),
-        (["--baseline", "/etc/hostname"], 2, "--baseline /etc/hostname: this is no"),
-        (["--plan", "/etc/hostname"], 2, "--plan /etc/hostname: this is no plan"),
+        (["--baseline", "/etc/hostname"], 2, "--baseline /etc/hostname: this is not"),
+        (["--plan", "/etc/hostname"], 2, "--plan /etc/hostname: this is not a plan"),
         (["-o", "/nowhere/x.json"], 2, "there is no folder /nowhere"),
         (["--request-timeout", "0"], 2, "a limit of time is a number of seconds above zero"),
     ],
@@ -220,7 +220,7 @@ def test_the_embedded_engine_is_refused() -> None:
         done = run("--endpoint", embedded.url, *QUICK)
         assert embedded.bodies == []
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is the embedded engine, which has no tokens a second worth measuring" in done.stderr
+    assert "is the embedded engine, whose tokens a second are not worth measuring" in done.stderr
 
 
 def served(**options: Any) -> subprocess.Popen[str]:

@@ -194,7 +194,7 @@ def test_unknown_names_in_a_repository_are_refused(layers: Layers, text: str) ->
         ("max_turns = true", "max_turns cannot be True"),
         ("max_minutes = inf", "max_minutes cannot be inf"),
         ("cpus = -1", "cpus cannot be -1"),
-        ("memory = '4 gigs'", "with k, m or g behind it"),
+        ("memory = '4 gigs'", "with the unit k, m or g"),
         ("thinking = 'hard'", "'enabled', 'disabled' or 'adaptive'"),
         ("model = ''", "not empty"),
         ("max-turns = 5", "did you mean max_turns?"),

@@ -78,7 +78,7 @@ def test_all_files_are_written_at_once(run: RunFolder, tmp_path: Path, write: Wr
     assert ElementTree.fromstring(junit.read_bytes()).get("tests") == "3"
     assert json.loads(official_file.read_text())["resolved_ids"] == ["o__a-1"]
     assert json.loads(predictions.read_text().splitlines()[0])["model_patch"] == FIX.decode()
-    assert "2 by ours, since those were not asked" in done.stderr
+    assert "2 by m3agent's rules only" in done.stderr
     assert f"wrote {page}" in done.stderr
     assert "and beside it the pages of 1 sessions" in done.stderr
 
@@ -159,7 +159,7 @@ def test_several_attempts_go_into_the_official_files_by_their_first(tmp_path: Pa
         tmp_path / "run", [result("o__a-1", "unresolved"), result("o__a-1", attempt=2)], attempts=2
     )
     done = command(run.path, "--official", tmp_path / "official.json")
-    assert "they are about the first of 2" in done.stderr
+    assert "they contain the first of 2" in done.stderr
     assert "pass@2" in done.stdout
 
 

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "hub-gated-run": (Kind.GATED, ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
     "hub-token-run": (Kind.GATED, ("refuses the token", "HF_TOKEN")),
     "hub-missing-run": (Kind.MODEL_MISSING, ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
-    "hub-rate-run": (Kind.NETWORK, ("no more requests",)),
+    "hub-rate-run": (Kind.NETWORK, ("limits requests",)),
     "hub-offline-run": (Kind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
     "hub-dns-run": (Kind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
     "uvicorn-port-run": (Kind.PORT, ("Port 8000",)),
