@@ -21,7 +21,10 @@ from m3agent.serving.chat import ToolCall
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
 """Statuses of sessions that can be resumed: the model had not said that it was done."""
 
-WORK_TREE_CHANGED = "[the work tree is no longer as you left it, but as it is on the user's disk now: read files again before you edit them]"
+WORK_TREE_CHANGED = (
+    "[the work tree is no longer as you left it; it now has the files of the user's disk: "
+    "read files again before you edit them]"
+)
 
 
 _EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
