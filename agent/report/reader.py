@@ -91,7 +91,7 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
         if len(content) > MOST_PATCH:
             cut = content.rfind("\n", 0, MOST_PATCH) + 1 or MOST_PATCH
             report.notes.append(
-                f"the patch is cut after {cut:,} of {len(content):,} characters; the whole is in {path}"
+                f"the patch is cut after {cut:,} of {len(content):,} characters; the full patch is in {path}"
             )
             content = content[:cut]
         report.patch = parse_patch(content)

@@ -42,7 +42,7 @@ class Fields:
         """Return a required text. With `empty=False`, a text without visible characters is an error."""
         if name not in self.values:
             raise self.wrong(name, "it is missing; a string is expected")
-        value = self._text(name, self.values[name], "a text")
+        value = self._text(name, self.values[name], "a string")
         if not empty and not value.strip():
             raise self.wrong(name, "it is empty; a string is expected")
         return value
@@ -88,7 +88,7 @@ class Fields:
         value = self.values[name]
         if not isinstance(value, Mapping):
             raise self.wrong(name, f"an object of strings is expected, not {_kind(value)}")
-        return {key: self._text(f"{name}.{key}", item, "a text") for key, item in value.items()}
+        return {key: self._text(f"{name}.{key}", item, "a string") for key, item in value.items()}
 
     def date(self, name: str) -> datetime | None:
         """Return an ISO 8601 time, in UTC unless it has an offset; None if the field is absent."""
@@ -123,6 +123,6 @@ class Fields:
 
 
 def _kind(value: object) -> str:
-    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
     names |= {list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)

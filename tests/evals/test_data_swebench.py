@@ -120,7 +120,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("created_at", "yesterday", "no date"),
     ("created_at", 5, "not a number"),
     ("version", 1.2, "not a number"),
-    ("environment", "pip", "not a text"),
+    ("environment", "pip", "not a string"),
     ("environment", {"pip_packages": [3]}, "environment.pip_packages"),
     ("environment", {"env": {"A": 1}}, "environment.env.A"),
     ("environment", {"env": ["A=1"]}, "environment.env"),
