@@ -65,7 +65,7 @@ class StreamCut(ModelServerError):
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
             f"The answer from the model server at {host} broke off: {shorten(reason)}; "
-            "try again, and look at the server's log if it keeps happening."
+            "try again, and if it happens again see the server's log."
         )
         self.host = host
         self.reason = reason
@@ -84,7 +84,7 @@ class ContextTooLong(ModelServerError):
         wanted = f"{asked:,} tokens were asked for" if asked is not None else "more tokens were asked for"
         window = f"{limit:,}" if limit is not None else "fewer"
         super().__init__(
-            f"The model server at {host} takes {window} tokens and {wanted}; "
+            f"The model server at {host} takes {window} tokens, and {wanted}; "
             "lower --context-budget or serve the model with a longer context."
         )
         self.limit = limit
@@ -97,8 +97,8 @@ class ServerDied(ModelServerError):
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
-            f"The model server at {host} was answering and has died: {shorten(reason)}; "
-            "look at its log, start it again, and resume the session."
+            f"The model server at {host} died while it answered: {shorten(reason)}; "
+            "see its log, start it again, and resume the session."
         )
         self.host = host
         self.reason = reason
@@ -111,9 +111,7 @@ class DeadlineExceeded(ModelServerError):
     """
 
     def __init__(self, host: str) -> None:
-        super().__init__(
-            f"The model server at {host} had not finished its answer when the time limit was up."
-        )
+        super().__init__(f"The model server at {host} did not finish its answer within the time limit.")
         self.host = host
 
 
@@ -121,11 +119,11 @@ def _advice(status: int) -> str:
     if status in (401, 403):
         return "set M3AGENT_API_KEY to a key that this server accepts"
     if status == 402:
-        return "the account behind the key has nothing left: top it up or use another key"
+        return "the key's account has no credit left: top it up or use another key"
     if status == 404:
-        return "check the address, it usually ends in /v1, and the model's name"
+        return "check the address (it usually ends in /v1) and the model's name"
     if status == 429:
-        return "it is limiting requests, so wait or use another key"
+        return "it limits requests: wait or use another key"
     if status >= 500:
-        return "look at the server's log"
-    return "it does not accept this request"
+        return "see the server's log"
+    return "it rejects this request"

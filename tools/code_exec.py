@@ -32,7 +32,7 @@ class CodeExecArguments(Arguments):
         """Refuse what interpreters make different things of: bash runs none of it, old Pythons what stands before."""
         if "\0" in code:
             at = {"at": code.index("\0")}
-            raise PydanticCustomError("nul", "character {at} is NUL, which no program can hold", at)
+            raise PydanticCustomError("nul", "character {at} is NUL, which no program may contain", at)
         return code
 
 

@@ -69,7 +69,7 @@ def plain(path: str) -> str:
 def file_path(path: str) -> str:
     """The same, of a file: never the work tree itself."""
     if not (wanted := plain(path)).strip("./"):
-        raise PathEscapes(f"'{path}' is no file's path: give one relative to the repository's root")
+        raise PathEscapes(f"'{path}' is not a file path: give one relative to the repository's root")
     return wanted
 
 
@@ -182,7 +182,7 @@ def nearest(content: str, old: str) -> str:
         if score >= ALIKE
     ]
     if not shown:
-        return " No line of it is like the first line given."
+        return " No line of the file is similar to its first line."
     return cut(" Nearest lines:\n" + "\n...\n".join(shown), MOST_CHARACTERS // 3)
 
 

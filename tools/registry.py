@@ -72,7 +72,8 @@ class Toolset:
             return refusal(f"there is no tool '{name}': the tools are {names}")
         if arguments is None:
             return refusal(
-                f"{name}: the arguments could not be read ({problem or 'not a JSON object'}): send them again, whole"
+                f"{name}: the arguments could not be read ({problem or 'not a JSON object'}): send the "
+                "complete arguments again"
             )
         log = self._folder / f"{number:04d}.log"
         if tool is None:

@@ -98,8 +98,8 @@ class AcpAgent:
                 AuthMethodAgent(
                     id=AUTH,
                     name="Settings of m3agent",
-                    description="A model server is named by M3AGENT_ENDPOINT and M3AGENT_API_KEY or m3agent's settings "
-                    "file, or started by `m3agent serve`; without one the embedded engine works.",
+                    description="Name a model server with M3AGENT_ENDPOINT and M3AGENT_API_KEY or in m3agent's "
+                    "settings file, or start one with `m3agent serve`; otherwise m3agent uses the embedded engine.",
                 )
             ],
         )
@@ -107,7 +107,7 @@ class AcpAgent:
     async def authenticate(self, method_id: str, **_: Any) -> AuthenticateResponse:
         """Accept the only method: settings on this machine name the model server, so no login is needed."""
         if method_id != AUTH:
-            raise _refused(f"there is no way {method_id[:80]!r} to authenticate")
+            raise _refused(f"there is no authentication method {method_id[:80]!r}")
         return AuthenticateResponse()
 
     async def new_session(
@@ -157,7 +157,7 @@ class AcpAgent:
         """Set what happens with patches from now on."""
         session = self._session(session_id)
         if mode_id not in tuple(Mode):
-            raise _refused(f"there is no mode {mode_id[:80]!r}: there are {', '.join(Mode)}")
+            raise _refused(f"there is no mode {mode_id[:80]!r}: the modes are {', '.join(Mode)}")
         session.kept.write("mode", mode=mode_id)
         assert self._client is not None
         await self._client.session_update(session_id=session_id, update=update_current_mode(mode_id))
@@ -167,7 +167,7 @@ class AcpAgent:
         """Work on a prompt to its end."""
         session = self._session(session_id)
         if session.task is not None:
-            raise _refused("this session works on another prompt: wait for its end, or cancel it")
+            raise _refused("this session is working on another prompt: wait until it finishes, or cancel it")
         session.task = asyncio.ensure_future(_told(_prompt(session, prompt)))
         try:
             return await session.task
@@ -203,13 +203,13 @@ class AcpAgent:
         if kept.record.cwd != folder:
             if session is None:
                 kept.close()
-            raise _refused(f"session {session_id} is one of {kept.record.cwd}, not of {folder}")
+            raise _refused(f"session {session_id} belongs to {kept.record.cwd}, not to {folder}")
         return session or self._open(kept, mcp)
 
     def _session(self, session_id: str) -> ClientSession:
         session = self._sessions.get(session_id)
         if session is None:
-            raise _refused(f"no session {session_id[:80]!r} is open here: load it, or begin a new one")
+            raise _refused(f"no session {session_id[:80]!r} is open here: load it, or start a new one")
         return session
 
     async def _close(self, session: ClientSession) -> None:
@@ -236,7 +236,7 @@ def _modes(kept: OpenSession) -> SessionModeState:
 def _folder(cwd: str) -> Path:
     path = Path(cwd)
     if "\0" in cwd or not path.is_absolute() or not path.is_dir():
-        raise _refused(f"cwd has to be the absolute path of a folder, not {cwd[:200]!r}")
+        raise _refused(f"cwd must be the absolute path of a folder, not {cwd[:200]!r}")
     return path
 
 
@@ -253,4 +253,4 @@ async def _told(work: Awaitable[T]) -> T:
     except FAILURES as error:
         raise RequestError(-32603, str(error)) from None
     except ConnectionError:
-        raise RequestError(-32603, "the client is gone") from None
+        raise RequestError(-32603, "the client disconnected") from None

@@ -80,12 +80,12 @@ def read_prompt(blocks: Sequence[Block]) -> AcpPrompt:
                 if text is not None:
                     parts.append(f'<file uri="{block.resource.uri}">\n{text}\n</file>')
             case _:
-                raise UsageError(f"m3agent takes text, files and images, no {block.type}: leave it out.")
+                raise UsageError(f"m3agent accepts text, files and images, not {block.type}: leave it out.")
     text = "\n\n".join(part.strip("\n") for part in parts if part.strip())
     if not text:
-        raise UsageError("The prompt is empty: say what is to be fixed.")
+        raise UsageError("The prompt is empty: say what to fix.")
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        raise UsageError(f"The prompt is larger than {MAX_BYTES >> 20} MiB: send less along.")
+        raise UsageError(f"The prompt is larger than {MAX_BYTES >> 20} MiB: send less text or fewer files.")
     return AcpPrompt("\n".join(typed).strip() or text, text, tuple(images))
 
 
@@ -93,10 +93,10 @@ def _image(data: str, number: int) -> IssueImage:
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise UsageError(f"Image {number} of the prompt is no base64: send it again.") from None
+        raise UsageError(f"Image {number} of the prompt is not base64: send it again.") from None
     if len(raw) > MAX_IMAGE_BYTES:
         raise UsageError(f"Image {number} of the prompt is larger than {MAX_IMAGE_BYTES >> 20} MiB.")
     image = image_of(f"image {number}", raw)
     if image is None:
-        raise UsageError(f"Image {number} of the prompt is no {KINDS}.")
+        raise UsageError(f"Image {number} of the prompt is not {KINDS}.")
     return image

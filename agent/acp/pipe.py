@@ -41,7 +41,7 @@ class Pipe:
         reader = asyncio.StreamReader(limit=MOST)
         if not (_is_pipe(0) and _is_pipe(1)):
             raise UsageError(
-                "m3agent acp is started by an editor, with a pipe as standard input and one as standard output."
+                "An editor starts m3agent acp, with pipes as standard input and standard output."
             )
         out = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(_standard_error(), 1)
@@ -59,11 +59,11 @@ class Pipe:
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError):
-                await self._refuse(PARSE_ERROR, "this line is no JSON")
+                await self._refuse(PARSE_ERROR, "this line is not JSON")
                 continue
             if isinstance(message, dict):
                 return message
-            await self._refuse(INVALID_REQUEST, "a message is a JSON object")
+            await self._refuse(INVALID_REQUEST, "a message must be a JSON object")
         return None
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Pipe:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         async with self._lock:
             if self._writer.is_closing():
-                raise ConnectionError("the client is gone")
+                raise ConnectionError("the client disconnected")
             self._writer.write(line)
             await self._writer.drain()
 
@@ -93,7 +93,7 @@ class Pipe:
             except asyncio.LimitOverrunError as over:
                 await self._reader.readexactly(over.consumed)
                 await self._skip()
-                await self._refuse(INVALID_REQUEST, f"a message has at most {MOST >> 20} MiB")
+                await self._refuse(INVALID_REQUEST, f"a message may have at most {MOST >> 20} MiB")
 
     async def _skip(self) -> None:
         """Skip the rest of a line."""

@@ -126,16 +126,14 @@ class ClientSession:
             self.kept.write("fix", session=session.id)
             updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
             if point is not None and asked.images:
-                updates.note("images are taken with the first prompt only: these are left out")
+                updates.note("images are accepted only with the first prompt: these are left out")
             session.listen(updates.see)
             session.listen(sender.count)
             images = fitting(asked.images, updates.note)
             issue = dataclasses.replace(asked.issue(), images=images)
             passed_on = self.mcp
             if passed_on and settings.mcp and not is_installed():
-                updates.note(
-                    "the MCP servers that the editor passes on are left out: they need pip install 'm3agent[mcp]'"
-                )
+                updates.note("the editor's MCP servers are left out: they need pip install 'm3agent[mcp]'")
                 passed_on = ()
             request = FixRequest(
                 issue,
@@ -169,7 +167,7 @@ class ClientSession:
         mode, patch = self.kept.record.mode, change.patch
         where = f"the patch is {result.session / 'patch.diff'}"
         if mode is Mode.READ_ONLY:
-            return f"\n\nNothing was written, for the mode is read-only; {where}."
+            return f"\n\nNothing was written because the mode is read-only; {where}."
         if mode is Mode.ASK or patch.runs_later:
             answer = await self._ask(repository, result, change, sender)
             if answer == ALWAYS:
@@ -195,7 +193,7 @@ class ClientSession:
             diffs, workspace.store, root, patch.base, patch.tree, list(patch.paths)
         )
         title = f"Write the {result.status} patch to {len(patch.paths)} files" + (
-            f" ({', '.join(patch.runs_later)} will run by itself later)" if patch.runs_later else ""
+            f" ({', '.join(patch.runs_later)} will run automatically later)" if patch.runs_later else ""
         )
         call = ToolCallUpdate(
             tool_call_id=f"{result.session.name}-patch",
@@ -204,7 +202,7 @@ class ClientSession:
             status="pending",
             content=shown_diffs,
         )
-        words = ("Write it", "Write it, and do not ask again here", "Leave my files alone")
+        words = ("Write it", "Write it, and do not ask again in this session", "Leave my files alone")
         return await self._permission(call, words, sender)
 
     async def _may_call(self, sender: _Sender, name: str, arguments: Mapping[str, Any]) -> bool:

@@ -80,9 +80,7 @@ class Updates:
                 self._streamed = True
                 self._tell(update_agent_message_text(delta.text))
             case "reset":
-                self._tell(
-                    update_agent_thought_text("\n\n(the answer broke off, and is asked for again)\n\n")
-                )
+                self._tell(update_agent_thought_text("\n\n(the answer broke off; asking again)\n\n"))
             case _:
                 pass
 

@@ -13,7 +13,8 @@ from m3agent.agent.cli.common import faults, run
 def acp() -> None:
     """Serve an editor that speaks the Agent Client Protocol, over standard input and output.
 
-    Editors start this; there is nothing to see in a terminal. Exit codes: 0 the editor has gone; 2 a package is missing.
+    An editor starts this command; it is not for a terminal. Exit codes: 0 the editor disconnected; 2 a package is
+    missing.
     """
     with faults():
         from m3agent.agent.errors import UsageError
@@ -25,7 +26,7 @@ def acp() -> None:
                 "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
             ) from None
         if sys.stdin is not None and sys.stdin.isatty():
-            typer.echo("m3agent: this waits for an editor's messages (docs/ide.md); Ctrl-D ends it", err=True)
+            typer.echo("m3agent: waiting for messages of an editor (docs/ide.md); Ctrl-D ends it", err=True)
         run(_serve())
 
 

@@ -48,7 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+config_app = typer.Typer(help="Show the settings and where they come from.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(sandbox_app, name="sandbox")
 sessions_app.command("resume")(resume)
@@ -94,7 +94,7 @@ def fix(
     repo: Repo = Path(),
     attach: Annotated[
         list[Path] | None,
-        typer.Option(help="An image, or a video to take frames from; may be given again.", metavar="FILE"),
+        typer.Option(help="An image, or a video to take frames from; repeatable.", metavar="FILE"),
     ] = None,
     *,
     flags: Flags,
@@ -105,7 +105,7 @@ def fix(
 ) -> None:
     """Fix an issue and print the verified patch.
 
-    Exit codes: 0 verified; 1 a patch nothing could check, not fixed, or no change; 2 wrong use; 3 sandbox or
+    Exit codes: 0 verified; 1 an unverified patch, not fixed, or no change; 2 wrong use; 3 sandbox or
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
     with faults():
@@ -150,20 +150,21 @@ async def _fix(
 def context(
     repo: Repo = Path(),
     issue: Annotated[
-        str | None, typer.Option(help="An issue, as fix takes it, to rank files by when not all fit.")
+        str | None,
+        typer.Option(help="An issue, in any form that fix accepts; ranks the files if not all fit."),
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="Tokens at most.", min=1, metavar="N")] = None,
+    budget: Annotated[int | None, typer.Option(help="Limit of tokens.", min=1, metavar="N")] = None,
     include: Annotated[
         list[str] | None,
-        typer.Option(help="Only files that match, as in .gitignore; may be repeated.", metavar="GLOB"),
+        typer.Option(help="Only files that match, as in .gitignore; repeatable.", metavar="GLOB"),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="Leave out files that match; may be repeated.", metavar="GLOB")
+        list[str] | None, typer.Option(help="Leave out files that match; repeatable.", metavar="GLOB")
     ] = None,
     *,
     flags: Flags,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Print what is in and what is left out, and why.")
+        bool, typer.Option("--stats", help="Print which files are in, which are left out, and why.")
     ] = False,
     verify: Annotated[
         bool,
@@ -216,7 +217,7 @@ def context(
 
 @app.command()
 def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
-    """Check what a fix needs on this machine, each with the remedy for what is missing."""
+    """Check that this machine has what a fix needs, and say how to get what is missing."""
     with faults():
         from m3agent.agent.cli import check_table
         from m3agent.agent.cli.doctor import diagnose, exit_code
@@ -230,7 +231,7 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 
 @config_app.command("show")
 def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
-    """Every setting, its value and where it came from."""
+    """Print every setting, its value and where the value comes from."""
     with faults():
         from m3agent.agent.settings.loader import load_settings
 

@@ -29,7 +29,7 @@ PullRequest = Annotated[
 Typical = Annotated[
     int | None,
     typer.Option(
-        help="Tokens of a sequence at the 90th percentile of the work; the context if left out.",
+        help="Tokens of a sequence at the 90th percentile of the workload; by default the context.",
         min=1,
         metavar="N",
     ),

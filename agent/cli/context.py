@@ -112,14 +112,14 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
         _write(request.output, context.pieces)
     elif not (request.stats or request.verify):
         if sys.stdout.isatty():
-            sys.stderr.write("the text is not shown on a terminal: name a file with -o, or use a pipe\n")
+            sys.stderr.write("the text is not printed on a terminal: name a file with -o, or use a pipe\n")
         else:
             sys.stdout.buffer.writelines(context.pieces)
     sys.stderr.write(summary(context) + "\n")
     if tokenizer is not None and not context.exact:
         from m3agent.agent.context.tokenizer.counter import open_counter
 
-        sys.stderr.write(f"counts are not exact with this tokenizer: {open_counter(tokenizer).note}\n")
+        sys.stderr.write(f"with this tokenizer, counts are not exact: {open_counter(tokenizer).note}\n")
     if request.stats:
         from m3agent.agent.context.rules import OVER_BUDGET
         from m3agent.agent.context.selection.outline import available
@@ -128,7 +128,7 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
         sys.stdout.write(table(context))
         if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
             sys.stderr.write(
-                "signatures of what is left out need m3agent's parsers: install m3agent[outlines].\n"
+                "signatures of left-out files need m3agent's parsers: install m3agent[outlines].\n"
             )
     if request.verify:
         from m3agent.agent.context.verify import verify

@@ -112,7 +112,7 @@ def _engine(settings: Settings) -> list[Check]:
     detail, fix = _engine_fault(os.environ.get("DOCKER_HOST", ""), denied=denied)
     return [
         Check("Docker", False, detail, fix),
-        Check("base image", False, "cannot be looked up without an engine"),
+        Check("base image", False, "unknown without an engine"),
     ]
 
 
@@ -151,10 +151,14 @@ def _image(api: Any, settings: Settings) -> Check:
         return Check("base image", False, f"{settings.image} is not on this machine", fix)
     if host_python_usable():
         return Check(
-            "base image", True, f"made at first use: {DEFAULT_IMAGE}, or a skeleton over this host's /usr"
+            "base image",
+            True,
+            f"made at first use: {DEFAULT_IMAGE}, or a skeleton image over this host's /usr",
         )
     fix = f"docker pull {DEFAULT_IMAGE}, or apt-get install python3"
-    return Check("base image", False, f"neither {DEFAULT_IMAGE} nor a python3 under /usr to lend", fix)
+    return Check(
+        "base image", False, f"neither {DEFAULT_IMAGE} nor a python3 under /usr is on this machine", fix
+    )
 
 
 def _bubblewrap() -> Check:
@@ -177,7 +181,10 @@ def _bubblewrap() -> Check:
         key, _, value = setting.partition("=")
         allowed = {"0": "1", "1": "0"}[value] if key != "user.max_user_namespaces" else "10000"
         return Check(
-            name, False, f"the kernel bars user namespaces ({setting})", f"sysctl -w {key}={allowed}, as root"
+            name,
+            False,
+            f"the kernel forbids user namespaces ({setting})",
+            f"sysctl -w {key}={allowed}, as root",
         )
     return Check(name, False, f"cannot start: {said}", "use a Docker engine, or allow user namespaces")
 
@@ -242,7 +249,7 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
     )
     if choice.record is None:
         return Check("endpoint", True, f"{found.model} at {found.url} ({told})")
-    where = f"the server of ours at {choice.url} ({choice.record.phase.value})"
+    where = f"the m3agent server at {choice.url} ({choice.record.phase.value})"
     return Check("endpoint", True, f"none set: {where}, {found.model} ({told})")
 
 
@@ -261,5 +268,5 @@ def _disk() -> Check:
     free = shutil.disk_usage(path).free
     detail = f"{free / 1024**3:.1f} GiB free at {path}"
     if free < MIN_FREE_BYTES:
-        return Check("disk", False, detail, f"make room: {MIN_FREE_BYTES // 1024**3} GiB is needed")
+        return Check("disk", False, detail, f"make room: {MIN_FREE_BYTES // 1024**3} GiB are needed")
     return Check("disk", True, detail)

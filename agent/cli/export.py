@@ -27,13 +27,13 @@ def export(
     sessions: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids, beginnings of ids, or 'last'; for sft all there are if none is named.",
+            help="Ids, beginnings of ids, or 'last'; sft exports all if none is named.",
             metavar="SESSION...",
         ),
     ] = None,
     format: Annotated[  # noqa: A002  # the option's name
         Format,
-        typer.Option(help="atif: one session, ATIF 1.8 (JSON); sft: verified ones, chat format (JSONL)."),
+        typer.Option(help="atif: one session, ATIF 1.8 (JSON); sft: verified sessions, chat format (JSONL)."),
     ] = Format.atif,
     output: Annotated[
         str,
@@ -55,13 +55,13 @@ def export(
         else:
             folders = [find_session(state, name) for name in sessions or ()]
         if format is Format.atif and len(folders) != 1:
-            raise UsageError("--format atif writes one session: name one")
+            raise UsageError("--format atif writes one session: give one")
         if format is Format.atif:
             written = _atif(folders[0])
         else:
             written, left_out = _sft(folders)
             if left_out:
-                typer.echo(f"m3agent: left out {left_out}: not verified, or not whole", err=True)
+                typer.echo(f"m3agent: left out {left_out}: not verified, or incomplete", err=True)
         if output == "-":
             print_bytes(written)
         else:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from m3agent.agent.repo.repository import Repository
     from m3agent.tools.mcp.server import McpServer
 
-mcp_app = typer.Typer(help="Tools of other programs, by the Model Context Protocol.", no_args_is_help=True)
+mcp_app = typer.Typer(help="Use tools of other programs (Model Context Protocol).", no_args_is_help=True)
 
 
 @mcp_app.command("list")
 def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
-    """The servers that your file and the repository's name, and what each would start or reach. Nothing is started."""
+    """List the servers in your file and in the repository's, and what each would start or reach. Start nothing."""
     with faults():
         import json
 
@@ -45,12 +45,12 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
             ]
             typer.echo(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), nl=False)
         else:
-            typer.echo("no MCP server is named, neither in your file nor in the repository's", err=True)
+            typer.echo("no MCP server is configured, neither in your file nor in the repository's", err=True)
 
 
 @mcp_app.command("check")
 def mcp_check(repo: Repo = Path()) -> None:
-    """Start the servers that a fix would use, and print their tools as the model would have them.
+    """Start the servers that a fix would use, and print their tools as the model would see them.
 
     Exit codes: 0 all answer; 1 one does not, or a tool is left out; 2 wrong use.
     """
@@ -75,7 +75,7 @@ def mcp_check(repo: Repo = Path()) -> None:
 
 @mcp_app.command("trust")
 def mcp_trust(repo: Repo = Path()) -> None:
-    """Let fixes use the servers that the repository's .mcp.json names now. Where it changes, it has to be trusted anew."""
+    """Let fixes use the servers in the repository's .mcp.json. If the file changes, trust it again."""
     with faults():
         from m3agent.agent.mcp.config import read, trust
         from m3agent.agent.settings.settings import state_dir
@@ -83,14 +83,14 @@ def mcp_trust(repo: Repo = Path()) -> None:
         path = _project_file(repo)
         servers = read(path, None)
         trust(path, state_dir(os.environ))
-        typer.echo(f"trusted, as it is now: {path}", err=True)
+        typer.echo(f"trusted in its present form: {path}", err=True)
         for server in servers:
             typer.echo(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}", err=True)
 
 
 @mcp_app.command("distrust")
 def mcp_distrust(repo: Repo = Path()) -> None:
-    """Take that back."""
+    """Stop trusting the repository's .mcp.json."""
     with faults():
         from m3agent.agent.mcp.config import distrust
         from m3agent.agent.settings.settings import state_dir

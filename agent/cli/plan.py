@@ -57,17 +57,21 @@ def plan(
     gpus: Annotated[
         str | None,
         typer.Option(
-            help="GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; this machine's if left out.",
+            help="GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; by default this machine's.",
             metavar="SPEC",
         ),
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(help="Longest prompt and answer in tokens; M3's own 524,288 if left out.", metavar="N"),
+        typer.Option(
+            help="Longest prompt and answer together, in tokens; by default M3's own 524,288.", metavar="N"
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")] = 1,
+    concurrency: Annotated[
+        int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
+    ] = 1,
     typical: Typical = None,
-    precision: Annotated[PlanPrecision | None, typer.Option(help="Of the weights.")] = None,
+    precision: Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")] = None,
     engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
     gpu_price: Annotated[
@@ -75,20 +79,20 @@ def plan(
     ] = None,
     throughput: Annotated[
         float | None,
-        typer.Option(help="Output tokens a second of the whole server, if you know it.", min=0, metavar="T"),
+        typer.Option(help="Output tokens a second of the whole server, if known.", min=0, metavar="T"),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Print a documented command and what agent work changes in it, or list them all.",
+            help="Print a documented command and m3agent's changes to it; `list` prints all names.",
             metavar="NAME|list",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how M3 can be served on some GPUs: checkpoint, parallelism, memory, cost, and what to look out for.
+    """Plan how to serve M3 on given GPUs: checkpoint, parallelism, memory, cost, and known problems.
 
-    Exit codes: 0 there is a plan; 2 there is none for the GPUs named, or wrong use; 3 there is none for this machine's.
+    Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
     with faults():
         if recipe is not None:
@@ -190,7 +194,7 @@ def plan_details(plan: Plan) -> str:
         "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
         "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} cache, "
-        f"{gib(memory.other)} other, {gib(memory.outside_spare)} never asked for",
+        f"{gib(memory.other)} other, {gib(memory.outside_spare)} never requested",
         "cache": f"{plan.kv_tokens:,} tokens{' on each rank' if plan.dp > 1 else ''}, {plan.sequences} whole "
         f"sequence{'' if plan.sequences == 1 else 's'} at a time",
         "cost": f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot}); {speed} ({cost.throughput_source}); "
@@ -198,11 +202,11 @@ def plan_details(plan: Plan) -> str:
         "break-even": ""
         if cost.breakeven_tokens_per_second is None
         else f"{text.speed(cost.breakeven_tokens_per_second)} output tokens/s against the hosted API's "
-        f"{text.price(cost.hosted_dollars_per_million)} a million, its price for prompts left out",
+        f"{text.price(cost.hosted_dollars_per_million)} a million, not counting its price for prompts",
     }
     lines = [f"{name:<12} {value}" for name, value in known.items() if value]
     lines += [f"{'why':<12} {reason}" for reason in plan.reasons]
-    lines += [f"{'look out':<12} {warning}" for warning in plan.warnings]
+    lines += [f"{'warning':<12} {warning}" for warning in plan.warnings]
     return "\n" + "".join(line + "\n" for line in lines)
 
 
@@ -217,7 +221,7 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     ]
     reasons = [f"{refusal.precision.upper()}: {refusal.reason}" for refusal in refused]
     if not reasons:
-        reasons = [f"no way to serve it there with {wish.engine} is known"]
+        reasons = [f"no way to serve it with {wish.engine} is known"]
     elif not advice and not all(refusal.trap for refusal in refused):
         advice = ["take GPUs with more memory"]
     said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"

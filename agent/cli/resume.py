@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from m3agent.agent.loop.resume import ResumePoint
     from m3agent.agent.settings.settings import Settings
 
-Which = Annotated[str, typer.Argument(help="Its id, a beginning of it, or 'last'.", metavar="SESSION")]
+Which = Annotated[
+    str, typer.Argument(help="The session's id, the beginning of the id, or 'last'.", metavar="SESSION")
+]
 
 
 @takes_settings(
     "max_tokens",
     "max_cost",
-    max_turns="Limit of requests to the model, with those made before.",
-    max_minutes="Time limit in minutes, with the time worked before.",
+    max_turns="Limit of requests to the model, including those made before.",
+    max_minutes="Time limit in minutes, including the time worked before.",
 )
 def resume(
     session: Which,
@@ -37,10 +39,10 @@ def resume(
     pr: PullRequest = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a fix that was interrupted or killed, or had reached a limit.
+    """Resume a fix that was interrupted or killed, or that reached a limit.
 
-    The model is sent what it was sent before, byte for byte; a call that had begun is not run again; the work tree is
-    put back to its last state. Everything else is as it was set then, but for the limits given here.
+    The model gets the same messages as before, byte for byte. An interrupted call is not run again. The work tree is
+    restored to its last state. All settings stay the same, except the limits given here.
     """
     with faults():
         from m3agent.agent.delivery.apply import HandOver
@@ -54,14 +56,14 @@ def resume(
 @takes_settings(
     "max_tokens",
     "max_cost",
-    max_turns="Limit of requests to the model from there on.",
-    max_minutes="Time limit in minutes from there on.",
+    max_turns="Limit of requests to the model after the fork.",
+    max_minutes="Time limit in minutes after the fork.",
 )
 def fork(
     session: Which,
     turn: Annotated[
         int | None,
-        typer.Option(help="Go on from the end of this turn; the last one if left out.", metavar="N"),
+        typer.Option(help="Continue from the end of this turn; by default the last one.", metavar="N"),
     ] = None,
     tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
     *,
@@ -71,10 +73,10 @@ def fork(
     pr: PullRequest = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on from an earlier point of a fix in a session of its own, and leave the first as it is.
+    """Continue from an earlier point of a fix in a new session; the first session stays as it is.
 
-    Any session will do, also one that is over or at work. The new one has the conversation and the work tree as they were
-    at the end of the turn; its limits count from there.
+    Any session can be forked, even one that is finished or running. The new session has the conversation and the work
+    tree as they were at the end of the turn; its limits count from there.
     """
     with faults():
         from m3agent.agent.delivery.apply import HandOver

@@ -24,7 +24,8 @@ KEEP_GB = 20.0  # default budget for environment images, in gigabytes
 TIMED_OUT, PIPE_CLOSED = 124, 141  # exit codes of `timeout` and of shells
 
 sandbox_app = typer.Typer(
-    help="Run commands where tool calls run; build and remove environment images.", no_args_is_help=True
+    help="Run commands in the sandbox of tool calls; build and remove environment images.",
+    no_args_is_help=True,
 )
 
 
@@ -36,16 +37,19 @@ def sandbox_exec(
     ],
     repo: Repo = Path(),
     timeout: Annotated[
-        float, typer.Option(help="Seconds after which everything it started is killed.", min=0.01, max=86400)
+        float,
+        typer.Option(
+            help="Seconds after which the command and all its processes are killed.", min=0.01, max=86400
+        ),
     ] = TIMEOUT,
     *,
     flags: Flags,
 ) -> None:
-    """Run one command as a tool call would, over the repository's files; nothing it does reaches them.
+    """Run one command as a tool call would, on a copy of the repository's files.
 
-    Output and exit code are passed through, standard input too unless it is a terminal. Exit codes of its own: 2 wrong
-    use; 3 no sandbox; 124 timed out; 126 and 127 the command cannot be run, is not there; 128+N ended by signal N;
-    130 interrupted.
+    Output and exit code are passed through, and standard input unless it is a terminal. Its own exit codes: 2 wrong
+    use; 3 no sandbox; 124 timed out; 126 the command cannot be run; 127 the command does not exist; 128+N ended by
+    signal N; 130 interrupted.
     """
     with faults():
         raise typer.Exit(run(_exec(repo, flags, command, timeout)))
@@ -54,9 +58,9 @@ def sandbox_exec(
 @sandbox_app.command("shell")
 @takes_settings("sandbox", "image", "allow_net")
 def sandbox_shell(repo: Repo = Path(), *, flags: Flags) -> None:
-    """Open a shell where tool calls run, over a copy of the repository's files that is gone when it ends.
+    """Open a shell where tool calls run, on a copy of the repository's files that is deleted afterwards.
 
-    Where standard input is no terminal, the shell reads its commands from it. Ends with the shell's exit code.
+    If standard input is not a terminal, the shell reads its commands from it. The exit code is the shell's.
     """
     with faults():
         raise typer.Exit(run(_shell(repo, flags)))
@@ -67,13 +71,13 @@ def sandbox_build(
     repo: Repo = Path(),
     exclude_newer: Annotated[
         str | None,
-        typer.Option(help="Only packages uploaded before this day, like 2024-05-31, count.", metavar="DATE"),
+        typer.Option(help="Install only packages uploaded before this day, like 2024-05-31.", metavar="DATE"),
     ] = None,
     image: Annotated[str | None, typer.Option(help="Docker image to install into.", metavar="IMG")] = None,
 ) -> None:
-    """Build the image with the repository's environment, unless it is there, and print its name.
+    """Build the image with the repository's environment, unless it exists, and print its name.
 
-    What `fix` does by itself where the setting `environment` is `auto`. Exit codes: 0, also where the repository
+    `fix` does this by itself if the setting `environment` is `auto`. Exit codes: 0, also if the repository
     declares nothing (then nothing is printed); 2 wrong use; 3 it could not be built.
     """
     with faults():
@@ -89,10 +93,10 @@ def sandbox_prune(
         float, typer.Option(help="Gigabytes of environment images to keep.", min=0, metavar="N")
     ] = KEEP_GB,
 ) -> None:
-    """Remove the least recently used environment images beyond a budget, and what killed processes left behind.
+    """Remove the least recently used environment images beyond a size limit, and what killed processes left behind.
 
-    Only images, containers and volumes that m3agent made are touched, and of containers and volumes only those whose
-    process is gone.
+    Only images, containers and volumes that m3agent made are removed. A container or volume is kept while the m3agent
+    process that made it runs.
     """
     with faults():
         run(_prune(0.0 if all_images else keep_gb))
@@ -146,7 +150,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         name = await find_environment(workspace, state, _say, base=image, exclude_newer=exclude_newer)
     if name is None:
-        _say("the repository declares nothing that a bare sandbox lacks: there is nothing to build")
+        _say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
     return name
 
 
@@ -173,7 +177,7 @@ async def _prune(keep_gb: float) -> None:
         typer.echo(f"removed {name}")
     _say(
         f"freed {done.freed / 1e9:.1f} GB in {len(done.images)} images; also removed {done.containers} containers, "
-        f"{done.volumes} volumes and {folders} folders that killed processes had left"
+        f"{done.volumes} volumes and {folders} folders that killed processes left"
     )
 
 
@@ -182,9 +186,9 @@ def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
     if result.digest.startswith("exec"):  # the command never ran, and stderr has the reason
         _say(result.stderr.decode(errors="replace"))
     elif result.total_bytes > taken:
-        _say(f"the output was cut: {result.total_bytes - taken:,} bytes more are not shown")
+        _say(f"the output was cut: {result.total_bytes - taken:,} more bytes are not shown")
     if result.timed_out:
-        _say(f"timed out after {timeout:g} s: everything it had started was killed")
+        _say(f"timed out after {timeout:g} s: all its processes were killed")
         return TIMED_OUT
     if result.oom:
         _say("a process was killed: out of memory")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Summary
 
 sessions_app = typer.Typer(
-    help="Earlier fixes: which there are, and what came of them.", no_args_is_help=True
+    help="List earlier fixes, show their results, and resume, fork or export them.", no_args_is_help=True
 )
 
-WHICH = "A session's id, the beginning of one, or 'last'"
+WHICH = "A session's id, the beginning of an id, or 'last'"
 COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE")
 WIDTHS = (30, 16, 12, 6, 9, 9, 40, 60)  # most characters of each column
 
@@ -48,7 +48,7 @@ def sessions_list(as_json: AsJson = False) -> None:
 def sessions_show(
     session: Annotated[str, typer.Argument(help=f"{WHICH}.", metavar="SESSION")], as_json: AsJson = False
 ) -> None:
-    """Print what came of one session."""
+    """Print the result of one session."""
     with faults():
         from m3agent.agent.errors import UsageError
         from m3agent.agent.session.catalog import find_session, summary_of
@@ -66,7 +66,7 @@ def sessions_show(
 def report(
     sessions: Annotated[
         list[str],
-        typer.Argument(help=f"{WHICH}; or the path of a session's folder or of a log.", metavar="SESSION..."),
+        typer.Argument(help=f"{WHICH}; or the path of a session's folder or log.", metavar="SESSION..."),
     ],
     output: Annotated[
         str,
@@ -75,7 +75,7 @@ def report(
         ),
     ],
 ) -> None:
-    """Write a page of HTML that shows sessions: verdict, patch, timeline, tokens. It needs nothing else to be read."""
+    """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
     with faults():
         from m3agent.agent.report.page import render
         from m3agent.agent.report.write import check_target, write_page

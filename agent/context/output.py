@@ -31,7 +31,7 @@ def writes_marker(tool: str, arguments: Mapping[str, Any] | None) -> str | None:
         value = (arguments or {}).get(name)
         if isinstance(value, str) and (found := _MARKER.search(value)):
             return (
-                f"{name} holds {found[0]}, which stands for a secret that is not shown and would be lost: edit "
-                "other lines only, or change the file with code_exec without naming that line"
+                f"{name} holds {found[0]}, which stands for a hidden secret that would be lost: "
+                "edit only other lines, or change the file with code_exec without that line"
             )
     return None

@@ -72,5 +72,5 @@ def _needs_tree() -> Exception:
     from m3agent.agent.errors import UsageError
 
     return UsageError(
-        "--include and --exclude need a work tree, and this repository is bare: give a clone's folder."
+        "--include and --exclude need a work tree, and this repository is bare: give the folder of a clone."
     )

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import re
 
 NOTATION_SECRETS = (
-    "A marker such as <REDACTED:github-token> stands for a secret that the file itself has in that place; of a private "
-    "key every line has one. Leave such lines as they are, and never write a marker into a file."
+    "A marker such as <REDACTED:github-token> stands for a secret that the file contains at that place; a private "
+    "key has one marker in each line. Leave such lines as they are, and never write a marker into a file."
 )
 """Explains the markers to the model."""
 

@@ -46,7 +46,7 @@ class HandOver:
     def __post_init__(self) -> None:
         if self.apply and (self.branch is not None or self.pull_request):
             other = "--pr" if self.pull_request else "--branch"
-            raise UsageError(f"--apply and {other} are two ways to hand over one patch: give one of them")
+            raise UsageError(f"--apply and {other} are two ways to hand over one patch: give only one")
 
     @property
     def asked(self) -> bool:
@@ -72,7 +72,7 @@ def check_branch(repository: Repository, name: str) -> None:
     Raises:
         UsageError: With the reason.
     """
-    refused = UsageError(f"'{name}' is not a branch name git accepts: choose another")
+    refused = UsageError(f"'{name}' is not a branch name that git accepts: choose another name")
     try:
         said = repository.git("check-ref-format", "--branch", name)
     except GitCommandFailed:
@@ -101,9 +101,7 @@ def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
         if taken == name:
             raise UsageError(f"branch {name} exists already{where}: choose another name, or delete it first")
         if taken.startswith(f"{name}/") or name.startswith(f"{taken}/"):
-            raise UsageError(
-                f"there can be no branch {name} beside branch {taken}{where}: choose another name"
-            )
+            raise UsageError(f"branch {name} cannot exist beside branch {taken}{where}: choose another name")
 
 
 def apply_to_work_tree(
@@ -254,7 +252,7 @@ def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
     if dirty:
         names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
         raise PermissionRefused(
-            f"{option} refused: {names} has uncommitted changes, which are yours; commit or stash them, then apply the "
+            f"{option} refused: {names} has uncommitted changes; commit or stash them, then apply the "
             "patch with 'git apply'"
         )
 
@@ -335,14 +333,17 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
     """Refuse a file that is not as it was when the session started."""
     target = root / path
     if target.parent.resolve() != (root.resolve() / path).parent:
-        raise PermissionRefused(f"{target} lies behind a link: the patch is kept in the session's folder")
+        raise PermissionRefused(
+            f"{target} is behind a symbolic link: the patch is kept in the session's folder"
+        )
     try:
         info = target.lstat()
     except FileNotFoundError:
         now = None
     except NotADirectoryError:
         raise PermissionRefused(
-            f"{target} cannot be made, a part of its path is a file: the patch is kept in the session's folder"
+            f"{target} cannot be created because a part of its path is a file: the patch is kept in the "
+            "session's folder"
         ) from None
     else:
         if stat.S_ISDIR(info.st_mode):
@@ -350,7 +351,7 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
         now = _link_target(target) if stat.S_ISLNK(info.st_mode) else target.read_bytes()
     if now != (None if old is None else workspace.store.get_blob(old.sha)):
         raise PermissionRefused(
-            f"{target} changed while the fix was made: nothing was written; the patch is kept in the session's folder"
+            f"{target} changed during the fix: nothing was written; the patch is kept in the session's folder"
         )
 
 

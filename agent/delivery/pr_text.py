@@ -39,10 +39,10 @@ _LIVE = re.compile(
 
 
 _OPENINGS = {
-    "verified": "This patch was made by a program. Fresh sandboxes saw tests turn from red to green with it, and none "
-    "the other way. Read it before you merge it.",
-    "unverified": "**Nothing has checked this patch**, which was made by a program: there was no test to check it by. "
-    "It is a draft until somebody has read and tried it.",
+    "verified": "A program made this patch. In fresh sandboxes, tests turned from red to green with it, and none "
+    "from green to red. Read it before you merge it.",
+    "unverified": "**Nothing has checked this patch**, which a program made: no test could check it. It "
+    "is a draft until somebody has read and tried it.",
 }
 
 
@@ -117,14 +117,18 @@ def body(work: Work, project: TrackerProject) -> str:
     parts += _listed("Broken", evidence.broken)
     parts += _listed("Red before and still red", evidence.still_red)
     parts += _listed("Tests that the patch adds", evidence.new_tests)
-    parts += _listed("Flaky, left out of account", evidence.flaky)
+    parts += _listed("Flaky, not counted", evidence.flaky)
     if work.uncommitted:
         parts.append(
             f"The tests ran with uncommitted changes to {work.uncommitted} "
             f"{'file' if work.uncommitted == 1 else 'files'} that this pull request does not hold."
         )
     parts += _listed("Files changed", work.patched)
-    parts += ["## What the model says", "Its own words, checked by nobody:", fenced(_words(work.words))]
+    parts += [
+        "## What the model says",
+        "The model's own words, which nobody has checked:",
+        fenced(_words(work.words)),
+    ]
     model = _line(work.model, ENTRY_LENGTH).replace("`", "'")
     parts.append(f"Made by m3agent {__version__} with `{model or 'a model without a name'}`.")
     return "\n\n".join(part for part in parts if part) + "\n"

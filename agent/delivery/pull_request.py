@@ -80,11 +80,11 @@ async def destination(
     heads = await heads_of_origin(repository)
     base = next((name for name in (repository.branch, heads.default) if name in heads.ids), None)
     if base is None:
-        raise UsageError("--pr: origin has no branch that a pull request could go to; push one first")
+        raise UsageError("--pr: origin has no branch for a pull request; push one first")
     if not await asyncio.to_thread(has_commit, repository, heads, base, repository.head):
         raise PermissionRefused(
-            f"--pr refused: origin is not known to have the commit you are on ({repository.head[:12]}), so the pull "
-            "request would hold commits that you have not pushed; push them first, or fetch if they are there"
+            f"--pr refused: origin may not have your current commit ({repository.head[:12]}), so the pull "
+            "request would hold commits that you have not pushed; push them first, or fetch if origin has them"
         )
     if branch is None:
         mine = repository.git("for-each-ref", "--format=%(refname)", "refs/heads").splitlines()
@@ -128,8 +128,8 @@ async def offer(
     """
     if patch.runs_later:
         raise PermissionRefused(
-            f"--pr refused: {', '.join(patch.runs_later[:3])} may run by itself once it is pushed, on machines of yours "
-            "with secrets of yours; read the patch, then hand it over with --branch NAME or 'git apply'"
+            f"--pr refused: {', '.join(patch.runs_later[:3])} may run automatically after the push, on your "
+            "machines with your secrets; read the patch, then hand it over with --branch NAME or 'git apply'"
         )
     refuse_dirty(repository, patch, "--pr")
     work = dataclasses.replace(work, uncommitted=len(await asyncio.to_thread(repository.dirty_paths)))
@@ -178,7 +178,7 @@ def _project(repository: Repository, github_api: str) -> TrackerProject:
     pushed_to = os.fsdecode(repository.git("remote", "get-url", "--push", "--all", "origin")).splitlines()
     if any(project_of(url, github_api=github_api, env=os.environ) != project for url in pushed_to):
         raise UsageError(
-            f"--pr: origin is fetched from {project.project} and pushed to somewhere else; use --branch NAME"
+            f"--pr: origin is fetched from {project.project} and pushed to another place; use --branch NAME"
         )
     return project
 

@@ -52,7 +52,7 @@ async def heads_of_origin(repository: Repository) -> Heads:
     """
     code, out, said = await _git(repository, "ls-remote", "--symref", "origin", "HEAD", "refs/heads/*")
     if code:
-        raise _fault("origin cannot be asked for its branches", said)
+        raise _fault("the branches of origin cannot be listed", said)
     default, ids = None, {}
     for line in out.splitlines():
         what, _, ref = line.partition("\t")
@@ -104,7 +104,7 @@ async def push(repository: Repository, commit: str, branch: str, *, dry_run: boo
     if rejected is not None:
         words = _words(said, "remote: ")
         why = rejected.rpartition("\t")[2] + (f": {words}" if words else "")
-        raise PermissionRefused(f"origin does not take branch {branch}: {why}")
+        raise PermissionRefused(f"origin rejects branch {branch}: {why}")
     raise _fault("origin cannot be pushed to", said)
 
 

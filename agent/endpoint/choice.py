@@ -142,7 +142,7 @@ def _described(record: ServerRecord) -> str:
 
 def _not_ready(record: ServerRecord) -> ServerFault:
     return ServerFault(
-        f"the server of ours at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
+        f"the m3agent server at {record.url} is {record.phase.value}: wait until `m3agent serve status` says ready, or "
         "name another with --endpoint"
     )
 
@@ -152,5 +152,6 @@ def _refuse_search_settings(settings: Settings, server: ModelServer) -> None:
     if given:
         where = f"{server.url}, which is running" if server.source == "running" else server.url
         raise UsageError(
-            f"--{given[0]} steers the embedded engine, not the server at {where}: add --engine embedded, or leave it out"
+            f"--{given[0]} is only for the embedded engine, not for the server at {where}: add --engine "
+            "embedded, or leave it out"
         )

@@ -23,5 +23,5 @@ def announce(url: str, state: Path, say: Callable[[str], None], what: str) -> No
     known = state / "known-hosts"
     hosts = known.read_text().splitlines() if known.exists() else []
     if host not in hosts:
-        say(f"{what} to {host}, which is not this machine (said once; --yes silences it)")
+        say(f"{what} to {host}, which is not this machine (shown once; --yes hides it)")
         known.write_text("\n".join([*hosts, host]) + "\n")

@@ -48,7 +48,9 @@ async def chosen_server(url: str | None, model: str | None, *, embedded: str) ->
     settings = load_settings(Path(), {"endpoint": url, "model": model}, os.environ).settings
     server = await asyncio.to_thread(choose_model_server, settings, state_dir(os.environ))
     if server is None and settings.engine is not None:
-        raise UsageError(f"the settings name the embedded engine, {embedded}: name a server with --endpoint")
+        raise UsageError(
+            f"the settings choose the embedded engine, {embedded}: give a server with --endpoint"
+        )
     if server is None:
         raise UsageError(
             "no server is running here: start one with `m3agent serve`, or name one with --endpoint"

@@ -77,7 +77,7 @@ class Attempt:
         """Prepare to resume a session that ended early. Raises UsageError if a part of it is gone."""
         folder = self.session.folder
         if not (folder / TREES).is_dir():
-            raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is gone")
+            raise UsageError(f"the session in {folder} cannot be resumed: {TREES} is missing")
         store = TreeStore(folder / TREES)
         store.sweep()  # safe, because the lock on the log keeps other processes away
         self.workspace = Workspace(store, point.started["tree"])
@@ -163,9 +163,9 @@ class Attempt:
 
     def _first_messages(self, ground: Ground, dirty: int) -> list[dict[str, Any]]:
         issue, settings, endpoint = self.request.issue, self.request.settings, ground.endpoint
-        assert ground.context is not None, "only a session that goes on has none"
+        assert ground.context is not None, "only a resumed session has none"
         if issue.images and not endpoint.images and self.variation.number == 1:
-            self.say(f"{endpoint.host} takes no images: the issue's {len(issue.images)} are left out")
+            self.say(f"{endpoint.host} accepts no images: the issue's {len(issue.images)} are left out")
         return prompt.first_messages(
             ground.context,
             issue,

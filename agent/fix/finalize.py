@@ -88,7 +88,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     if hand_over and wanted.asked and attempt.evidence is not None:
         try:
             if status not in (Status.VERIFIED, Status.UNVERIFIED):
-                found.append("the patch was not handed over, since the fix did not succeed")
+                found.append("the patch was not handed over because the fix did not succeed")
             else:
                 # written before the user's repository changes, so that the patch survives the end of this process
                 attempt.session.write_file(PATCH, attempt.patch.text)
@@ -132,7 +132,9 @@ def _failed(attempt: Attempt, error: Failure) -> FixResult:
 def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
     notes = []
     if patch.runs_later:
-        notes.append(f"these files run by themselves later, read them first: {', '.join(patch.runs_later)}")
+        notes.append(
+            f"these files will run automatically later; read them first: {', '.join(patch.runs_later)}"
+        )
     if attempt.sandbox is not None:
         notes += [f"not in the patch: {name} ({why})" for name, why in attempt.sandbox.left_out.items()]
     return notes

@@ -96,8 +96,8 @@ async def fix(
                 await _work(attempts, prepared)
                 if lost := await asyncio.to_thread(trim, state):
                     say(
-                        f"{len(lost)} old sessions lost their trees and messages, "
-                        "for sessions took too much of the disk"
+                        f"{len(lost)} old sessions lost their trees and "
+                        "messages because sessions took too much disk space"
                     )
             except asyncio.CancelledError:
                 for attempt in attempts:
@@ -184,7 +184,7 @@ async def _prepare(
     if repository.root is not None:
         own = [first.session.id]
         for other in await asyncio.to_thread(at_work_on, state, str(repository.root), own):
-            say(f"session {other} works on this repository as well: their patches may not fit together")
+            say(f"session {other} also works on this repository: their patches may conflict")
 
     async def offer_tools() -> None:
         earlier = None if request.resume is None else request.resume.tools

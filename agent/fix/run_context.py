@@ -127,8 +127,8 @@ def _check_host(
     prices = prices_of(endpoint, settings.server_price)
     if settings.max_cost is not None and prices is None:
         raise UsageError(
-            f"--max-cost: the prices of {endpoint.host} are not known; give --server-price for a server of your own, "
-            "or use --max-tokens instead"
+            f"--max-cost: the prices of {endpoint.host} are not known; give --server-price for your own "
+            "server, or use --max-tokens instead"
         )
     if not settings.yes:
         announce(endpoint.url, state, say, "the repository and the issue go")

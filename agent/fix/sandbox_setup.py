@@ -11,7 +11,6 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.declared import read_declared
-from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import REPOSITORY, files_of, find_environment, touch
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
@@ -61,12 +60,13 @@ async def with_environment(
         declared = await asyncio.to_thread(lambda: read_declared(files_of(workspace)))
         if not declared.empty:
             say(
-                "bubblewrap has no images: the repository's dependencies are not there, unless this machine has them"
+                "bubblewrap has no images: only this machine's packages are available, not the repository's "
+                "dependencies"
             )
         return spec
     try:
         image = await find_environment(workspace, state, say)
     except EnvironmentBuildFailed as error:
-        say(f"{error}; going on without the repository's dependencies")
+        say(f"{error}; continuing without the repository's dependencies")
         return spec
     return spec if image is None else replace(spec, image=image)

@@ -47,8 +47,8 @@ def load_attachments(
             images.setdefault(image.digest, image)
     if len(images) > MAX_IMAGES or sum(len(image.data) for image in images.values()) > MAX_TOTAL_BYTES:
         raise UsageError(
-            f"The attachments are {len(images)} images, and at most {MAX_IMAGES} of together "
-            f"{MAX_TOTAL_BYTES >> 20} MiB can be sent: attach fewer or smaller ones."
+            f"The attachments are {len(images)} images; at most {MAX_IMAGES} "
+            f"images of {MAX_TOTAL_BYTES >> 20} MiB together can be sent: attach fewer or smaller images."
         )
     return tuple(images.values())
 
@@ -108,8 +108,8 @@ def _frames(path: Path, demuxer: str, say: Callable[[str], None]) -> list[IssueI
     ffmpeg = shutil.which("ffmpeg")
     if ffmpeg is None:
         raise EnvironmentFault(
-            f"The attachment {name} is a video, and taking frames from it needs ffmpeg, which is not installed: "
-            "install it (Debian and Ubuntu: apt-get install ffmpeg), or attach screenshots."
+            f"The attachment {name} is a video; taking frames from it needs "
+            "ffmpeg: install it (Debian and Ubuntu: apt-get install ffmpeg), or attach screenshots."
         )
     say(f"taking frames from {name} with ffmpeg")
     # With `file:`, a name like "-x" is not an option and "http:x" is not an address.
@@ -131,7 +131,7 @@ def _frames(path: Path, demuxer: str, say: Callable[[str], None]) -> list[IssueI
         if image is not None and len(image.data) <= MAX_IMAGE_BYTES:
             images.setdefault(image.digest, image)
     if not images:
-        raise UsageError(f"ffmpeg finds no picture in the attachment {name}: check that the video plays.")
+        raise UsageError(f"ffmpeg found no frame in the attachment {name}: check that the video plays.")
     return list(images.values())
 
 

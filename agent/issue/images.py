@@ -56,8 +56,8 @@ def fitting(images: Iterable[IssueImage], say: Callable[[str], None]) -> tuple[I
         total += len(image.data)
     if left_out:
         say(
-            f"{left_out} of the issue's images are left out: at most {MAX_IMAGES} images "
-            f"of together {MAX_TOTAL_BYTES >> 20} MiB are sent"
+            f"{left_out} of the issue's images are left out: at most {MAX_IMAGES} "
+            f"images of {MAX_TOTAL_BYTES >> 20} MiB together are sent"
         )
     return tuple(kept.values())
 

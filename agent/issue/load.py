@@ -100,8 +100,8 @@ def load_issue(
 def too_large(what: str) -> UsageError:
     """Return the error for an issue of more than `MAX_BYTES`. `what` begins its sentence."""
     return UsageError(
-        f"{what} is larger than {MAX_BYTES // 1024} KiB: cut it down to the report itself "
-        "(long logs can be put into the repository, where the model can read them)."
+        f"{what} is larger than {MAX_BYTES // 1024} KiB: shorten it to the report "
+        "itself (put long logs into the repository, where the model can read them)."
     )
 
 
@@ -144,7 +144,7 @@ def _read_file(path: Path) -> bytes:
 
 def _read_stdin(stdin: TextIO | BinaryIO | None) -> bytes:
     if stdin is None:
-        raise UsageError("There is no standard input to read the issue from: give a file or the text itself.")
+        raise UsageError("There is no standard input for the issue: give a file or the text itself.")
     source: TextIO | BinaryIO = getattr(stdin, "buffer", stdin)
     data = source.read(MAX_BYTES + 1)
     return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
@@ -156,7 +156,7 @@ def _issue(data: bytes, source: str, what: str) -> Issue:
         raise too_large(what)
     text = _decode(data, what)
     if not text.strip():
-        raise UsageError(f"{what} is empty: write down what goes wrong and what should happen instead.")
+        raise UsageError(f"{what} is empty: write what goes wrong and what should happen instead.")
     return Issue(title_of(text), text, source, hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -45,7 +45,7 @@ def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:
     last = re.split(r"(?<=[.!?])\s+|\n+", text.strip())[-1].lstrip("-*#> ")
     if not stated and ANNOUNCED.match(last):
         return (
-            f"Your answer ends with a step that it announces and does not take: '{last[:SAID]}' If it is still to be done, do "
+            f"Your answer announces a last step but does not take it: '{last[:SAID]}' If it is still to be done, do "
             "it now, with a tool; if all is done, say so in a few sentences without announcing anything."
         )
     return ""

@@ -21,7 +21,10 @@ from m3agent.serving.client.messages import ToolCall
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
 """Statuses of sessions that can be resumed: the model had not said that it was done."""
 
-WORK_TREE_CHANGED = "[the work tree is no longer as you left it, but as it is on the user's disk now: read files again before you edit them]"
+WORK_TREE_CHANGED = (
+    "[the work tree is no longer as you left it; it now has the files of the user's disk: "
+    "read files again before you edit them]"
+)
 
 
 _EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
@@ -97,7 +100,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     record = record_of(lines)
     started = record.started
     if not started:
-        raise UsageError("the session ended before it had begun, so start it anew")
+        raise UsageError("the session ended before it began; start the fix again")
     if record.ended and record.ended["status"] not in RESUMABLE:
         raise UsageError(f"the session is over ({record.ended['status']}): there is nothing to resume")
     point = ResumePoint(

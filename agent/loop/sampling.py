@@ -9,7 +9,7 @@ from m3agent.serving.client.parameters import Sampling
 HINTS = (
     "",
     "Begin with a test that fails because of the issue, before you look for its cause.",
-    "Do not stop where the wrong value shows: follow it back to where it first comes about, and fix it there.",
+    "Do not stop where the wrong value appears: trace it back to its origin, and fix it there.",
     "Before you change anything, think of at least three possible causes, and rule out all but one of them.",
     "Look for code in this repository that does something similar and does it right, and at all callers of what you change.",
 )

@@ -18,7 +18,9 @@ from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.registry import Toolset, traits_of
 
-INTERRUPTED = "interrupted: it was begun and did not come to its end, and is not run again; the work tree is as before it"
+INTERRUPTED = (
+    "interrupted: the call started and did not finish, and it is not run again; the work tree is as before it"
+)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def read(path: Path, env: Mapping[str, str] | None) -> list[McpServer]:
         entries = {str(name): entry for name, entry in named.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UsageError(
-            f'{path}: this is no list of MCP servers; it should be {{"mcpServers": {{...}}}}'
+            f'{path}: this is not a list of MCP servers; it should be {{"mcpServers": {{...}}}}'
         ) from None
     return [
         server for name, entry in entries.items() if (server := _server(path, name, entry, env)) is not None
@@ -156,7 +156,7 @@ def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None)
         folder = (folder or Path.home()) / filled(given.cwd)
     url = filled(given.url or "")
     if url and env is not None and not re.match(r"https?://[^/]", url):
-        raise UsageError(f"{where} has a url that is no address: it should begin with http:// or https://.")
+        raise UsageError(f"{where} has an invalid url: it should begin with http:// or https://.")
     return McpServer(
         name,
         command=(filled(given.command), *map(filled, given.args)) if given.command else (),

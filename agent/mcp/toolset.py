@@ -55,7 +55,7 @@ class OtherTools:
             log: The file for the whole result, if it is too long to show.
         """
         if self.servers is None:
-            return refusal(f"{name}: its server is not there any more")
+            return refusal(f"{name}: its server has exited")
         if not await self.may_call(name, arguments):
             return refusal(f"{name}: the user did not allow this call")
         return await self.servers.call(name, arguments, log)
@@ -99,7 +99,7 @@ def require_extra() -> None:
     """Raise UsageError if the package for MCP is not installed."""
     if not is_installed():
         raise UsageError(
-            "MCP servers need a package more: pip install 'm3agent[mcp]', or leave them out with --no-mcp"
+            "MCP servers need another package: pip install 'm3agent[mcp]', or leave them out with --no-mcp"
         )
 
 

@@ -166,7 +166,7 @@ def _read(path: str, git_dir: str) -> _Keys:
         said = _words(done.stderr).replace("standard input", path)
         raise EnvironmentFault(
             f"The repository at {git_dir} cannot be used (git says: {said}): "
-            "repair it with the help of 'git fsck', or clone it afresh."
+            "repair it with 'git fsck', or clone it again."
         )
     keys: _Keys = []
     for entry in os.fsdecode(done.stdout).split("\0"):
@@ -221,7 +221,7 @@ def ask_git_about_owner(where: str, git_dir: str) -> None:
     if done.returncode and b"dubious ownership" not in done.stderr:
         raise EnvironmentFault(
             f"The repository at {where} cannot be used (git says: {_words(done.stderr)}): "
-            "repair it with the help of 'git fsck', or clone it afresh."
+            "repair it with 'git fsck', or clone it again."
         )
     if done.returncode or os.path.realpath(os.fsdecode(done.stdout.removesuffix(b"\n"))) != git_dir:
         raise EnvironmentFault(
@@ -240,7 +240,7 @@ def no_git() -> M3AgentError:
 def damaged(path: str) -> M3AgentError:
     """Return the error for a path that is not a usable git folder, or not a usable file of one."""
     return EnvironmentFault(
-        f"{path} is not a usable git folder (incomplete or damaged): run 'git fsck' there or clone afresh."
+        f"{path} is not a usable git folder (incomplete or damaged): run 'git fsck' there, or clone it again."
     )
 
 
@@ -250,8 +250,8 @@ def bare_inside(path: str, root: str) -> M3AgentError:
     It may have come with a clone, unnoticed by the user.
     """
     return UsageError(
-        f"{path} is a bare repository inside the work tree of {root}: give the folder {root}, or a clone of the bare "
-        "repository that lies elsewhere."
+        f"{path} is a bare repository inside the work tree of {root}: give the folder {root}, or a clone of the "
+        "bare repository in another place."
     )
 
 

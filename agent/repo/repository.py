@@ -272,7 +272,7 @@ def _ref_exists(where: HostGit, ref: str) -> bool:
 def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
     return EnvironmentFault(
         f"The repository at {where.folder} cannot be used (git says: {error.said}): "
-        "repair it with the help of 'git fsck', or clone it afresh."
+        "repair it with 'git fsck', or clone it again."
     )
 
 

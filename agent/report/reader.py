@@ -31,7 +31,7 @@ MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
 STALL_ACTIONS = {
     "told": "the model was told",
-    "forced": "a different move was asked for",
+    "forced": "a different step was asked for",
     "stopped": "the session was stopped",
 }
 
@@ -91,7 +91,7 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
         if len(content) > MOST_PATCH:
             cut = content.rfind("\n", 0, MOST_PATCH) + 1 or MOST_PATCH
             report.notes.append(
-                f"the patch is cut after {cut:,} of {len(content):,} characters; the whole is in {path}"
+                f"the patch is cut after {cut:,} of {len(content):,} characters; the full patch is in {path}"
             )
             content = content[:cut]
         report.patch = parse_patch(content)
@@ -170,7 +170,7 @@ def _facts_of_server(line: Line) -> list[tuple[str, str]]:
     found = [("Model", f"{text(line, 'model')} on {server or 'an unknown server'}{known}")]
     caching = line.get("prefix_caching")
     if isinstance(caching, bool):
-        works = "works" if caching else "the server did not find a prompt's beginning again"
+        works = "works" if caching else "the server did not reuse a prompt's prefix"
         found.append(("Prefix cache", works))
     return found
 
@@ -293,12 +293,12 @@ def _before(line: Line) -> Incident:
     match line["type"]:
         case "session.resumed":
             cut_off = len(items(line, "interrupted"))
-            calls = f"; calls that were cut off and not run again: {cut_off}" if cut_off else ""
-            told = f"the session went on in another process at {show.moment(text(line, 'ts'))}{calls}"
+            calls = f"; interrupted calls that were not run again: {cut_off}" if cut_off else ""
+            told = f"the session continued in another process at {show.moment(text(line, 'ts'))}{calls}"
             return Incident("resumed", told, bad=False)
         case "session.forked":
             source = text(line, "source")
-            told = f"the turns before are those of session {source}; from here on it is one of its own"
+            told = f"the turns before belong to session {source}; this session continues from here"
             return Incident("forked", told, bad=False)
         case _:
             wait = show.duration(number(line, "wait"))
@@ -314,13 +314,15 @@ def _stall(line: Line) -> Incident:
 
 def _gate(line: Line) -> Incident:
     missing = text(line, "missing")
-    return Incident("gate", missing or "the model says it is done, and nothing is missing", bad=bool(missing))
+    return Incident(
+        "gate", missing or "the model says it is done, and the gate found nothing missing", bad=bool(missing)
+    )
 
 
 def _summary(line: Line) -> Incident:
     kept = show.count(whole(line, "kept"))
     whose = "the model's notes" if line.get("own_words") is True else "a list of its calls"
-    told = f"the window was nearly full: {whose} took the place of all but the last {kept} messages"
+    told = f"the window was nearly full: {whose} replaced all but the last {kept} messages"
     return Incident("summary", told, bad=False)
 
 

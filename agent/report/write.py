@@ -41,5 +41,7 @@ def check_target(path: Path) -> None:
         raise UsageError(f"-o {path}: {(error.strerror or str(error)).lower()}") from None
     if not stat.S_ISREG(mode):
         kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a symbolic link"))
-        kind = next((name for test, name in kinds if test(mode)), "no regular file")
-        raise UsageError(f"-o {path}: this is {kind}, and only a regular file is written over: name another")
+        kind = next((name for test, name in kinds if test(mode)), "not a regular file")
+        raise UsageError(
+            f"-o {path}: this is {kind}, and only a regular file is overwritten: name another file"
+        )

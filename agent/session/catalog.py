@@ -71,7 +71,7 @@ def find_session(state: Path, name: str) -> Path:
     """
     folders = session_folders(state)
     if not folders:
-        raise UsageError(f"there are no sessions in {state / 'sessions'}: `m3agent fix` makes them")
+        raise UsageError(f"there are no sessions in {state / 'sessions'}: `m3agent fix` creates them")
     if name == LAST:
         return _chosen(folders[0])
     exact = [folder for folder in folders if folder.name == name]
@@ -80,8 +80,8 @@ def find_session(state: Path, name: str) -> Path:
         raise UsageError(f"there is no session '{name}': `m3agent sessions list` shows them")
     if len(found) > 1:
         raise UsageError(
-            f"'{name}' is the beginning of {len(found)} sessions, {found[0].name} and {found[1].name} among them: "
-            "give more of it"
+            f"'{name}' is the beginning of {len(found)} sessions, {found[0].name} and {found[1].name} among "
+            "them: give a longer part"
         )
     return found[0]
 

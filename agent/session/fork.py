@@ -41,7 +41,7 @@ def fork(state: Path, log: SessionLog, turn: int | None) -> tuple[Session, list[
         raise UsageError(f"the session {source.name} has no answer in turn {last}: {has}")
     for part in (MESSAGES, TREES):
         if not (source / part).exists():
-            raise UsageError(f"the session in {source} cannot be forked: {part} is gone")
+            raise UsageError(f"the session in {source} cannot be forked: {part} is missing")
     name, said = new_id(), read_lines(source)
     kept: list[Line] = [line | {"session": name} for line in _lines_until(lines, last)]
     kept.append(line_of(SessionForked(source=source.name, turn=last), kept[-1]["seq"] + 1, name))

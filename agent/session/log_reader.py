@@ -60,8 +60,8 @@ def read_log(path: Path) -> SessionLog:
     notes = []
     if torn:
         notes.append(
-            f"the log's last line is cut off after {len(torn):,} bytes and left out: the session was killed while it "
-            "wrote, or is still writing"
+            f"the log's last line is cut off after {len(torn):,} bytes and is ignored: the session was killed "
+            "while writing, or is still writing"
         )
     return SessionLog(path, tuple(events), tuple(notes))
 
@@ -95,9 +95,11 @@ def _parsed(raw: bytes, path: Path, number: int) -> Line:
     except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
-        raise UsageError(f"{path}, line {number}: this is no event (a JSON object): the log is damaged there")
+        raise UsageError(
+            f"{path}, line {number}: this is not an event (a JSON object): the log is damaged there"
+        )
     if (version := line.get("v")) != VERSION or isinstance(version, bool):
-        said = "of no version" if version is None else f"of version {str(version)[:40]}"
+        said = "without a version" if version is None else f"of version {str(version)[:40]}"
         raise UsageError(
             f"{path}, line {number}: the event is {said}, and this m3agent reads version {VERSION}: use the version that "
             "wrote the log, or a newer one"

@@ -119,7 +119,7 @@ class Conversation(Sequence[Message]):
         messages = read_messages(folder) or []
         if all(message["role"] == "system" for message in messages):
             raise UsageError(
-                f"the session in {folder} cannot be resumed: it ended before its first request, so start it anew"
+                f"the session in {folder} cannot be resumed: it ended before its first request; start the fix again"
             )
         drop_torn_line(folder / FILE)
         return cls(folder, messages)

@@ -278,7 +278,7 @@ def _reason(error: ValueError) -> str:
 
 def _nearest(name: str, known: list[str]) -> str:
     found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-    return f" (did you mean {found[0]}?)" if found else f"; known are {', '.join(sorted(known))}"
+    return f" (did you mean {found[0]}?)" if found else f"; known names are {', '.join(sorted(known))}"
 
 
 def _plain(value: object) -> str:

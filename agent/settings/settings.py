@@ -127,7 +127,7 @@ def _check_endpoint(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("it should be an address like http://host:8000/v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("it must hold no user name or password; put the key into M3AGENT_API_KEY")
+        raise ValueError("it must not contain a user name or password; put the key into M3AGENT_API_KEY")
     return url
 
 
@@ -167,7 +167,7 @@ def _check_server_price(price: str) -> str:
 
 def _check_memory(size: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]*[kmg]", size, re.IGNORECASE):
-        raise ValueError("it should be a whole number with k, m or g behind it, like 4g")
+        raise ValueError("it should be a whole number with the unit k, m or g, like 4g")
     return size
 
 
@@ -215,7 +215,7 @@ class Settings:
     model: Annotated[
         str | None,
         Setting(
-            "Model name, where the server offers several.",
+            "Model name, if the server offers several.",
             metavar="NAME",
             if_unset="the server's only one",
             check=_check_name,
@@ -242,7 +242,7 @@ class Settings:
     environment: Annotated[
         Literal["auto", "off"],
         Setting(
-            "Whether to install what the repository says it needs (auto) or not (off).",
+            "Whether to install the dependencies that the repository declares (auto) or not (off).",
             more="For Docker sandboxes; see [The sandbox](sandbox.md).",
             metavar="auto|off",
         ),
@@ -250,7 +250,8 @@ class Settings:
     sandbox: Annotated[
         Literal["docker", "bwrap"] | None,
         Setting(
-            "Where tool calls run; the best one here if left out.", if_unset="the best one that works here"
+            "Where tool calls run; by default the best sandbox that works here.",
+            if_unset="the best sandbox that works here",
         ),
     ] = None
     allow_net: Annotated[
@@ -258,7 +259,7 @@ class Settings:
         Setting(
             "Hosts that commands may reach, through a proxy.",
             more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
-            "An empty value closes what a weaker layer opens.",
+            "An empty value removes the hosts that a weaker layer allows.",
             metavar="HOST,...",
             if_unset="none",
             check=_to_allow_list,
@@ -278,7 +279,7 @@ class Settings:
     attempts: Annotated[
         int,
         Setting(
-            "Attempts side by side, of which the best is taken; limits of tokens and cost are for all of them.",
+            "Number of concurrent attempts; the best patch wins; limits of tokens and cost apply to all together.",
             more="`max_turns` and `max_minutes` are limits for each.",
             metavar="N",
             at_least=1,
@@ -304,7 +305,7 @@ class Settings:
     max_cost: Annotated[
         float | None,
         Setting(
-            "Limit of cost, in US dollars; refused for a server whose prices are not known.",
+            "Limit of cost, in US dollars; an error if the server's prices are not known.",
             metavar="D",
             above=0,
             repository="lower",
@@ -313,7 +314,7 @@ class Settings:
     server_price: Annotated[
         str | None,
         Setting(
-            "What your own server costs: GPUs x dollars for a GPU-hour (8x2.50), or dollars an hour.",
+            "Price of your own server: GPUs x dollars per GPU-hour (8x2.50), or dollars per hour.",
             more="See [Model servers](servers.md).",
             metavar="[N x]D",
             check=_check_server_price,
@@ -336,8 +337,8 @@ class Settings:
     reruns: Annotated[
         int,
         Setting(
-            "How often tests run again to detect flaky ones; 0 means never.",
-            more="Only the tests that a verdict rests on.",
+            "How often tests are rerun to detect flaky ones; 0 means never.",
+            more="Only the tests that decide the verdict.",
             metavar="N",
             at_least=0,
             at_most=20,
@@ -346,7 +347,7 @@ class Settings:
     memory: Annotated[
         str,
         Setting(
-            "Memory limit of a sandbox, with k, m or g behind the number.",
+            "Memory limit of a sandbox: a number with the unit k, m or g.",
             flag=False,
             check=_check_memory,
             repository="lower",
@@ -359,7 +360,7 @@ class Settings:
     yes: Annotated[
         bool,
         Setting(
-            "Do not warn before a repository first goes to a host.",
+            "Do not warn before a repository is first sent to a host.",
             more="There is no warning for this machine.",
         ),
     ] = False
@@ -367,8 +368,8 @@ class Settings:
         str,
         Setting(
             "Address of GitHub's API, for GitHub Enterprise.",
-            more="For example `https://github.example.com/api/v3`. Its host is the one that counts as GitHub. It has to be "
-            "https, except on this machine.",
+            more="For example `https://github.example.com/api/v3`. Its host is the one that counts as GitHub. It must "
+            "be https, except on this machine.",
             metavar="URL",
             check=_check_github_api,
             address=True,
@@ -387,7 +388,8 @@ class Settings:
     prefix: Annotated[
         Literal["plain", "frozen"],
         Setting(
-            "How the text keeps a server's cached prefix: plain (by churn), or frozen (an earlier pack and what changed)."
+            "Order of the text, for the server's prefix cache: plain (rarely changed files first), or frozen "
+            "(an earlier pack, then the changes)."
         ),
     ] = "plain"
     instructions: Annotated[

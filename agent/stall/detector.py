@@ -16,9 +16,9 @@ from m3agent.agent.stall.repetition import Chant
 from m3agent.agent.stall.thresholds import Thresholds
 
 ADVICE = {
-    "tell": "Going on like this will not change it: use what the results above say and do something different.",
-    "force": "This was said before and goes on. The next call has to be a different move: look at the state of the tests "
-    "and the diff, name the assumption that may be wrong, and check that first.",
+    "tell": "Repeating this will not help: use the results above and do something different.",
+    "force": "You were told this before, and it continues. The next call must be a different step: look at "
+    "the state of the tests and the diff, name the assumption that may be wrong, and check it first.",
 }
 
 
@@ -111,7 +111,7 @@ class StallDetector:
             what = f"the answer was cut off at the length limit {self._cut_off} times in a row"
             hits.append(Hit("cut-off", self._cut_off, ("cut-off",), limits.patience, what))
         if limits.empty and self._empty >= limits.empty:
-            kind = "held nothing but reasoning" if reasoning.strip() else "was empty"
+            kind = "held only reasoning" if reasoning.strip() else "was empty"
             what = f"the answer {kind}, without a call or text, {self._empty} times in a row"
             hits.append(Hit("empty-answer", self._empty, ("empty-answer",), limits.patience, what))
         return self._judge(hits)
@@ -140,7 +140,7 @@ class StallDetector:
             yield Hit("returns", history.returns, (f"tree {step.tree}", "returns"), limits.patience, what)
         yield from self._same_error(step, steps)
         if limits.nothing_new and not history.opening and history.since_fresh >= limits.nothing_new:
-            what = f"the last {history.since_fresh} calls showed nothing that had not been seen before"
+            what = f"the last {history.since_fresh} calls showed nothing new"
             members = tuple(each.key for each in steps[-history.since_fresh :])
             yield Hit("nothing-new", history.since_fresh, members, limits.soft_patience, what)
         if (
@@ -150,7 +150,7 @@ class StallDetector:
             and not step.unread
             and history.rereads >= limits.rereads
         ):
-            what = f"{history.rereads} reads showed only lines that had been read before and have not changed"
+            what = f"{history.rereads} reads showed only unchanged lines that had been read before"
             members = tuple(each.key for each in steps if each.read and not each.unread)
             yield Hit("re-reading", history.rereads, members, limits.soft_patience, what)
 
@@ -197,7 +197,7 @@ class StallDetector:
             ):
                 names = ", ".join(step.name for step in last[:length])
                 what = (
-                    f"the same {length} calls ({names}) gave the same results {limits.rounds} times in turn"
+                    f"the same {length} calls ({names}) gave the same results {limits.rounds} times in a row"
                 )
                 members = tuple(step.key for step in last[:length])
                 yield Hit("cycle", limits.rounds, members, limits.patience, what)

@@ -309,11 +309,9 @@ def _notes(record: SessionRecord, unproven: bool) -> str | None:
     if not record.is_whole:
         notes.append("Lines of the log are missing or of another version.")
     if left_out := _left_out(record):
-        notes.append(f"{left_out} lines of the log have no place here.")
+        notes.append(f"{left_out} lines of the log have no counterpart in this format.")
     if unproven:
-        notes.append(
-            "The messages kept beside the log are not those that it has the digest of; they were not used."
-        )
+        notes.append("The messages beside the log do not match its digest; they were not used.")
     return " ".join(notes) or None
 
 

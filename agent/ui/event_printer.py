@@ -110,7 +110,7 @@ class Screen:
         self._print("session", printable_line(line["session"]))
 
     def _on_session_resumed(self, line: Line) -> None:
-        self._print("resumed", f"the session goes on after {line['messages']} messages")
+        self._print("resumed", f"the session resumes after {line['messages']} messages")
 
     def _on_context_packed(self, line: Line) -> None:
         dropped = sum(line["dropped"].values())
@@ -151,7 +151,7 @@ class Screen:
         share, prompt = line["cached_share"], line["prompt_tokens"] or 0
         if line["turn"] > 1 and share is not None and share < LOW_SHARE and prompt > LONG_PROMPT:
             lost = (
-                f"the server's cache had {share:.0%} of a prompt that only grew: the rest is paid for again"
+                f"the server's cache had {share:.0%} of a prompt that only grew: the rest is computed again"
             )
             self._print("cache", lost, "yellow")
 

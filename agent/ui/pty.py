@@ -79,7 +79,7 @@ async def terminal_session(sandbox: Sandbox) -> int:
         termios.tcsetattr(0, termios.TCSANOW, before)
         loop.remove_signal_handler(signal.SIGWINCH)
     if result.total_bytes > output.taken:
-        sys.stderr.write("m3agent: the session showed more than 50 MiB: what came after that was not shown\n")
+        sys.stderr.write("m3agent: the session showed more than 50 MiB: the rest was not shown\n")
     return result.exit if result.exit >= 0 else 128 - result.exit
 
 

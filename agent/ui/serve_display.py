@@ -125,7 +125,7 @@ def _cache(record: ServerRecord) -> str:
 
 def _caveat(record: ServerRecord) -> str:
     if record.wire_ok is False:
-        return "; its wire check FAILED, so do not trust its answers"
+        return "; its wire check FAILED: do not trust its answers"
     if record.random_weights:
         return "; its weights are random: it answers nonsense"
     if record.model_ok is False:

@@ -89,7 +89,7 @@ class StatusRow:
             case "turn.finished":
                 self._used.add(turn_events.answer_of(line), line["price"])
                 self._speed = line["tokens_per_second"]
-                self._do("carrying out its calls" if self._calls else "checking the result")
+                self._do("running its tool calls" if self._calls else "checking the result")
             case "call.started":
                 title = traits_of(line["name"]).title(line["arguments"])
                 # the model may have made up the name as well

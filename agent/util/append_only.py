@@ -29,7 +29,7 @@ class AppendOnlyFile:
         except OSError:
             self._file.close()
             raise UsageError(
-                f"the session in {self._folder} is being worked on by another process: wait for it, or end it first"
+                f"the session in {self._folder} is in use by another process: wait for it, or stop it first"
             ) from None
 
     def append(self, line: bytes, *, sync: bool = False) -> None:

@@ -195,13 +195,13 @@ def judge(
     partly = still_red and {file_of(i) for i in still_red} & {file_of(i) for i in fixed}
     sets = [fixed, broken, still_red]
     if not before.ran and not after.ran:
-        return "unverified", "there are no tests to check the patch with", sets
+        return "unverified", "there are no tests to check the patch", sets
     if lost:
         return "failed", f"{count(lost, 'test')} passed before the patch and not after it", sets
     if turned:
         return "failed", f"{count(turned, 'test')} red after the patch and not before it", sets
     if not after.complete:
-        return "failed", "the test run on the patched tree did not come to its end", sets
+        return "failed", "the test run on the patched tree did not finish", sets
     if gone:
         return "failed", f"{count(gone, 'test')} red before the patch and not run after it", sets
     if evaded := {i for i in still_red if file_of(i) in touched}:
@@ -217,7 +217,7 @@ def judge(
             sets,
         )
     if fixed:
-        rest = f"; {count(still_red, 'test')} elsewhere were and are red" if still_red else ""
+        rest = f"; {count(still_red, 'test')} elsewhere still red" if still_red else ""
         return (
             "verified",
             f"{count(fixed, 'test')} red before, green after; nothing else turned red{rest}",
@@ -358,7 +358,7 @@ async def verify(
                 verdict = "verified"
                 reason = f"{count(fixed, 'test')} added by the patch: red on the old code, green on the new"
     if flaky:
-        reason += f"; {count(flaky, 'flaky test')} left out of account"
+        reason += f"; {count(flaky, 'flaky test')} not counted"
     return Verification(
         verdict,
         reason,

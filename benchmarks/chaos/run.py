@@ -36,7 +36,7 @@ LIMIT = 150.0  # seconds for one process of a run to come to its end
 PATIENCE = 10.0  # seconds for everything that a process started to be gone after it
 ERRORS = frozenset({3, 4})
 """Exit codes of what a fault may end a fix with: the machine, the model's server. The session goes on after both."""
-ANEW = ("start it anew", "there are no sessions")
+ANEW = ("start the fix again", "there are no sessions")
 """What resuming says of a session that ended before it had begun."""
 
 How = Literal["at once", "resumed", "anew", "refused"]

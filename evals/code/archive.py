@@ -64,7 +64,7 @@ def _extract(archive: Path, raw: Path) -> None:
             for member in tar:
                 path = PurePosixPath(member.name)
                 if path.is_absolute() or ".." in path.parts or "\0" in member.name:
-                    raise DataError(f"{archive}: its member {member.name!r} leads out of it: refused")
+                    raise DataError(f"{archive}: its member {member.name!r} is outside the archive: refused")
                 if not (member.isreg() or member.isdir()):
                     raise DataError(f"{archive}: its member {member.name!r} is a link or a device: refused")
                 left -= member.size

@@ -50,7 +50,7 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
         EnvironmentFault: The source cannot be reached, `target` is not empty, or git or the disk fails.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise EnvironmentFault(f"{target} is not empty: a checkout needs a folder of its own.")
+        raise EnvironmentFault(f"{target} is not empty: a checkout needs an empty folder.")
     try:
         with _mirror(task.source, cache) as (mirror, ref):
             commit = _commit(task, mirror, ref or task.base_commit)
@@ -78,7 +78,7 @@ def _commit(task: Task, mirror: Path, ref: str) -> str:
     )
     what, commit = f"{task.instance_id}: {task.source.location}", found.stdout.decode().strip()
     if not commit:
-        raise DataError(f"{what} does not have {ref}, which is to be taken from it")
+        raise DataError(f"{what} does not have {ref}")
     if task.base_commit and commit != task.base_commit:
         raise DataError(f"{what} has the commit {commit} as {ref}, which is not the base {task.base_commit}")
     return commit

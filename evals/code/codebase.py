@@ -54,7 +54,7 @@ def codebase(task: Task, state: Path) -> Codebase:
             found = Codebase(folder / WORK, proof)
     if not found.proof.clean:
         raise DataError(
-            f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the answer there."
+            f"{task.instance_id}: its checkout holds more than its own commit, so an agent could find the fix there."
         )
     return found
 

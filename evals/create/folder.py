@@ -93,7 +93,7 @@ class CreatedFolder:
             EnvironmentFault: The folder cannot be written.
         """
         if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (path / TRIED).exists())):
-            raise UsageError(f"{path} is not empty and no folder of instances: give a new one.")
+            raise UsageError(f"{path} is not empty and is not a folder of instances: give a new folder.")
         try:
             (path / "repos").mkdir(parents=True, exist_ok=True)
             lock = (path / LOCK).open("w")
@@ -162,7 +162,7 @@ def _read(path: Path, repo: str) -> tuple[_File, dict[str, dict[str, Any]]]:
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
         said = str(error).splitlines()[0]
         raise UsageError(
-            f"{path} cannot be gone on with, its files are damaged ({said}): give a new folder."
+            f"{path} cannot be continued because its files are damaged ({said}): give a new folder."
         ) from None
     return file, rows
 

@@ -162,7 +162,9 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHi
     """
     repository = open_repository(path)
     if len(repository.head) != 40:
-        raise UsageError(f"{path} is a repository with SHA-256 ids, which is not read: convert it to SHA-1.")
+        raise UsageError(
+            f"{path} is a repository with SHA-256 ids, which m3agent cannot read: convert it to SHA-1."
+        )
     store = TreeStore(scratch / "history.git", objects_of(repository))
     if repository.shallow:
         shutil.copyfile(repository.common_dir / "shallow", store.git_dir / "shallow")

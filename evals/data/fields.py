@@ -41,10 +41,10 @@ class Fields:
     def text(self, name: str, *, empty: bool = True) -> str:
         """Return a required text. With `empty=False`, a text without visible characters is an error."""
         if name not in self.values:
-            raise self.wrong(name, "it is missing; a text is expected")
-        value = self._text(name, self.values[name], "a text")
+            raise self.wrong(name, "it is missing; a string is expected")
+        value = self._text(name, self.values[name], "a string")
         if not empty and not value.strip():
-            raise self.wrong(name, "it is empty; a text is expected")
+            raise self.wrong(name, "it is empty; a string is expected")
         return value
 
     def optional(self, name: str) -> str | None:
@@ -61,7 +61,7 @@ class Fields:
             return ()
         value = self.values[name]
         return tuple(
-            self._text(name, item, "a list of texts")
+            self._text(name, item, "a list of strings")
             for item in (value if isinstance(value, list) else [value])
         )
 
@@ -75,7 +75,7 @@ class Fields:
                 value = json.loads(value)
             except (ValueError, RecursionError):
                 raise self.wrong(
-                    name, f"{printable_line(value, 60)!r} is no list of test ids as JSON text"
+                    name, f"{printable_line(value, 60)!r} is not a JSON list of test ids"
                 ) from None
         if not isinstance(value, list):
             raise self.wrong(name, f"a list of test ids is expected, not {_kind(value)}")
@@ -87,8 +87,8 @@ class Fields:
             return {}
         value = self.values[name]
         if not isinstance(value, Mapping):
-            raise self.wrong(name, f"an object of texts is expected, not {_kind(value)}")
-        return {key: self._text(f"{name}.{key}", item, "a text") for key, item in value.items()}
+            raise self.wrong(name, f"an object of strings is expected, not {_kind(value)}")
+        return {key: self._text(f"{name}.{key}", item, "a string") for key, item in value.items()}
 
     def date(self, name: str) -> datetime | None:
         """Return an ISO 8601 time, in UTC unless it has an offset; None if the field is absent."""
@@ -99,7 +99,7 @@ class Fields:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise self.wrong(
-                name, f"{printable_line(text, 60)!r} is no date; one such as 2020-06-29T21:51:15Z is expected"
+                name, f"{printable_line(text, 60)!r} is not a date like 2020-06-29T21:51:15Z"
             ) from None
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
@@ -114,15 +114,15 @@ class Fields:
         if not isinstance(value, str):
             raise self.wrong(name, f"{expected} is expected, not {_kind(value)}")
         if "\0" in value:
-            raise self.wrong(name, "it has a NUL character, which no file's text or command has")
+            raise self.wrong(name, "it has a NUL character, which neither files nor commands may contain")
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise self.wrong(name, "it has half a surrogate pair, which is no character") from None
+            raise self.wrong(name, "it has half a surrogate pair, which is not a character") from None
         return value
 
 
 def _kind(value: object) -> str:
-    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text"}
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
     names |= {list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)

@@ -64,6 +64,6 @@ def _files(folder: Path) -> list[str]:
             if inside_git(name):
                 continue
             if not stat.S_ISREG(path.lstat().st_mode):
-                raise DataError(f"{path} is no plain file: links and the like are refused here")
+                raise DataError(f"{path} is not a regular file: links and other special files are refused")
             found.append(str(path.relative_to(folder)))
     return found

@@ -85,7 +85,7 @@ class Task(_Model):
     @classmethod
     def _plain(cls, value: str) -> str:
         if not INSTANCE_ID.fullmatch(value):
-            raise ValueError("an id holds letters, digits, dots, dashes and underscores, 200 at most")
+            raise ValueError("an id has at most 200 letters, digits, dots, dashes and underscores")
         return value
 
 
@@ -136,4 +136,4 @@ class DataError(ValueError):
 
 def outside(path: Path, what: str) -> DataError:
     """Return the error for a location that leads out of the data file's own folder."""
-    return DataError(f"{what} names {path}, outside the data's own folder: such a location is refused")
+    return DataError(f"{what} names {path}, which is outside the data's folder: refused")

@@ -65,8 +65,8 @@ def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) 
     for entry in _entries(source):
         if entry.ident in places:
             raise DataError(
-                f"{entry.where}, field instance_id: {entry.ident} is there already ({places[entry.ident]}); "
-                "each id may stand once"
+                f"{entry.where}, field instance_id: {entry.ident} exists already ({places[entry.ident]}); "
+                "each id may occur once"
             )
         places[entry.ident] = entry.where
         if (
@@ -109,14 +109,16 @@ def _entries(source: str) -> Iterator[Entry]:
         for marker, read in FOLDERS.items():
             if (path / marker).exists():
                 return read(path)
-        raise DataError(f"{path}: a folder of data has {' or '.join(FOLDERS)} in it, and this one has not")
+        raise DataError(f"{path}: a data folder has {' or '.join(FOLDERS)} in it, and this one does not")
     if there or path.suffix in FILES:
         if path.suffix not in FILES:
-            raise DataError(f"{path}: a file of rows ends in {', '.join(FILES)}")
+            raise DataError(f"{path}: the name of a file of rows ends in {', '.join(FILES)}")
         return FILES[path.suffix](path)
     if match := _HUB.fullmatch(source):
         return _rows(read_hub(match["name"], match["split"] or SPLIT), None)
-    raise DataError(f"{printable_line(source)} is not there, and it is no data set's name such as owner/name")
+    raise DataError(
+        f"{printable_line(source)} does not exist, and it is not a data set's name like owner/name"
+    )
 
 
 def _rows(rows: Iterable[Fields], folder: Path | None) -> Iterator[Entry]:

@@ -32,5 +32,5 @@ def within(folder: Path, name: str, what: str) -> Path:
     except OSError:  # a name that no file can have
         there = False
     if not there:
-        raise DataError(f"{what} {path} is not there")
+        raise DataError(f"{what} {path} does not exist")
     return path

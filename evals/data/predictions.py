@@ -32,9 +32,9 @@ def read_predictions(path: Path) -> dict[str, bytes]:
         if not isinstance(ident, str) or not ident:
             raise UsageError(f"{where} has no instance_id: a prediction has instance_id and model_patch.")
         if patch is not None and not isinstance(patch, str):
-            raise UsageError(f"{where} ({ident}): model_patch is no text.")
+            raise UsageError(f"{where} ({ident}): model_patch is not a string.")
         if ident in found:
-            raise UsageError(f"{where}: {ident} is there twice; one patch for each instance can be graded.")
+            raise UsageError(f"{where}: {ident} occurs twice; give one patch for each instance.")
         found[ident] = (patch or "").encode("utf-8", "surrogateescape")
     return found
 
@@ -55,7 +55,7 @@ def _entries(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path}, {ident}", {"instance_id": ident, **_object(entry, f"{path}, {ident}")}
         return
     if not isinstance(value, list):
-        raise UsageError(f"{path} holds no predictions: a list or an object of them is expected.")
+        raise UsageError(f"{path} holds no predictions: a list or an object of predictions is expected.")
     for number, entry in enumerate(value, 1):
         yield f"{path}, entry {number}", _object(entry, f"{path}, entry {number}")
 
@@ -64,10 +64,10 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is no JSON: {error}.") from None
+        raise UsageError(f"{where} is not JSON: {error}.") from None
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UsageError(f"{where} is no object: a prediction has instance_id and model_patch.")
+        raise UsageError(f"{where} is not an object: a prediction has instance_id and model_patch.")
     return value

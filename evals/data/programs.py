@@ -42,8 +42,8 @@ def program_names(folder: Path) -> list[str]:
     for name in names:
         if not INSTANCE_ID.fullmatch(name):
             raise DataError(
-                f"{folder / PROGRAMS / name}: its name is no id; "
-                "letters, digits, dots, dashes and underscores are expected, 200 at most"
+                f"{folder / PROGRAMS / name}: its name is not "
+                "an id; an id has at most 200 letters, digits, dots, dashes and underscores"
             )
     return names
 
@@ -67,7 +67,7 @@ def read_program(folder: Path, name: str) -> Instance:
     except SandboxError as error:
         raise EnvironmentFault(str(error)) from None
     if not patch:
-        raise DataError(f"{gold} is the same as {program / f'{name}.py'}: there is nothing to fix")
+        raise DataError(f"{gold} is identical to {program / f'{name}.py'}: there is nothing to fix")
     try:
         text = patch.decode()
     except UnicodeDecodeError:
@@ -111,5 +111,5 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})") from None
     if not text.strip():
-        raise DataError(f"{path} is empty: it says what goes wrong")
+        raise DataError(f"{path} is empty: it should say what goes wrong")
     return text

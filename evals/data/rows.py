@@ -31,7 +31,7 @@ def read_jsonl(path: Path) -> Iterator[Fields]:
             where = f"{path} row {number}"
             if len(line) > MOST_ROW:
                 raise DataError(
-                    f"{where}: it is longer than {MOST_ROW >> 20} MiB, so this is no file of rows"
+                    f"{where}: it is longer than {MOST_ROW >> 20} MiB, so this is not a file of rows"
                 )
             if line.strip():
                 yield row(_parse(line, where), where)
@@ -80,7 +80,7 @@ def read_hub(name: str, split: str) -> Iterator[Fields]:
         found = datasets.load_dataset(name, split=split)
     except Exception as error:  # noqa: BLE001  # its network client and formats raise any type
         raise DataError(
-            f"{where} cannot be had from the hub ({type(error).__name__}: {printable_line(error)}): "
+            f"{where} cannot be loaded from the hub ({type(error).__name__}: {printable_line(error)}): "
             "check name and split, or give a file"
         ) from None
     yield from _numbered(found, where)
@@ -112,7 +112,7 @@ def _plain(value: Any, where: str) -> Any:
         return value.isoformat()
     if value is None or isinstance(value, (str, int, float)):
         return value
-    raise DataError(f"{where}: it has a value of the type {type(value).__name__}, which no row has")
+    raise DataError(f"{where}: it has a value of the type {type(value).__name__}, which a row may not have")
 
 
 def _parse(content: bytes, where: str) -> Any:
@@ -125,7 +125,7 @@ def _parse(content: bytes, where: str) -> Any:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _opened(path: Path) -> Any:

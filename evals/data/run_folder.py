@@ -70,7 +70,7 @@ class RunFolder:
         try:
             file = _RunFile.model_validate_json((path / RUN).read_bytes())
         except FileNotFoundError:
-            raise UsageError(f"{path} is not the folder of a run: it has no {RUN}.") from None
+            raise UsageError(f"{path} is not a run's folder: it has no {RUN}.") from None
         except (OSError, ValidationError) as error:
             raise UsageError(f"{path / RUN} cannot be read: {_first(error)}.") from None
         return cls(path, file.config, file.repos)
@@ -125,7 +125,7 @@ class RunFolder:
                         f"Another process works in {self.path}: wait for it, or give another folder."
                     )
                 if not told:
-                    say(f"waiting for the end of what an earlier process left running in {self.path}")
+                    say(f"waiting for processes that an earlier process left running in {self.path}")
                 told = True
                 time.sleep(0.1)
             try:

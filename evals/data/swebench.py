@@ -51,7 +51,8 @@ def read_id(fields: Fields) -> str:
     if not INSTANCE_ID.fullmatch(ident):
         raise fields.wrong(
             "instance_id",
-            f"{printable_line(ident, 60)!r} is no id; letters, digits, dots, dashes and underscores are expected, 200 at most",
+            f"{printable_line(ident, 60)!r} is not an id; an id has at most 200 letters, digits, dots, dashes "
+            "and underscores",
         )
     return ident
 
@@ -112,7 +113,7 @@ def _source(fields: Fields, folder: Path | None) -> Source:
         return Source(kind="git", location=f"{GITHUB}/{fields.text('repo')}.git", ref=base)
     name = fields.text("repo_archive", empty=False)
     if folder is None:
-        raise fields.wrong("repo_archive", "rows from the hub have no folder that it could be in")
+        raise fields.wrong("repo_archive", "rows from the hub have no folder for it")
     path = within(folder, name, f"{fields.where}, field repo_archive:")
     ref = _matching(fields, "repo_ref", _REF, "a ref's name or a commit") if "repo_ref" in fields else base
     return Source(kind="archive", location=str(path), ref=ref)
@@ -155,7 +156,7 @@ def _diff(fields: Fields, name: str, *, empty: bool = False) -> str:
         return ""
     if not _CHANGE.search(text):
         raise fields.wrong(
-            name, f"{printable_line(text, 60)!r} is no patch; a diff as git writes it is expected"
+            name, f"{printable_line(text, 60)!r} is not a patch; git's diff format is expected"
         )
     return text
 

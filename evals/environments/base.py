@@ -88,7 +88,7 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
             return Base(image, wanted)
         _not_pulled.add(name)
     if there != wanted:
-        say(f"Python {wanted} cannot be had here: going on with {there}")
+        say(f"Python {wanted} is not available here: using {there}")
     with one_at_a_time(state, tag, say, stop):
         if local_image(api, tag) is None:
             _bootstrap(api, there, tag, state, say, stop)
@@ -122,10 +122,10 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
         program, env = _debootstrap(Path(scratch), output, stop)
         if program is None:
             raise EnvironmentBuildFailed(
-                f"no registry gives python:{python}-bookworm, and a base can only be made by root with debootstrap: "
-                "pull that image, or install debootstrap and run this as root"
+                f"no registry has python:{python}-bookworm, and only root can make a base image with "
+                "debootstrap: pull that image, or install debootstrap and run this as root"
             )
-        say(f"making a base image with Python {python} (Debian {release}), once (a minute or two)")
+        say(f"making a base image with Python {python} (Debian {release}), once (one or two minutes)")
         argv = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
         if _run(argv, output, stop, env):
             last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]

@@ -103,7 +103,7 @@ class _Build:
         if image is None:
             if own:
                 return None
-            raise ImageMissing(f"no registry gives {name}, and the row does not say how to build it")
+            raise ImageMissing(f"no registry has {name}, and the row does not say how to build it")
         labels = (self.api.inspect_image(name).get("Config") or {}).get("Labels") or {}
         return None if own and labels.get(f"{LABEL}.environment") else image
 
@@ -112,7 +112,7 @@ class _Build:
         if (image := local_image(self.api, tag)) is None:
             with one_at_a_time(self.state, tag, self.say, self.stop):
                 if local_image(self.api, tag) is None:
-                    self.say(f"{what}: building its {layer.name}, once (this may take minutes)")
+                    self.say(f"{what}: building its {layer.name} once (this may take minutes)")
                     started = time.monotonic()
                     log = folder(self.state) / f"{tag.partition(':')[2]}.log"
                     build_layer(

@@ -148,9 +148,9 @@ class Grader:
             why = (
                 "the reference makes no test pass that did not"
                 if not fixed
-                else "the reference's run is not sound"
+                else "the reference's run cannot be trusted"
             )
-            raise InvalidInstance(f"{why}, so nothing shows whether it is resolved")
+            raise InvalidInstance(f"{why}, so the verdict is unknown")
         found = Expected(fail_to_pass=tuple(fixed), pass_to_pass=tuple(sorted(green - set(fixed))))
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, found.model_dump_json().encode())

@@ -184,7 +184,7 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             if not canary:
                 tell("result", item.nodeid, outcome, text)
             elif outcome == "passed":
-                tell("forged", "a test that cannot pass did, beside " + item.nodeid)
+                tell("forged", "a test that cannot pass passed, beside " + item.nodeid)
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
@@ -262,7 +262,7 @@ def listen_to_unittest(tell: Any) -> Any:
         state["canary"] = False
         state["canaries"] += 1
         if state["outcome"] not in ("failed", "error"):
-            tell("forged", "a test that cannot pass did")
+            tell("forged", "a test that cannot pass passed")
         return done
 
     base.startTest, base.stopTest, runner.run = start_test, stop_test, run_tests  # type: ignore[method-assign]

@@ -233,13 +233,13 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     elif run.timed_out:
         verdict, reason = Verdict.TIMEOUT, f"the tests took longer than {answer.timeout:g} s"
     elif not run.outcomes:
-        reason = f"no tests ran: {last_line(run.output)[:MOST_LINE] or 'nothing was said'}"
+        reason = f"no tests ran: {last_line(run.output)[:MOST_LINE] or 'no output'}"
     elif not_fixed or lost:
         both = [*not_fixed, *lost]
         reason = f"{len(not_fixed)} to fix and {len(lost)} to keep did not pass, such as {both[0]}"
         reason += f": {last_line(run.errors[both[0]])[:MOST_LINE]}" if both[0] in run.errors else ""
     elif not run.complete:
-        reason = "the test run did not come to its end"
+        reason = "the test run did not finish"
     else:
         verdict = Verdict.RESOLVED
     return Grade(

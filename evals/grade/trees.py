@@ -60,7 +60,7 @@ def apply(store: TreeStore, tree: str, patch: bytes) -> str:
         return tree
     if len(patch) > MOST_PATCH:
         raise DoesNotApply(
-            f"the patch has {len(patch) >> 20} MiB; more than {MOST_PATCH >> 20} are not looked at"
+            f"the patch has {len(patch) >> 20} MiB, more than the limit of {MOST_PATCH >> 20} MiB"
         )
     text = patch if patch.endswith(b"\n") else patch + b"\n"
     first = ""
@@ -83,7 +83,7 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
         tested = apply(store, base, answer.test_patch.encode(errors="surrogateescape"))
         solved = apply(store, base, answer.patch.encode(errors="surrogateescape"))
     except DoesNotApply as error:
-        raise ValueError(f"of the instance's own: {error}") from None
+        raise ValueError(f"the instance itself is faulty: {error}") from None
     patched = apply(store, base, patch)
     changed = [path for _, path in store.changed_paths(base, patched)]
     of_tests = {path for _, path in store.changed_paths(base, tested)}

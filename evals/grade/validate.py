@@ -91,7 +91,9 @@ class Validations:
             values = json.loads(path.read_bytes())
             return cls({v["instance_id"]: Validation.model_validate(v) for v in values["instances"]})
         except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
-            raise UsageError(f"{path} is no file that `m3agent eval validate -o` wrote: {error}.") from None
+            raise UsageError(
+                f"{path} is not a file that `m3agent eval validate -o` wrote: {error}."
+            ) from None
 
     @staticmethod
     def text(found: Iterable[Validation]) -> str:
@@ -209,12 +211,12 @@ def _reason(
 ) -> str:
     """Return why the instance is invalid; empty if it is valid."""
     if passing:
-        return f"{len(passing)} of the tests to fix pass without the reference, such as {passing[0]}"
+        return f"{len(passing)} of the tests to fix pass without the reference patch, such as {passing[0]}"
     if unsteady := [name for name in answer.fail_to_pass if name in flaky]:
         return f"{len(unsteady)} of the tests to fix are flaky, such as {unsteady[0]}"
     if failed := [grade for grade in reference if grade.verdict is not Verdict.RESOLVED]:
         times = "" if len(failed) == len(reference) else " every time"
-        return f"the reference does not resolve it{times}: {failed[0].reason}"
+        return f"the reference patch does not resolve it{times}: {failed[0].reason}"
     if harmless is Verdict.RESOLVED:
         return "a patch that changes nothing resolves it"
     return ""

@@ -82,14 +82,14 @@ def _used(tally: Tally, counted: list[str]) -> Used:
 def _notes(here: Tally, there: Tally) -> list[str]:
     notes: list[str] = []
     if config_hash(here.config) == config_hash(there.config):
-        notes.append("both runs have the same configuration: what differs is chance")
+        notes.append("both runs have the same configuration: the differences are chance")
     if here.config.data != there.config.data:
         if here.instances == there.instances:
             notes.append(
                 "the runs have the same ids but different data: their instances may not be the same tasks"
             )
         else:
-            notes.append("the runs' data differ; instances with the same id are taken for the same task")
+            notes.append("the runs' data differ; instances with the same id are treated as the same task")
     if here.config.timeouts != there.config.timeouts:
         notes.append("the runs had different time limits")
     return notes

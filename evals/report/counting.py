@@ -107,7 +107,7 @@ def tally_of(run: RunFolder) -> Tally:
     """
     for ident in run.config.instances:
         if not INSTANCE_ID.fullmatch(ident):  # it becomes a file name; the run may be foreign
-            raise UsageError(f"{run.path / RUN} names an instance {ident!r}, which is no instance's id.")
+            raise UsageError(f"{run.path / RUN} names an instance {ident!r}, which is not an instance id.")
     found: list[AttemptRecord] = []
     for ident, number in run.wanted():
         result = run.result(ident, number)

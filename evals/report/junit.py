@@ -64,8 +64,8 @@ def _details(result: AttemptRecord) -> str:
         return ""
     grade = result.grade
     parts = [
-        *_tests("should pass now and do not", grade.fail_to_pass),
-        *_tests("passed before and do not now", grade.pass_to_pass),
+        *_tests("should pass now and do not pass", grade.fail_to_pass),
+        *_tests("passed before and do not pass now", grade.pass_to_pass),
         *(f"undone: {path}" for path in grade.undone[:MOST_TESTS]),
         *(f"forged: {what}" for what in grade.forged[:MOST_TESTS]),
     ]

@@ -264,4 +264,4 @@ def _notes(tally: Tally) -> Iterable[str]:
         if verdicts - {Verdict.INVALID, Verdict.INFRA, None}:
             yield f"{ident} is left out as invalid, though some of its attempts could be graded"
     if strange := sorted(ident for ident in tally.instances if ident not in tally.repos):
-        yield f"the repository of {', '.join(strange)} is not known: they are taken for one repository"
+        yield f"the repository of {', '.join(strange)} is not known: they are counted as one repository"

@@ -49,7 +49,7 @@ def write_sessions(
         return {}
     folder = folder_of(page)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder} is where the sessions' pages go, and it is no folder: name another page")
+        raise UsageError(f"{folder} is for the sessions' pages, and it is not a folder: name another page")
     found: dict[Attempt, SessionPage] = {}
     said = time.monotonic()
     for number, (result, session) in enumerate(logged, 1):
@@ -64,9 +64,9 @@ def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path
     root = run.path.resolve()
     source = (root / session).resolve()
     if not source.is_relative_to(root):  # the run may come from another person
-        return SessionPage(problem="the session is said to be outside the run's folder: it is not read")
+        return SessionPage(problem="the session is outside the run's folder: ignored")
     if not (source / LOG).is_file():
-        return SessionPage(problem="the session's log is gone")
+        return SessionPage(problem="the session's log does not exist")
     try:
         shown = render([report_of(read_log(source / LOG), source)])
     except M3AgentError as error:

@@ -94,7 +94,7 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
         ValueError: `n` is below 1, or `successes` is not between 0 and `n`.
     """
     if n < 1 or not 0 <= successes <= n:
-        raise ValueError(f"{successes} of {n} is no proportion")
+        raise ValueError(f"{successes} of {n} is not a proportion")
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
@@ -181,4 +181,4 @@ def pass_all_k(n: int, c: int, k: int) -> float:
 
 def _check(n: int, c: int, k: int) -> None:
     if not (0 <= c <= n and 1 <= k <= n):
-        raise ValueError(f"{k} of {n} attempts with {c} successes cannot be")
+        raise ValueError(f"{k} of {n} attempts with {c} successes are impossible")

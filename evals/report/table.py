@@ -72,9 +72,12 @@ def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
     if (agreement := report.agreement) is not None:
         agree = agreement.both + agreement.neither
         yield "official rules", f"agree on {agree:,}; unknown for {agreement.unknown:,}"
-        yield "resolved by ours only", f"{len(agreement.only_strict):,}{_ids(agreement.only_strict)}"
         yield (
-            "resolved by the official only",
+            "resolved only by m3agent's rules",
+            f"{len(agreement.only_strict):,}{_ids(agreement.only_strict)}",
+        )
+        yield (
+            "resolved only by the official rules",
             f"{len(agreement.only_official):,}{_ids(agreement.only_official)}",
         )
     yield "patches with paths put back", f"{len(report.undone):,}{_ids(report.undone)}"

@@ -120,8 +120,8 @@ class EvalAttempt:
         except DataError as error:
             return Verdict.INVALID, str(error)
         except _OutOfTime as error:
-            return Verdict.TIMEOUT, f"the tests of the patch were not done {error}"
-        late = "the agent ran out of time, and what it had was graded" if ended.timed_out else ""
+            return Verdict.TIMEOUT, f"the tests of the patch had not finished {error}"
+        late = "the agent ran out of time, and its unfinished work was graded" if ended.timed_out else ""
         return self.grade.verdict, "; ".join(part for part in (late, self.grade.reason) if part)
 
     @asynccontextmanager

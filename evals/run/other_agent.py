@@ -46,10 +46,10 @@ def parse_command(line: str) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in PLACEHOLDERS]:
         known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
         raise UsageError(
-            f"--agent-command has {{{unknown[0]}}}, which stands for nothing: there are {known}."
+            f"--agent-command has {{{unknown[0]}}}, which is not a placeholder: the placeholders are {known}."
         )
     if "issue" not in names:
-        raise UsageError("--agent-command has no {issue}: the agent would not be told what to do.")
+        raise UsageError("--agent-command has no {issue}: the agent would not know the task.")
     program = shutil.which(argv[0])
     if program is None:
         raise UsageError(

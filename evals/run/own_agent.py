@@ -128,7 +128,7 @@ class OwnAgent:
 
 def delivery_of(folder: Path, exit_code: int, timed_out: bool) -> Delivery:
     """Return what `m3agent fix` left in an attempt's folder."""
-    said = last_words(folder) or "it said nothing"
+    said = last_words(folder) or "it printed nothing"
     crashed = Delivery("crashed", f"exit code {exit_code}: {said}", fault=Verdict.ERROR, timed_out=timed_out)
     sessions = session_folders(folder / STATE)
     if not sessions:

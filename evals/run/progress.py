@@ -24,7 +24,7 @@ STYLES = {
 OTHER_STYLE = "yellow"
 MOST_ROWS = 20
 WIDEST = max(len(verdict) for verdict in Verdict)
-DOING = {"environment": "checkout and image", "agent": "agent at work", "grade": "grading"}
+DOING = {"environment": "checkout and image", "agent": "agent running", "grade": "grading"}
 
 
 class RunProgress:

@@ -121,7 +121,7 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
         )
     if not host_python_usable():
         raise EngineUnavailable(
-            "bubblewrap lends this host's /usr to the sandbox, and /usr/bin/python3 is not there"
+            "bubblewrap uses this host's /usr in the sandbox, and /usr/bin/python3 does not exist"
         )
     mounts: list[str] = []
     for folder in HOST_FOLDERS:
@@ -238,9 +238,7 @@ class BwrapMachine:
         text = f"bubblewrap ended: {own[-1]}"
         if setting := barred_by():
             remedy = SYSCTLS[setting.partition("=")[0]][1]
-            text += (
-                f"; this kernel bars user namespaces ({setting}): set it to {remedy}, or use --sandbox docker"
-            )
+            text += f"; this kernel forbids user namespaces ({setting}): set it to {remedy}, or use --sandbox docker"
         elif "nknown option" in own[-1]:
             text += ": bubblewrap 0.8 or later is needed"
         return EngineUnavailable(text)

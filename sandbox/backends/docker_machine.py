@@ -107,9 +107,7 @@ class DockerMachine:
         except APIError as error:
             raise _start_failed(error) from None
         except (DockerException, RequestException) as error:
-            raise EngineUnavailable(
-                f"the Docker engine went away while starting a sandbox: {error}"
-            ) from None
+            raise EngineUnavailable(f"the Docker engine stopped while starting a sandbox: {error}") from None
         raw.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=raw, limit=4 << 20)
         channel = Channel(reader, writer, multiplexed=True, why_dead=self._why_dead)
@@ -120,9 +118,7 @@ class DockerMachine:
             raise _start_failed(error) from None
         except (DockerException, RequestException) as error:
             await channel.close()
-            raise EngineUnavailable(
-                f"the Docker engine went away while starting a sandbox: {error}"
-            ) from None
+            raise EngineUnavailable(f"the Docker engine stopped while starting a sandbox: {error}") from None
         return channel
 
     async def destroy(self) -> None:
@@ -255,7 +251,7 @@ def _start_failed(error: Any) -> Exception:
     text = str(error.explanation or error)
     if "executable file not found" in text or "python3" in text:
         return ImageMissing(
-            "the image has no python3, which every sandbox needs: add it, or name another with --image"
+            "the image has no python3, which every sandbox needs: add it, or name another image with --image"
         )
     return EngineUnavailable(f"the Docker engine refused to start a sandbox: {text.strip()}")
 

@@ -35,7 +35,7 @@ def why_ended(api: Any, container: str, memory: int) -> SandboxError:
         events = _events(api, container)
     except (DockerException, RequestException, HTTPError, OSError):
         return EngineUnavailable(
-            "the Docker engine went away, and the sandbox with it: start it and try again"
+            "the Docker engine stopped, and the sandbox with it: start the engine and try again"
         )
     return explain(events, memory)
 
@@ -56,8 +56,8 @@ def explain(events: list[dict[str, Any]], memory: int) -> SandboxError:
                 break
             if code == SIGKILLED and any(when - each < OOM_WINDOW for each in ooms):
                 return OutOfMemory(
-                    f"the sandbox needed more than its {memory / (1 << 30):.3g} GiB of memory and was killed: "
-                    "give it more with --memory"
+                    f"the sandbox used more than its {memory / (1 << 30):.3g} GiB of memory and was "
+                    "killed: raise the limit with M3AGENT_MEMORY"
                 )
             return SandboxDied(f"the sandbox's first process ended (status {code})")
     if removed:

@@ -47,7 +47,7 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+)([bkmg]?)b?", text.strip().lower())
     if match is None or not int(match[1]):
-        raise ValueError(f"'{text}' is not a size: write for instance 4g or 512m")
+        raise ValueError(f"'{text}' is not a size: write it like 4g or 512m")
     return int(match[1]) * UNITS[match[2]]
 
 
@@ -87,7 +87,7 @@ async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backe
             raise EngineUnavailable(f"{docker_error}; and {bwrap_error}") from None
         if setting := barred_by():
             raise EngineUnavailable(
-                f"{docker_error}; and bubblewrap cannot work here: the kernel bars user namespaces ({setting})"
+                f"{docker_error}; and bubblewrap cannot work here: the kernel forbids user namespaces ({setting})"
             ) from None
         say(f"{docker_error}: using bubblewrap")
         return "bwrap"

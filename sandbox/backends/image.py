@@ -98,10 +98,10 @@ def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Imag
         return image
     if not host_python_usable():
         raise ImageMissing(
-            f"no registry gives {DEFAULT_IMAGE}, and this host has no /usr/bin/python3 to lend a sandbox: "
-            "install python3, or name an image that is here with --image"
+            f"no registry has {DEFAULT_IMAGE}, and this host has no /usr/bin/python3 for "
+            "a sandbox: install python3, or name a local image with --image"
         )
-    say(f"no registry gives {DEFAULT_IMAGE}: using a skeleton over this host's read-only /usr")
+    say(f"no registry has {DEFAULT_IMAGE}: using a skeleton image over this host's read-only /usr")
     # Podman heeds no tag of its own, but one in the name
     api.import_image_from_data(skeleton_archive(), repository=SKELETON)
     return local_image(api, SKELETON) or Image(SKELETON, HOST_FOLDERS)

@@ -457,7 +457,7 @@ class Sandbox:
         """Write a file of the work tree atomically; create missing folders.
 
         Raises:
-            FileProblem: The target is not a plain file.
+            FileProblem: The target is not a regular file.
             PathEscapes: The path leaves the work tree.
             DiskFull: There is no space; the old content is unchanged.
         """
@@ -624,7 +624,7 @@ def _typed(code: str, text: str, path: str) -> SandboxError:
         return DiskFull(f"no room for {path or 'the work tree'}: the sandbox's disk is full")
     if code in {"escape", "ELOOP"}:
         return PathEscapes(
-            text if code == "escape" else f"{path}: passes through a link that was put in the way"
+            text if code == "escape" else f"{path}: passes through a link that was placed in its way"
         )
     named = path and path not in text
     return FileProblem(f"{path}: {text[:1].lower()}{text[1:]}" if named else text)

@@ -62,7 +62,7 @@ def read_containers(files: Files, found: Found) -> list[Container]:
     if place is None and len(nested) == 1:
         place = nested[0]
     elif place is None and nested:
-        found.notice(".devcontainer", f"there are {len(nested)} to choose from: none is taken")
+        found.notice(".devcontainer", f"there are {len(nested)} of them: none is used")
     if place is not None and (container := _devcontainer(files, place, found)) is not None:
         containers.append(container)
     containers += [Container(path, dockerfile=path) for path in DOCKERFILES if path in files.paths][:1]
@@ -109,7 +109,7 @@ def _devcontainer(files: Files, place: str, found: Found) -> Container | None:
         args = {str(k): v for k, v in table(build, "args").items() if isinstance(v, str)}
         named = [path, context, *args.values(), target if isinstance(target, str) else ""]
         if any("${" in value for value in named):
-            found.notice(place, "uses variables of the host: not followed")
+            found.notice(place, "uses variables of the host: ignored")
             return None
         return Container(place, None, path, context, target if isinstance(target, str) else None, args)
     if isinstance(image, str):

@@ -57,7 +57,7 @@ def read_declared(files: Files) -> Declared:
     first = ((files.text(".python-version", found) or "").split() or [""])[0]
     pin = re.fullmatch(r"(?:cpython-)?(3\.\d+(?:\.\d+)?)", first)
     if first and pin is None:
-        found.notice(".python-version", f"'{first[:40]}' is not a version of CPython 3: not followed")
+        found.notice(".python-version", f"'{first[:40]}' is not a version of CPython 3: ignored")
     return Declared(
         tuple(sorted(found.requirements)),
         tuple(sorted(found.constraints)),

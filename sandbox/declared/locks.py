@@ -22,7 +22,7 @@ def read_locks(files: Files, found: Found) -> None:
         for package in versions:
             marker = _marker(package, name) if len(versions) > 1 else ""
             if len(versions) > 1 and not marker:
-                found.notice(name, f"{package_name} is locked at several versions: none of them is held")
+                found.notice(name, f"{package_name} is locked at several versions: no version is fixed")
                 break
             line = f"{package_name}=={package['version']}" + (f" ; {marker}" if marker else "")
             found.constrain(line, name)

@@ -64,7 +64,7 @@ def read_poetry(poetry: dict[str, Any], found: Found) -> None:
         try:
             found.accept_python(specifier(python))
         except NotSimple:
-            found.notice(SOURCE, f"Python '{python}' offers alternatives: any is taken")
+            found.notice(SOURCE, f"Python '{python}' offers alternatives: any version is used")
     tables = [dependencies, table(poetry, "dev-dependencies")]
     tables += [table(group, "dependencies") for name, group in table(poetry, "group").items() if wanted(name)]
     for dependency_table in tables:
@@ -77,7 +77,7 @@ def read_poetry(poetry: dict[str, Any], found: Found) -> None:
 def _dependency(name: str, wish: object, extras: set[str], found: Found) -> None:
     details = {"version": wish} if isinstance(wish, str) else wish
     if not isinstance(details, dict):
-        found.notice(SOURCE, f"the dependency {name} is not understood: left out")
+        found.notice(SOURCE, f"the dependency {name} cannot be parsed: left out")
         return
     if details.get("optional") and name not in extras:
         return
@@ -87,7 +87,7 @@ def _dependency(name: str, wish: object, extras: set[str], found: Found) -> None
     try:
         versions = specifier(details.get("version", "*"))
     except NotSimple:
-        found.notice(SOURCE, f"{name} '{details['version']}' offers alternatives: any version is taken")
+        found.notice(SOURCE, f"{name} '{details['version']}' offers alternatives: any version is used")
         versions = ""
     chosen = f"[{','.join(strings(details.get('extras')))}]" if strings(details.get("extras")) else ""
     markers = _markers(details)

@@ -102,7 +102,7 @@ def _group(groups: dict[str, Any], name: str, found: Found, seen: set[str]) -> N
             normal = canonicalize_name(include)
             matching = [other for other in groups if canonicalize_name(other) == normal]
             if not matching:
-                found.notice(SOURCE, f"the group {name} includes {include}, which there is not: left out")
+                found.notice(SOURCE, f"the group {name} includes {include}, which does not exist: left out")
             for other in matching:
                 _group(groups, other, found, seen)
 

@@ -48,7 +48,7 @@ def read_setup_py(files: Files, found: Found) -> None:
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        found.notice(PY, "not valid Python: not read")
+        found.notice(PY, "not valid Python: ignored")
         return
     call = next((node for node in ast.walk(module) if _is_setup(node)), None)
     if not isinstance(call, ast.Call):
@@ -73,7 +73,7 @@ def read_setup_py(files: Files, found: Found) -> None:
     for key in ("install_requires", "tests_require", "extras_require"):
         value = values.get(key)
         if key in given and value is None:
-            found.notice(PY, f"{key} is computed, and setup.py is not run to read it: left out")
+            found.notice(PY, f"{key} is computed, and m3agent does not run setup.py: left out")
         lists = (
             [v for n, v in table(value).items() if wanted(n.split(":")[0])]
             if key == "extras_require"

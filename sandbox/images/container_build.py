@@ -64,7 +64,7 @@ def build_container(
     """
     if container.image is not None:
         if local_image(api, container.image) is None and not pull(container.image, say):
-            raise ImageMissing(f"no registry gives {container.image}")
+            raise ImageMissing(f"no registry has {container.image}")
         _check_python(api, container.image)
         return container.image
     tag = f"{repository}:{_key(container, workspace)}"
@@ -73,7 +73,7 @@ def build_container(
         raise ImageMissing(NO_PYTHON)
     with lock(tag):
         if local_image(api, tag) is None:
-            say(f"building the image of {container.source}, once (this may take minutes)")
+            say(f"building the image of {container.source} once (this may take minutes)")
             _Build(api, container, workspace, tag, log_folder, say, stop).run()
             try:
                 _check_python(api, tag)
@@ -173,7 +173,7 @@ class _Build:
         source = self.container.source
         if problem := wait_for(reader, source, lambda: self.last, self.say, self.stop):
             self.api.close()  # the engine ends a build whose client has gone
-            raise EnvironmentBuildFailed(f"its build was ended: {problem}; the log is {self.log}")
+            raise EnvironmentBuildFailed(f"its build was stopped: {problem}; the log is {self.log}")
         if not self.built:
             reason = self.error or f"the builder ended with '{self.last}'"
             raise EnvironmentBuildFailed(f"it cannot be built: {reason}; the log is {self.log}")

@@ -67,8 +67,8 @@ def find_uv(env: dict[str, str]) -> str:
             installed = str(target / "bin" / "uv")
             if run([*pip, "install", *options, "uv"], env) and output([installed, "--version"], env):
                 return installed
-            fail("no index of packages gave uv, which installs the rest")
-    fail("there is neither uv nor pip to install with: install uv on this machine")
+            fail("no package index has uv, which installs the dependencies")
+    fail("neither uv nor pip was found to install with: install uv on this machine")
 
 
 def find_python(uv: str, job: dict[str, Any], env: dict[str, str]) -> str:
@@ -86,7 +86,7 @@ def find_python(uv: str, job: dict[str, Any], env: dict[str, str]) -> str:
         found = output([uv, "python", "find", wish], env)
         if found is not None:
             return found
-    say(f"notice: Python {wish} cannot be had here: going on with {own}")
+    say(f"notice: Python {wish} is not available here: using {own}")
     return sys.executable
 
 

@@ -153,7 +153,7 @@ class _Finder:
             self.say(notice)
         count = len(job.requirements)
         self.say(
-            f"building the repository's environment, once ({count} declared "
+            f"building the repository's environment once ({count} declared "
             f"{'dependency' if count == 1 else 'dependencies'}; this may take minutes)"
         )
 

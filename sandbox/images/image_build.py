@@ -209,7 +209,7 @@ class _Lines:
         self._log = log
         self._stream = stream
         self.last = "starting"
-        self.reason = "the build container ended without a word"
+        self.reason = "the build container ended without a message"
         self.notices: list[str] = []
         self._cause = ""
 

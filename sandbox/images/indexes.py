@@ -90,11 +90,11 @@ def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")
 def _usable(url: str, found: Indexes) -> bool:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.username is not None or parts.password is not None:
-        found.left_out.append(f"{parts.hostname}: its address holds a password, which no build is given")
+        found.left_out.append(f"{parts.hostname}: its address holds a password, and no build gets passwords")
     elif parts.scheme not in {"http", "https"}:
-        found.left_out.append(f"{url}: a folder of this machine, which no build sees")
+        found.left_out.append(f"{url}: a folder of this machine, which a build cannot see")
     elif parts.hostname in {"localhost", "127.0.0.1", "::1"}:
-        found.left_out.append(f"{url}: on this machine's loopback, which a container does not reach")
+        found.left_out.append(f"{url}: on this machine's loopback, which a container cannot reach")
     else:
         return True
     return False

@@ -114,7 +114,7 @@ def parse_hosts(text: str) -> tuple[AllowedHost, ...]:
 
 def _parse_host(entry: str) -> AllowedHost:
     if entry.startswith("*") and not entry.startswith("*."):
-        raise ValueError(f"{entry!r} would open too much: name the hosts, or write *.example.org")
+        raise ValueError(f"{entry!r} opens too much: name the hosts, or write *.example.org")
     below = entry.startswith("*.")
     try:
         host, port = split_authority(entry.removeprefix("*."))
@@ -127,12 +127,12 @@ def _parse_host(entry: str) -> AllowedHost:
     if address is not None and below:
         raise ValueError(f"{entry!r} is not a host: an address has no names below it")
     if address is not None and not is_public(address):
-        raise ValueError(f"{host} is not a public address: a sandbox never reaches those")
+        raise ValueError(f"{host} is not a public address: a sandbox never reaches such addresses")
     if address is None and "." not in host:
         raise ValueError(
-            f"{entry!r} would open too much: name the hosts"
+            f"{entry!r} opens too much: name the hosts"
             if below
-            else f"{host!r} is not a public host name: a sandbox reaches no others"
+            else f"{host!r} is not a public host name: a sandbox reaches only public hosts"
         )
     return AllowedHost(host, below, DEFAULT_PORTS if port is None else frozenset({port}))
 

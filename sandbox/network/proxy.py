@@ -179,7 +179,7 @@ class Proxy:
         """
         self._requests += 1
         if self._requests > self._caps.requests:
-            await _answer(program, 403, f"this sandbox has made {self._caps.requests} requests: no more")
+            await _answer(program, 403, f"this sandbox has made {self._caps.requests} requests, its limit")
             return
         use = _Use()
         started = time.monotonic()
@@ -207,7 +207,7 @@ class Proxy:
             async with asyncio.timeout(self._caps.head):
                 head, rest = await _read_head(program)
         except TimeoutError:
-            raise ProxyResponse(408, "no whole request came in time") from None
+            raise ProxyResponse(408, "no complete request arrived in time") from None
         if not head:
             return
         request = parse(head)
@@ -215,11 +215,11 @@ class Proxy:
         if not any(entry.allows(request.host, request.port) for entry in self.hosts):
             where = f"{request.host}:{request.port}"
             raise ProxyResponse(
-                403, f"{where} is not open to this sandbox: the user opens hosts with --allow-net"
+                403, f"{where} is not allowed for this sandbox: the user allows hosts with --allow-net"
             )
         if self._bytes >= self._caps.bytes:
             raise ProxyResponse(
-                403, f"this sandbox has moved {self._caps.bytes} bytes over the network: no more"
+                403, f"this sandbox has moved {self._caps.bytes} bytes over the network, its limit"
             )
         async with await self._connect(request) as host:
             use.verdict = "allowed"
@@ -239,8 +239,8 @@ class Proxy:
                     if not self._reach(address):  # one bad address refuses the name: it may be a trap
                         raise ProxyResponse(
                             403,
-                            f"{request.host} is at {address}, not a public address of another machine: "
-                            "a sandbox never reaches those, --allow-net or not",
+                            f"{request.host} is at {address}, not a public address of another "
+                            "machine: a sandbox never reaches such addresses, even with --allow-net",
                         )
                 return await _open(addresses, request.port)
         except TimeoutError:
@@ -259,7 +259,7 @@ class Proxy:
         def moved(count: int) -> None:
             self._bytes += count
             if self._bytes > self._caps.bytes:
-                raise OSError(f"the sandbox's {self._caps.bytes} bytes of network are used up")
+                raise OSError(f"the sandbox's {self._caps.bytes} bytes of network traffic are used up")
             clock.reschedule(min(end, loop.time() + self._caps.idle))
 
         async def up() -> None:
@@ -391,7 +391,7 @@ async def _read_head(program: Stream) -> tuple[bytes, bytes]:
         more = await program.read()
         if not more:
             if data:
-                raise ProxyResponse(400, "the request ends in its head")
+                raise ProxyResponse(400, "the request ends within its head")
             return b"", b""
         data += more
 
@@ -406,7 +406,7 @@ def parse(head: bytes) -> ProxyRequest:
     first, *lines = head.split(b"\r\n")
     line = REQUEST_LINE.fullmatch(first)
     if line is None:
-        raise ProxyResponse(400, "this is a proxy for HTTP and CONNECT, and that was no request to one")
+        raise ProxyResponse(400, "this is a proxy for HTTP and CONNECT, and the request is neither")
     if len(lines) > MOST_HEADERS:
         raise ProxyResponse(431, f"a request has at most {MOST_HEADERS} headers")
     headers: list[tuple[bytes, bytes]] = []
@@ -418,7 +418,7 @@ def parse(head: bytes) -> ProxyRequest:
     method, target = line[1].decode(), line[2].decode()
     lengths = [value for name, value in headers if name.lower() == b"content-length"]
     if any(name.lower() == b"transfer-encoding" for name, _ in headers):
-        raise ProxyResponse(411, "this proxy takes a request's body only with a Content-Length")
+        raise ProxyResponse(411, "this proxy accepts a request body only with a Content-Length")
     if len(lengths) > 1 or not all(LENGTH.fullmatch(value) for value in lengths):
         raise ProxyResponse(400, "the Content-Length of the request is malformed")
     if method == "CONNECT":
@@ -430,7 +430,7 @@ def parse(head: bytes) -> ProxyRequest:
         return ProxyRequest(method, host, port)
     address = HTTP_TARGET.fullmatch(target)
     if address is None:
-        raise ProxyResponse(400, "a request to this proxy names a whole http address; https goes by CONNECT")
+        raise ProxyResponse(400, "a request to this proxy must name a full http address; https uses CONNECT")
     host, port = _authority(address[1])
     port = port or 80
     ended_here = HOP_BY_HOP | {
@@ -454,7 +454,7 @@ def _authority(text: str) -> tuple[str, int | None]:
         return split_authority(text)
     except ValueError:
         raise ProxyResponse(
-            400, "the request names no host, or one in a notation that is not accepted"
+            400, "the request names no host, or names it in an unsupported notation"
         ) from None
 
 

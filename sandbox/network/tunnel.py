@@ -101,7 +101,7 @@ class TunnelConnection:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if self._broken:
-                raise ConnectionResetError("the program in the sandbox has closed the connection")
+                raise ConnectionResetError("the program in the sandbox closed the connection")
             await self._wait()
 
     async def _wait(self) -> None:

@@ -41,7 +41,7 @@ def common_version(hello: Header) -> int:
     if version < max(oldest, VERSIONS[0]):
         raise SandboxDied(
             f"the sandbox's supervisor speaks versions {oldest} to {newest} of the protocol, this program "
-            f"{VERSIONS[0]} to {VERSIONS[1]}: they have to come from the same release"
+            f"{VERSIONS[0]} to {VERSIONS[1]}: both must come from the same release"
         )
     return int(version)
 
@@ -213,7 +213,7 @@ class Channel:
         while len(inbox) >= FRAME.size:
             n_header, n_payload = FRAME.unpack_from(inbox)
             if max(n_header, n_payload) > MAX_PAYLOAD:  # it would fill the host's memory
-                raise ConnectionError("not a frame of the supervisor's")
+                raise ConnectionError("not a frame of the supervisor")
             end = FRAME.size + n_header + n_payload
             if len(inbox) < end:
                 return

@@ -539,7 +539,7 @@ class Supervisor:
         if not (isinstance(argv, list) and argv and all(isinstance(part, str) for part in argv)):
             raise Refused("exec", "no command to run")
         if header["id"] in self.jobs:
-            raise Refused("bad-request", "there is a command of that id")
+            raise Refused("bad-request", "a command with this id exists")
         for name in ("timeout", "grace"):
             float(header.get(name) or 0)  # fails before any process is started
         child = self.take_spare(header, payload)
@@ -631,7 +631,7 @@ class Supervisor:
 
     def op_speak(self, header: Header, payload: bytes) -> Answer:
         if not VERSIONS[0] <= header["version"] <= VERSIONS[1]:
-            raise Refused("version", "versions %d to %d of the protocol are spoken here" % VERSIONS)
+            raise Refused("version", "this supervisor speaks versions %d to %d of the protocol" % VERSIONS)
         return {}, b""
 
     def op_alive(self, header: Header, payload: bytes) -> Answer:
@@ -882,7 +882,7 @@ class Supervisor:
                 if stat.S_ISLNK(old.st_mode) and (real := self.resolve_link(path)) != path:
                     return self.write_file(real, content, mode)
                 if not stat.S_ISREG(old.st_mode):
-                    raise Refused("special", "%s is not a plain file" % path)
+                    raise Refused("special", "%s is not a regular file" % path)
                 mode = stat.S_IMODE(old.st_mode) if mode is None else mode
             except FileNotFoundError:
                 pass
@@ -915,7 +915,7 @@ class Supervisor:
             if stat.S_ISDIR(info.st_mode):
                 raise Refused("EISDIR", "%s is a folder" % path)
             if not stat.S_ISREG(info.st_mode):
-                raise Refused("special", "%s is not a plain file" % path)
+                raise Refused("special", "%s is not a regular file" % path)
             limit = min(int(header.get("limit", MAX_PAYLOAD)), MAX_PAYLOAD)
             os.lseek(fd, int(header.get("offset", 0)), os.SEEK_SET)
             parts = []
@@ -1040,7 +1040,7 @@ class Supervisor:
 
     def op_listen(self, header: Header, payload: bytes) -> Answer:
         if self.tunnel is not None:
-            raise Refused("EBUSY", "there is a tunnel already")
+            raise Refused("EBUSY", "a tunnel exists already")
         self.tunnel = Tunnel(self, header["id"], header["port"], header["most"], header["window"])
         return {}, b""
 

@@ -174,7 +174,7 @@ def plain_name(name: str) -> str:
 def refuse_git_files(path: str) -> None:
     """Raise PathEscapes for a path that git itself reads."""
     if inside_git(path) or plain_name(PurePosixPath(path).name) in {".gitmodules", ".gitattributes"}:
-        raise PathEscapes(f"the change touches {path}, which git itself reads: such a patch is refused")
+        raise PathEscapes(f"the change touches {path}, which git itself reads: refused")
 
 
 def refuse_escaping_link(path: str, target: bytes, links: Collection[str] = ()) -> None:
@@ -217,7 +217,7 @@ def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
             for path in paths:
                 if path.startswith(folder):
                     raise PathEscapes(
-                        f"the change touches {path}, which git takes for part of a repository: refused"
+                        f"the change touches {path}, which git treats as part of a repository: refused"
                     )
 
 

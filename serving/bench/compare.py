@@ -62,18 +62,18 @@ def against_plan(result: BenchResult, expected: Expectation) -> list[BenchCompar
     """
     if unknown := sorted(expected.keys() - set(EXPECTED)):
         raise ValueError(
-            f"nothing here measures {', '.join(unknown)}: what can be expected is {', '.join(EXPECTED)}"
+            f"{', '.join(unknown)} is not measured: an expectation may name {', '.join(EXPECTED)}"
         )
     found: list[BenchComparison] = []
     if "kv_tokens" in expected:
         kv = None if result.kv_tokens is None else float(result.kv_tokens)
-        found.append(_more_is_better("room in the cache", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE))
+        found.append(_more_is_better("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE))
     if "tokens_per_second" in expected:
         row = _decoding(result, expected.get("sequence"))
         tpot = None if row is None else row.tpot
         speed = 1 / tpot.median if tpot is not None and tpot.median else None
         at = "" if row is None else f" at {row.tokens:,} tokens"
-        name = f"one stream's decoding{at}"
+        name = f"decode speed of one stream{at}"
         found.append(_more_is_better(name, "tokens/s", expected["tokens_per_second"], speed, SPEED_TOLERANCE))
     return found
 

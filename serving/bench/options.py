@@ -129,7 +129,7 @@ def steps(options: Options, window: int | None) -> tuple[list[BenchStep], list[s
         fitting = _fitting(length, options.output_tokens, window)
         if fitting is None:
             left_out.append(
-                f"{length:,} tokens: the server takes {window:,}, answer and further turn included"
+                f"{length:,} tokens: the server's window of {window:,} must also hold the answer and a further turn"
             )
         else:
             groups.append(("length", fitting, 1))
@@ -141,7 +141,7 @@ def steps(options: Options, window: int | None) -> tuple[list[BenchStep], list[s
     if options.agents > 1 and shared is not None:
         groups.append(("agents", shared, options.agents))
     if stream_prompt is None or shared is None:
-        left_out.append(f"streams and agents: a window of {window:,} tokens is too small for them")
+        left_out.append(f"streams and agents: the window of {window:,} tokens is too small")
     groups = list(dict.fromkeys(groups))
     planned = [[BenchStep(*group, number) for number in range(1, options.rounds + 1)] for group in groups]
     planned.sort(key=lambda rounds: sum(step.work for step in rounds))

@@ -230,7 +230,7 @@ class BenchRow:
                     yield request.error
         cached = [request for request in self.requests if request.cached_tokens is not None]
         if self.requests and not cached:
-            yield "cached tokens are unknown: the server does not report them"
+            yield "the server does not report cached tokens"
         for request in cached:
             if request.prompt_tokens is None or request.cached_tokens is None:
                 continue
@@ -244,8 +244,8 @@ class BenchRow:
         for request in self.requests:
             if request.held_back:
                 yield (
-                    f"{request.completion_tokens} tokens came in {request.events} events, held back by the server "
-                    "or made several at a time: see ITL for the engine's pace"
+                    f"{request.completion_tokens} tokens came in {request.events} events: the server held "
+                    "them back or made several at a time; ITL shows the engine's speed"
                 )
                 break
         if self.output_tokens is not None:
@@ -329,14 +329,14 @@ def from_json(text: str | bytes) -> BenchResult:
     except (ValueError, RecursionError):
         raise ValueError("this is not JSON") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise ValueError(f"this is no result of a bench in format {FORMAT}")
+        raise ValueError(f"this is not a bench result in format {FORMAT}")
     known = {field.name for field in fields(BenchResult)}
     try:
         return TypeAdapter(BenchResult).validate_python({name: value[name] for name in known & value.keys()})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "result"
-        raise ValueError(f"this is no result of a bench: {where}: {first['msg'].lower()}") from None
+        raise ValueError(f"this is not a bench result: {where}: {first['msg'].lower()}") from None
 
 
 def _derived(result: BenchResult, row: BenchRow) -> dict[str, Any]:

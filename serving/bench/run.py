@@ -114,7 +114,7 @@ class _Bench:
         for number, step in enumerate(planned):
             rest = planned[number:]
             if self._options.max_seconds is not None and self._elapsed >= self._options.max_seconds:
-                limit = f"for want of time ({self._options.max_seconds:g} s)"
+                limit = f"for lack of time ({self._options.max_seconds:g} s)"
                 return self._end(rest, limit)
             spent = time.perf_counter() - work_began
             to_come = spent / done * sum(step.work for step in rest) if done else None
@@ -249,7 +249,7 @@ class _Bench:
             async with asyncio.timeout(_ALIVE_SECONDS):
                 await get(self._client, f"{self._endpoint.url}/models", self._api_key)
         except TimeoutError:
-            return str(EndpointUnreachable(self._endpoint.host, f"it was silent for {_ALIVE_SECONDS:g} s"))
+            return str(EndpointUnreachable(self._endpoint.host, f"it sent nothing for {_ALIVE_SECONDS:g} s"))
         except EndpointRefused:
             return None
         except ModelServerError as error:

@@ -67,7 +67,7 @@ async def timed(
                 if "event-stream" not in kind:
                     whole_answer(await response.aread(), kind, host, api_key)
                     raise EndpointRefused(
-                        200, "a whole answer", host=host, advice="only a server that streams can be timed"
+                        200, "a whole answer", host=host, advice="only a streaming server can be measured"
                     )
                 async for piece in response.aiter_bytes():
                     now = time.perf_counter()
@@ -138,7 +138,7 @@ def _json(event: bytes, host: str) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         chunk = None
     if not isinstance(chunk, dict):
-        raise StreamCut(host, "an event in the stream is no JSON object")
+        raise StreamCut(host, "an event in the stream is not a JSON object")
     return chunk
 
 

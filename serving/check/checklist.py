@@ -63,7 +63,7 @@ async def checklist(
     """
     if endpoint.flavour not in tuple(EngineKind):
         # A hosted API shows none of these settings, and its list of models may be public.
-        detail = f"not looked at: {endpoint.host} is no vLLM, SGLang or TensorRT-LLM"
+        detail = f"not checked: {endpoint.host} is not vLLM, SGLang or TensorRT-LLM"
         return [Check("settings", None, detail)]
     state, open_to = await asyncio.gather(
         engine_state(endpoint, api_key=api_key), asyncio.to_thread(_own_address)
@@ -111,7 +111,7 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
         )
         detail = f"{engine} {version}, except on {', '.join(spared)}: {trap.effect} ({trap.source})"
         return Check(name, None, detail, trap.remedy)
-    return Check(name, True, f"{engine} {version}: no trap is known")
+    return Check(name, True, f"{engine} {version}: no known problem")
 
 
 def workload_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest | None) -> Check:
@@ -119,13 +119,13 @@ def workload_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest
     name, length = "workload", endpoint.max_model_len
     held = f"the cache holds {sum(state.kv_tokens):,} tokens" if state.kv_tokens else "cache unknown"
     if workload is None:
-        return Check(name, None, f"{held}; say --context and --concurrency to have them compared")
-    plan = f"m3agent plan --context {workload.context} --concurrency {workload.concurrency} says what does"
+        return Check(name, None, f"{held}; give --context and --concurrency to compare")
+    plan = f"m3agent plan --context {workload.context} --concurrency {workload.concurrency} says what fits"
     if length is not None and length < workload.context:
-        detail = f"the window has {length:,} tokens, the work needs {workload.context:,}"
+        detail = f"the window has {length:,} tokens, the workload needs {workload.context:,}"
         return Check(name, False, detail, f"start it with a window of {workload.context}; {plan}")
     if not state.kv_tokens:
-        return Check(name, None, "how much the cache holds is not known")
+        return Check(name, None, "the cache's capacity is not known")
     if min(state.kv_tokens) < workload.context:
         detail = f"the cache of a rank holds {min(state.kv_tokens):,} tokens, one sequence may have {workload.context:,}"
         return Check(name, False, detail, plan)
@@ -149,7 +149,7 @@ def kv_dtype_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest
     if fits is False:
         return Check(name, False, f"no ({dtype}): 8 bits would hold {_FP8_GAIN}", option)
     return Check(
-        name, None, f"no ({dtype}){', and the work fits' if fits else f': 8 bits would hold {_FP8_GAIN}'}"
+        name, None, f"no ({dtype}){', and the workload fits' if fits else f': 8 bits would hold {_FP8_GAIN}'}"
     )
 
 
@@ -171,14 +171,14 @@ def chunked_check(endpoint: Endpoint, state: EngineState) -> Check:
     """Check whether the server splits long prompts, so that other answers continue meanwhile."""
     name = "chunked prefill"
     if state.chunked_prefill is None:
-        usual = "; vLLM does unless told not to" if endpoint.flavour == "vllm" else ""
+        usual = "; vLLM does it by default" if endpoint.flavour == "vllm" else ""
         return Check(name, None, f"the server does not say{usual}")
     if state.chunked_prefill:
         return Check(name, True, "on")
     fix = {"vllm": "--enable-chunked-prefill", "sglang": "--chunked-prefill-size 8192"}.get(
         endpoint.flavour, ""
     )
-    return Check(name, False, "off: one long prompt holds up everybody's answers", fix)
+    return Check(name, False, "off: one long prompt delays all other answers", fix)
 
 
 def hit_rate_check(state: EngineState) -> Check:
@@ -187,21 +187,23 @@ def hit_rate_check(state: EngineState) -> Check:
     if state.prefix_caching is False:
         return Check(name, False, "prefix caching is off", "start it with prefix caching")
     if state.hit_rate is None:
-        return Check(name, None, "not known, or nothing was asked so far")
+        return Check(name, None, "not known, or no requests so far")
     detail = f"{state.hit_rate:.0%} of prompts' tokens" + (f", of {state.asked:,.0f}" if state.asked else "")
     if state.asked is None or state.asked < _TELLING:
         return Check(name, None, f"{detail}: too few to tell")
     if state.hit_rate < LOW_HIT_RATE:
-        fix = "look whether the cache is full, and whether a session's turns go to one rank"
-        return Check(name, False, f"{detail}: agents' turns should find more", fix)
+        fix = "check whether the cache is full, and whether all turns of a session go to one rank"
+        return Check(name, False, f"{detail}: agents' turns should hit more often", fix)
     return Check(name, True, detail)
 
 
 def _metrics_check(endpoint: Endpoint, state: EngineState) -> Check:
     if state.metrics:
         return Check("metrics", True, metrics_url(endpoint))
-    option = {"sglang": "--enable-metrics", "vllm": "leave --disable-log-stats out"}.get(endpoint.flavour, "")
-    return Check("metrics", False, f"there are none at {metrics_url(endpoint)}", option)
+    option = {"sglang": "--enable-metrics", "vllm": "start it without --disable-log-stats"}.get(
+        endpoint.flavour, ""
+    )
+    return Check("metrics", False, f"no metrics at {metrics_url(endpoint)}", option)
 
 
 async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str | None) -> Check:
@@ -209,7 +211,7 @@ async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str |
     name, base = "key", endpoint.url
     if endpoint.local:
         if own_address is None:
-            return Check(name, True, "this machine has no address that others could reach")
+            return Check(name, True, "this machine has no address that other machines could reach")
         parts = urlsplit(endpoint.url)
         base = f"{parts.scheme}://{own_address}:{parts.port or (443 if parts.scheme == 'https' else 80)}/v1"
     try:
@@ -218,14 +220,14 @@ async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str |
     except EndpointRefused as error:
         if error.status in (401, 403):
             return Check(name, True, "needed")
-        return Check(name, None, f"not known: it answers {error.status} without one")
+        return Check(name, None, f"not known: without a key it answers {error.status}")
     except ModelServerError:
-        reached = "this machine only" if endpoint.local else "here with a key only"
-        return Check(name, True, f"reached from {reached}")
+        reached = "this machine only" if endpoint.local else "here only with a key"
+        return Check(name, True, f"reachable from {reached}")
     where = urlsplit(base).netloc
     fix = "start it with --api-key, or let it listen on 127.0.0.1 only"
-    sent = "" if api_key is None else " although one is sent"
-    return Check(name, False, f"none is needed at {where}{sent}: anybody who reaches it may use it", fix)
+    sent = "" if api_key is None else " although a key is sent"
+    return Check(name, False, f"none is needed at {where}{sent}: anyone who can reach it can use it", fix)
 
 
 def _met(engine: EngineKind, version: str, block_size: int | None, gpu: Gpu) -> list[Trap]:

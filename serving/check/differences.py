@@ -16,19 +16,19 @@ def faults(said: Said, wanted: Said) -> list[str]:
     found: list[str] = []
     within = bool(wanted.reasoning) and wanted.reasoning in said.text
     if within:
-        found.append("the reasoning stands within the text")
+        found.append("the reasoning is inside the text")
     elif "mm:think>" in said.text:
-        found.append("think tags stand within the text")
+        found.append("think tags are inside the text")
     elif difference := _difference(wanted.reasoning, said.reasoning, "the reasoning"):
         found.append(difference)
     for place, text in (("text", said.text), ("reasoning", said.reasoning)):
         if NAMESPACE in text:
-            found.append(f"calls stand within the {place} as markup")
+            found.append(f"calls are inside the {place} as markup")
     if not found and (difference := _difference(wanted.text, said.text, "the text")):
         found.append(difference)
     if len(said.calls) != len(wanted.calls):
         if not any("markup" in fault for fault in found) or said.calls:
-            found.append(f"{_count(len(said.calls))} came, not {len(wanted.calls)}")
+            found.append(f"{_count(len(said.calls))} received, not {len(wanted.calls)}")
         return found
     for number, (call, right) in enumerate(zip(said.calls, wanted.calls, strict=True), start=1):
         if call[0] != right[0]:
@@ -53,7 +53,7 @@ def _difference(wanted: Any, got: Any, where: str) -> str | None:
             if key not in got:
                 return f"{inner} is missing"
             if key not in wanted:
-                return f"{inner} was made up"
+                return f"{inner} was added"
             if found := _difference(wanted[key], got[key], inner):
                 return found
         return None

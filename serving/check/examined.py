@@ -22,16 +22,16 @@ def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
             endpoint,
             "prefix cache",
             cached,
-            "a prefix sent twice was found again",
-            "keeps no prefixes: each turn pays for the whole prompt again",
+            "a prefix sent twice came from the cache",
+            "no prefix cache: each turn computes the whole prompt again",
             CACHING_SWITCHES,
         ),
         _check(
             endpoint,
             "cached tokens",
             reported,
-            "usage says how many there were",
-            "does not say how much of a prompt its cache had",
+            "usage reports cached tokens",
+            "does not report how many prompt tokens were cached",
             REPORTING_SWITCHES,
         ),
         _check(
@@ -57,5 +57,5 @@ def _check(
     timed: bool = False,
 ) -> Check:
     if ok is None:
-        return Check(name, None, "not found out", timed=timed)
+        return Check(name, None, "unknown", timed=timed)
     return Check(name, ok, good if ok else bad, "" if ok else switches[endpoint.flavour], timed)

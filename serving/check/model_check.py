@@ -26,7 +26,7 @@ LIMIT = 60.0
 _MOST_TOKENS = 768  # of an answer, with its thinking
 # The first try takes the likeliest answer. Later tries use a higher temperature, or they would repeat the first.
 _TEMPERATURES = (0.0, 0.4, 0.8)
-_NONSENSE = "the model does not answer sensibly: random weights, or weights that were loaded wrongly?"
+_NONSENSE = "the model does not answer sensibly: its weights are random or were loaded wrongly"
 _STATION, _VALUE, _READING = "quay-7", 48_213, 73_914
 
 
@@ -119,7 +119,7 @@ class _Model:
                     failure = "the model did not call read_gauge"
                     continue
                 if not message.reasoning.strip():
-                    failure = "no reasoning came although thinking is enabled"
+                    failure = "the answer has no reasoning although thinking is enabled"
                     continue
                 results = [
                     {"role": "tool", "tool_call_id": call.id, "content": f"{_READING} hPa"}
@@ -130,8 +130,10 @@ class _Model:
             except ModelServerError as error:
                 return Check(name, False, str(error))
             if str(_READING) in answer.message.text.replace(",", "").replace("\u202f", ""):
-                return Check(name, True, "reasoning came, went back, and the answer has the tool's result")
-            failure = f"the answer has not the tool's result ({_READING}), but {shorten(answer.message.text)[:60]!r}"
+                return Check(name, True, "the reasoning was sent back, and the answer has the tool's result")
+            failure = (
+                f"the answer lacks the tool's result ({_READING}): {shorten(answer.message.text)[:60]!r}"
+            )
         return Check(name, False, f"{failure}, in {TRIES} tries")
 
     async def _ask(

@@ -46,12 +46,12 @@ _METRIC = "vllm:prefix_cache_hits_total"
 CACHING_SWITCHES: dict[Flavour, str] = {
     "vllm": "start it with --enable-prefix-caching",
     "sglang": "start it without --disable-radix-cache",
-    "trtllm": "TensorRT-LLM cannot reuse prefixes of M3, so use vLLM or SGLang for agent work",
+    "trtllm": "TensorRT-LLM cannot reuse prefixes of M3; use vLLM or SGLang for agents",
 }
 REPORTING_SWITCHES: dict[Flavour, str] = {
     "vllm": "start it with --enable-prompt-tokens-details",
     "sglang": "start it with --enable-cache-report",
-    "trtllm": "its metrics may",
+    "trtllm": "its metrics may show it",
 }
 TOKENIZER_SWITCHES: dict[Flavour, str] = {
     "vllm": "start it with VLLM_USE_FASTOKENS=1 and the package fastokens installed",
@@ -79,10 +79,10 @@ class Findings:
         said, host = [], endpoint.host
         if self.prefix_caching is False:
             switch = CACHING_SWITCHES[endpoint.flavour]
-            said.append(f"{host} keeps no prefixes, so each turn pays for the whole prompt again: {switch}")
+            said.append(f"{host} has no prefix cache, so each turn computes the whole prompt again: {switch}")
         elif self.cached_tokens is False:
             switch = REPORTING_SWITCHES[endpoint.flavour]
-            said.append(f"{host} does not say how much of a prompt its cache had: {switch}")
+            said.append(f"{host} does not report how many prompt tokens were cached: {switch}")
         if self.tokenizer_seconds is not None and self.tokenizer_seconds > SLOW_TOKENIZER:
             seconds = self.tokenizer_seconds * prompt_tokens / 1e6
             if seconds > _WORTH_SAYING:

@@ -78,20 +78,20 @@ def alert_rules(endpoint: Endpoint) -> str:
                 "M3CacheFull",
                 f"{usage} > {FULL}",
                 "5m",
-                "The cache is nearly full: sequences will be thrown out.",
+                "The KV cache is nearly full: sequences will be preempted.",
             ),
             _rule(
                 "M3Preemptions",
                 f"increase({thrown}[10m]) > 0",
                 "0m",
-                "Sequences were thrown out for want of cache; each pays for its prompt again.",
+                "Sequences were preempted because the KV cache was full; each prompt is computed again.",
             ),
             _rule(
                 "M3PrefixesLost",
                 # An idle server has no rate, and a few first turns are not a problem.
                 f"{rate} / {flow} < {LOW_HIT_RATE} and {flow} > 1000",
                 "15m",
-                "Turns do not find their prefixes in the cache: a rewritten history, a full cache, or a wrong rank.",
+                "Turns miss the prefix cache: a rewritten history, a full cache, or a wrong rank.",
             ),
         ]
     return "".join(["groups:\n", f"  - name: {JOB}\n", "    rules:\n", *rules])

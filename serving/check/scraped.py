@@ -22,7 +22,7 @@ async def scraped_check(endpoint: Endpoint, page: str, prometheus: str | None) -
     """Check whether the metrics at `page` are a target of `prometheus`, and whether the last read succeeded."""
     if prometheus is None:
         return Check(
-            _NAME, None, "whether anybody reads the metrics is not known: name a Prometheus with --prometheus"
+            _NAME, None, "unknown whether anything reads the metrics: name a Prometheus with --prometheus"
         )
     address = prometheus.rstrip("/")
     address = address if "://" in address else f"http://{address}"
@@ -34,22 +34,22 @@ async def scraped_check(endpoint: Endpoint, page: str, prometheus: str | None) -
     except ModelServerError:
         return Check(_NAME, None, f"no Prometheus answers at {prometheus}")
     except (ValueError, KeyError, TypeError):
-        return Check(_NAME, None, f"what answers at {prometheus} is no Prometheus")
+        return Check(_NAME, None, f"the server at {prometheus} is not a Prometheus")
     if not found:
-        fix = "add what m3agent serve scrape prints to its configuration"
-        return Check(_NAME, False, f"{page} is none of the {len(targets)} targets of {prometheus}", fix)
+        fix = "add the output of `m3agent serve scrape` to its configuration"
+        return Check(_NAME, False, f"{page} is not among the {len(targets)} targets of {prometheus}", fix)
     return _health(found[0], page)
 
 
 def _health(target: dict[str, Any], page: str) -> Check:
     if target.get("health") == "up":
-        return Check(_NAME, True, f"read last at {str(target.get('lastScrape', ''))[:19]}")
-    why = str(target.get("lastError") or "it was not read so far")
+        return Check(_NAME, True, f"last read at {str(target.get('lastScrape', ''))[:19]}")
+    why = str(target.get("lastError") or "not read yet")
     return Check(
         _NAME,
         False,
-        f"{page} is a target that is {target.get('health')}: {why}",
-        "look at its list of targets",
+        f"{page} is a target with health {target.get('health')}: {why}",
+        "see its list of targets",
     )
 
 

@@ -19,7 +19,7 @@ from m3agent.serving.errors import ModelServerError
 CONNECT_SECONDS, SECONDS = 10.0, 30.0
 """Timeouts in seconds of a connection, and of one answer of `/tokenize`."""
 _FILE = "tokenizer.json"
-_FIX = "serve the checkpoint's own tokenizer; leave a fast one (VLLM_USE_FASTOKENS, --tokenizer-backend) out"
+_FIX = "use the checkpoint's own tokenizer, without a fast one (VLLM_USE_FASTOKENS, --tokenizer-backend)"
 
 SAMPLES = (
     "def f(x: int) -> dict[str, int]:\n    return {'a': x ** 2, \"b\": 0x1F}  # etc.\n\n\nclass A:\n\tpass\r\n",
@@ -58,19 +58,17 @@ async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path 
             except ModelServerError as error:
                 return Check(name, None, f"not compared: {error}")
             if got is None:
-                return Check(name, None, "not compared: the server does not tell ids")
+                return Check(name, None, "not compared: the server does not return token ids")
             if got != wanted:
                 return Check(name, False, _difference(sample, got, wanted), _FIX)
-    return Check(name, True, f"{sum(map(len, right)):,} ids as {_FILE} has them")
+    return Check(name, True, f"{sum(map(len, right)):,} ids equal those of {_FILE}")
 
 
 def _difference(sample: str, got: list[int], wanted: list[int]) -> str:
     """Describe the first place where the ids of a sample differ."""
     pairs = enumerate(zip(got, wanted, strict=False))
     at = next((place for place, (a, b) in pairs if a != b), min(len(got), len(wanted)))
-    return (
-        f"not those of {_FILE}: {got[at : at + 3]} for {wanted[at : at + 3]}, token {at} of {sample[:20]!r}…"
-    )
+    return f"not the ids of {_FILE}: {got[at : at + 3]} for {wanted[at : at + 3]}, token {at} of {sample[:20]!r}…"
 
 
 def _reference(path: Path) -> list[list[int]]:

@@ -90,7 +90,7 @@ async def wire_check(
     """
     checks: list[Check] = []
     if not grammar(endpoint.flavour, ""):
-        detail = f"not tried: {endpoint.host} is no vLLM, SGLang or TensorRT-LLM"
+        detail = f"not tried: {endpoint.host} is not vLLM, SGLang or TensorRT-LLM"
         checks += [Check(name, None, detail) for name, _ in _MODES]
     else:
         bias = await _bias(endpoint, api_key)
@@ -100,7 +100,7 @@ async def wire_check(
                 if silent:  # a further attempt would only wait for the same timeout
                     checks.append(Check(name, None, "not tried"))
                     continue
-                listen(f"a message written by force, {name}")
+                listen(f"a message forced by a grammar, {name}")
                 trial = _Trial(client, name, thinking, bias, limit)
                 checks.append(await trial.check())
                 silent = trial.silent
@@ -117,12 +117,12 @@ def context_check(endpoint: Endpoint, context: int | None) -> Check:
     """Check whether the context window is the wanted one."""
     name, length = "context", endpoint.max_model_len
     if length is None:
-        return Check(name, None, "the server does not say how long its window is")
+        return Check(name, None, "the server does not report its context window")
     if context is None:
-        return Check(name, None, f"{length:,} tokens; nothing was asked for")
+        return Check(name, None, f"{length:,} tokens; no window was asked for")
     if length == context:
         return Check(name, True, f"{length:,} tokens, as asked for")
-    fix = "look at --max-model-len (SGLang: --context-length) of the command that runs"
+    fix = "check --max-model-len (SGLang: --context-length) in the server's command"
     return Check(name, False, f"{length:,} tokens, {context:,} were asked for", fix)
 
 
@@ -167,8 +167,8 @@ class _Trial:
                 outcomes.append((how, *self._judge(await self._ask(stream=how == "streamed"))))
         except EndpointRefused as error:
             if self._flavour == "trtllm" and error.status in (400, 422):
-                fix = "set guided_decoding_backend: xgrammar in its options to have this tried"
-                return Check(self._name, None, f"it takes no grammar: {shorten(error.text)}", fix)
+                fix = "set guided_decoding_backend: xgrammar in its options to enable this check"
+                return Check(self._name, None, f"it accepts no grammar: {shorten(error.text)}", fix)
             return Check(self._name, False, f"{how}: {error}")
         except ModelServerError as error:
             self.silent = isinstance(error, EndpointUnreachable | DeadlineExceeded)
@@ -202,8 +202,8 @@ class _Trial:
         return any(first in heard.beginning[: _LOOSE + len(first)] for first in firsts)
 
     def _free(self) -> Check:
-        detail = "not tried: this server applies no grammar while the model thinks"
-        how = """--structured-outputs-config '{"enable_in_reasoning": true}' lets it be tried"""
+        detail = "not tried: this server applies no grammar during thinking"
+        how = """--structured-outputs-config '{"enable_in_reasoning": true}' enables this check"""
         return Check(self._name, None, detail, how if self._flavour == "vllm" else "")
 
     def _judge(self, heard: Heard) -> tuple[bool | None, list[str]]:
@@ -217,15 +217,13 @@ class _Trial:
             reason = heard.finish
             return True, [] if reason == "tool_calls" else [f"its finish reason is {reason!r}"]
         if self._fits_loosely(heard.plain):
-            return True, ["as written, behind a token of the model's own"]
+            return True, ["as written, after the model's own token"]
         if heard.ours == self._wanted or self._fits_loosely(heard.ours):
             return None, wrong
         if not heard.beginning:
             return False, ["the answer is empty"]
         if not self._is_bound(heard):
-            return False, [
-                f"the answer is not what the grammar demands, but {shorten(heard.beginning[:60])!r}"
-            ]
+            return False, [f"the answer does not follow the grammar: {shorten(heard.beginning[:60])!r}"]
         # Losses come first. The other faults follow, so that the user can fix all at once.
         return False, list(dict.fromkeys([*faults(heard.ours, self._wanted), *wrong]))
 
@@ -249,7 +247,7 @@ class _Trial:
         said: dict[str, list[str]] = {}
         for how, right, notes in outcomes:
             words = "; ".join(notes) or "as written"
-            said.setdefault(f"{words} (m3agent makes it good)" if right is None else words, []).append(how)
+            said.setdefault(f"{words} (m3agent corrects it)" if right is None else words, []).append(how)
         detail = "; ".join(f"{' and '.join(ways)}: {words}" for words, ways in said.items())
         lost = any(right is False for _, right, _ in outcomes)
         return Check(self._name, not lost, detail, self._remedy(outcomes))

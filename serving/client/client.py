@@ -336,7 +336,7 @@ class Client:
         except TimeoutError:
             if watch.over:
                 raise DeadlineExceeded(self.endpoint.host) from None
-            raise StreamCut(self.endpoint.host, f"nothing came for {patience or left:g} s") from None
+            raise StreamCut(self.endpoint.host, f"no data for {patience or left:g} s") from None
 
 
 async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> None:

@@ -128,7 +128,7 @@ async def probe(
                 images=flavour != "embedded" and _takes_images(chosen, flavour),
                 prices=listed_prices(chosen),
             )
-    raise failure or EndpointUnreachable(host_of(given), "it answered nothing")
+    raise failure or EndpointUnreachable(host_of(given), "it sent no answer")
 
 
 def _clean(url: str) -> str:
@@ -137,7 +137,7 @@ def _clean(url: str) -> str:
         cleaned = f"http://{cleaned}"
     parts = urlsplit(cleaned)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EndpointUnreachable(host_of(cleaned), "an endpoint is an http:// or https:// address")
+        raise EndpointUnreachable(host_of(cleaned), "an endpoint must be an http:// or https:// address")
     return cleaned.removesuffix("/chat/completions").removesuffix("/models")
 
 
@@ -182,7 +182,7 @@ def _models(text: str, base: str) -> list[Mapping[str, Any]]:
     entries = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(entries, list):
         what = "a web page" if "<html" in text[:2000].lower() else "something that is not a list of models"
-        advice = "this is not the address of an OpenAI-compatible API, which usually ends in /v1"
+        advice = "this is not the address of an OpenAI-compatible API; such an address usually ends in /v1"
         raise EndpointRefused(
             200, f"{what} at {urlsplit(base).path}/models", host=host_of(base), advice=advice
         )

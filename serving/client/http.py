@@ -153,7 +153,7 @@ def response_error(response: "httpx2.Response", host: str, api_key: str | None) 
     """Our error for an answer whose status is no success, with the key removed from the server's words."""
     status = response.status_code
     if target := response.headers.get("location") if 300 <= status < 400 else None:
-        elsewhere = f"if you trust {host_of(target)}, give an address there as the endpoint"
+        elsewhere = f"if you trust {host_of(target)}, use its address as the endpoint"
         return EndpointRefused(
             status, f"a redirection to {mask_key(target, api_key)}", host=host, advice=elsewhere
         )

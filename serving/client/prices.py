@@ -89,7 +89,7 @@ def server_price(text: str) -> Prices:
     """
     match = _SERVER_PRICE.fullmatch(text.strip())
     if match is None:
-        raise ValueError("it should be dollars an hour, or GPUs times dollars for one of them, like 8x2.50")
+        raise ValueError("give dollars per hour, or GPUs x dollars per GPU-hour, like 8x2.50")
     return Prices(hour=int(match[1] or 1) * float(match[2]))
 
 

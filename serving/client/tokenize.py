@@ -116,7 +116,7 @@ class TokenizeClient:
         return _read(response, self.host, self._api_key)
 
     def _no_address(self) -> EndpointUnreachable:
-        return EndpointUnreachable(self.host, "an endpoint is an http:// or https:// address")
+        return EndpointUnreachable(self.host, "an endpoint must be an http:// or https:// address")
 
 
 async def count_tokens(

@@ -63,8 +63,8 @@ def replay(conversation: Conversation, budget: Budget) -> Replayed:
         if step is None or exchange.name != step.name or not _same(exchange.arguments, step.arguments):
             expected = step.name if step is not None else "no further call"
             diverged = (
-                f"No change: this conversation does not go on as I would have ({expected} expected, {exchange.name} "
-                "found), so I cannot tell what has been done and stop here."
+                f"No change: this conversation does not follow my own steps (expected {expected}, found "
+                f"{exchange.name}), so I cannot tell what was done, and I stop here."
             )
             return Replayed(repair, None, 0, diverged)
         tried = repair.state.tried

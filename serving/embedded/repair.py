@@ -176,7 +176,7 @@ class Repair:
         """Yield calls until the repair has ended; the report is then complete."""
         lacking = {"code_exec", "file_edit"} - self.tools.keys()
         if lacking:
-            self.state.outcome = f"I work through tools and was not given {' and '.join(sorted(lacking))}."
+            self.state.outcome = f"I work through tools, and I lack {' and '.join(sorted(lacking))}."
             return
         if "test_runner" in self.tools and not (yield from self._first_run()):
             return
@@ -190,7 +190,7 @@ class Repair:
         for framework in ("pytest", "unittest"):
             arguments = {"test_file": ".", "framework": framework, "timeout": FIRST_RUN_SECONDS}
             result = yield self._step(
-                "I run the tests first: what fails there is what a repair is judged by.",
+                "I run the tests first: the tests that fail judge a repair.",
                 "test_runner",
                 arguments,
             )
@@ -202,10 +202,10 @@ class Repair:
                 self._framework = framework
                 break
         if run is None or not run.ran:
-            self.state.outcome = "there are no tests here, so there is nothing to judge a repair by."
+            self.state.outcome = "there are no tests here, so no repair can be judged."
             return False
         if not run.red and run.complete:
-            self.state.outcome = "all tests pass, so there is nothing to judge a repair by."
+            self.state.outcome = "all tests pass, so no repair can be judged."
             return False
         self._know(run)
         return True
@@ -289,7 +289,7 @@ class Repair:
             "red": self._red,
         }
         found = yield from self._probe(
-            "Now which lines do failing and passing tests run? I measure that in a private copy.",
+            "Next I measure in a private copy which lines failing and passing tests run.",
             "spectrum",
             asked,
             300,
@@ -445,23 +445,23 @@ class Repair:
             run = read_test_run(result)
             if run is None or not run.ran:
                 result = yield self._step(
-                    "That told me nothing about the tests; once more.", "test_runner", arguments
+                    "That run gave no test results; I run the tests again.", "test_runner", arguments
                 )
                 run = read_test_run(result)
             if run is None or not run.ran:
-                state.outcome = "The tests passed with it in my own runs; the last test run told nothing."
+                state.outcome = "The tests passed with it in my own runs; the last test run gave no results."
                 return True
             if not run.red and run.passed:
                 state.outcome = "All tests pass with it."
                 if state.plausible > 1:
                     state.outcome += (
-                        f" Of the {state.plausible} changes that pass I took the one that is smallest, most ordinary "
-                        "and closest to the failure; the tests alone cannot tell them apart."
+                        f" Of the {state.plausible} changes that pass, I took the smallest, most ordinary "
+                        "one that is closest to the failure; the tests alone cannot tell them apart."
                     )
                 return True
             old, new = minimal_edit(candidate.changed(source), source.text)
             arguments = {"path": candidate.path, "old": old, "new": new}
-            yield self._step("It does not hold outside of my copy; I take it back.", "file_edit", arguments)
+            yield self._step("It fails outside my copy; I revert it.", "file_edit", arguments)
             state.changes.pop()
             state.unchanged = not state.changes
         state.outcome = (

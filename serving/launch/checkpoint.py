@@ -79,9 +79,9 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     if path.is_dir():
         return _read(str(path.resolve()), path.resolve(), weights=weights)
     if not _NAME.fullmatch(model):
-        what = "is a file" if path.exists() else "is not there"
+        what = "is a file" if path.exists() else "does not exist"
         raise CheckpointError(
-            f"{model} {what}: a checkpoint is a folder with config.json, or a name like MiniMaxAI/MiniMax-M3"
+            f"{model} {what}: give a folder with config.json, or a name like MiniMaxAI/MiniMax-M3"
         )
     folder = _cached(model, environ)
     return (
@@ -97,8 +97,8 @@ def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[
         return None
     if environ.get("HF_HUB_OFFLINE", "").strip().casefold() in ("1", "on", "yes", "true"):
         return (
-            f"{checkpoint.name} is not on this machine and HF_HUB_OFFLINE forbids to fetch it: unset it, or give its "
-            "folder with --model"
+            f"{checkpoint.name} is not on this machine and HF_HUB_OFFLINE forbids the download: unset it, or give "
+            "the checkpoint's folder with --model"
         )
     needed = weight_bytes(checkpoint.shape, precision, Split(1), vision=True, positions=0)
     there = cache_folder(environ)
@@ -135,7 +135,7 @@ def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
     if not (isinstance(named, list) and any(str(one).startswith(_ARCHITECTURE) for one in named)):
         what = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
         raise CheckpointError(
-            f"{folder / 'config.json'} names {what}, which is not MiniMax M3: give the folder of an M3"
+            f"{folder / 'config.json'} names {what}, which is not MiniMax M3: give the folder of an M3 checkpoint"
         )
     inner = config.get("text_config")
     text = inner if isinstance(inner, dict) else config
@@ -181,14 +181,14 @@ def _missing_weights(folder: Path) -> str | None:
         if gone:
             some = ", ".join(gone[:2]) + (", …" if len(gone) > 2 else "")
             return (
-                f"{folder} lacks {len(gone)} of its {len(named)} files of weights ({some}): fetch them again"
+                f"{folder} lacks {len(gone)} of its {len(named)} weight files ({some}): download them again"
             )
         return None
     if any(folder.glob("*.safetensors")):
         return None
     return (
-        f"{folder} has no weights (*.safetensors): fetch them, or start with random ones to try the engine: "
-        "-- --load-format dummy"
+        f"{folder} has no weights (*.safetensors): download them, or try the engine with random "
+        "weights: -- --load-format dummy"
     )
 
 
@@ -197,12 +197,12 @@ def _json(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(
-            f"{file.parent} has no {file.name}: a checkpoint is a folder with it and the weights"
+            f"{file.parent} has no {file.name}: a checkpoint folder has this file and the weights"
         ) from None
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError:
-        raise CheckpointError(f"{file} is not JSON: fetch it again") from None
+        raise CheckpointError(f"{file} is not JSON: download it again") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{file} is not a JSON object: fetch it again")
+        raise CheckpointError(f"{file} is not a JSON object: download it again")
     return value

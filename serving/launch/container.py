@@ -137,10 +137,12 @@ def _argv_inside(job: EngineJob) -> tuple[str, ...]:
     """Return the engine's command inside the container, where it must listen on the container's network."""
     if job.argv[0] in ("docker", "podman"):
         raise ValueError(
-            f"This recipe's command is {job.argv[0]}'s own: take the recipe that runs inside its image."
+            f"This recipe's command is {job.argv[0]} itself: use the recipe that runs inside its image."
         )
     if job.argv[0] == "srun":
-        raise ValueError("This recipe's command is Slurm's srun, which brings its own containers: use Slurm.")
+        raise ValueError(
+            "This recipe's command is Slurm's srun, which starts its own containers: use --slurm."
+        )
     if job.nodes > 1 or job.engine == "dynamo":
         return job.argv  # several nodes use this machine's network; Dynamo's script sets its own address
     return LaunchCommand.of(job.argv).replacing(("--host", "0.0.0.0")).words  # noqa: S104  # published on job.host only
@@ -153,7 +155,7 @@ def _published(job: EngineJob) -> str:
         address = ipaddress.ip_address(host)
     except ValueError:
         raise ValueError(
-            f"A container's port is opened on an address, not on a name like {host!r}: --host 127.0.0.1, or 0.0.0.0 for all."
+            f"A container's port needs an address, not a name like {host!r}: use --host 127.0.0.1, or 0.0.0.0 for all."
         ) from None
     shown = f"[{address}]" if address.version == 6 else str(address)
     return f"{shown}:{job.port}:{job.port}"
@@ -175,7 +177,7 @@ def _what_it_needs(
         cache.mkdir(parents=True, exist_ok=True)  # otherwise the container engine would create it for root
     except OSError as error:
         raise LaunchError(
-            f"Hugging Face's cache {cache} cannot be made: {error.strerror}; set HF_HOME to a folder that can be written."
+            f"Hugging Face's cache {cache} cannot be created: {error.strerror}; set HF_HOME to a writable folder."
         ) from None
     return {**env, "HF_HOME": str(cache)}, [*mounts, _mount(cache, writable=True)]
 
@@ -206,7 +208,8 @@ def _check_engine(runtime: Runtime, environ: Mapping[str, str]) -> None:
     called = _NAMES[runtime]
     if shutil.which(runtime, path=environ.get("PATH")) is None:
         raise LaunchError(
-            f"There is no {runtime} on this machine: install {called} ({_INSTALL[runtime]}), or start the engine without."
+            f"There is no {runtime} on this machine: install {called} ({_INSTALL[runtime]}), or start the "
+            "engine without a container."
         )
     words = ("version", "--format", "{{.Server.Version}}") if runtime == "docker" else ("info",)
     failed = _fails(runtime, *words, environ=environ)
@@ -214,16 +217,16 @@ def _check_engine(runtime: Runtime, environ: Mapping[str, str]) -> None:
         return
     if "permission denied" in failed.casefold():
         raise LaunchError(
-            f"You may not use {called} on this machine: add yourself to the group docker as root, and log in again."
+            f"You may not use {called} on this machine: add yourself to the group docker (as root), and log in again."
         )
-    raise LaunchError(f"{called} does not answer ({failed}): start it, or start the engine without.")
+    raise LaunchError(
+        f"{called} does not answer ({failed}): start it, or start the engine without a container."
+    )
 
 
 def _check_image(runtime: Runtime, image: str, environ: Mapping[str, str]) -> None:
     if _fails(runtime, "image", "inspect", image, environ=environ) is not None:
-        raise LaunchError(
-            f"The image {image} is not on this machine: fetch it with `{runtime} pull {image}`."
-        )
+        raise LaunchError(f"The image {image} is not on this machine: pull it with `{runtime} pull {image}`.")
 
 
 def _fails(runtime: Runtime, *words: str, environ: Mapping[str, str]) -> str | None:
@@ -239,7 +242,7 @@ def _fails(runtime: Runtime, *words: str, environ: Mapping[str, str]) -> str | N
             env=dict(environ),
         )
     except subprocess.TimeoutExpired:
-        return f"nothing within {ANSWER_SECONDS} s"
+        return f"no answer within {ANSWER_SECONDS} s"
     except OSError as error:
         return f"it cannot be started: {error.strerror}"
     if done.returncode == 0:

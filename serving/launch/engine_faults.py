@@ -80,8 +80,8 @@ def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, ask
             why = error.strerror or type(error).__name__
             return Fault(
                 FaultKind.LOG,
-                f"{_name(engine)} ended {_with(exit_code)}, and its log {log} cannot be read ({why}), so why is not "
-                "known; start it again and look at what it writes.",
+                f"{_name(engine)} ended {_with(exit_code)}, and the reason is unknown because its log {log} "
+                f"cannot be read ({why}); start it again and read its output.",
             )
     elif isinstance(log, str):
         reader = LogReader(engine)
@@ -143,55 +143,56 @@ def _without_words(
     if exit_code == 127:
         return Fault(
             FaultKind.PROGRAM,
-            f"{name} is not installed where it was to be started; install it there, or activate the environment that "
-            "has it.",
+            f"{name} is not installed in this environment; install it there, or activate the "
+            "environment that has it.",
         )
     if number == signal.SIGKILL:
         return Fault(
             FaultKind.HOST_MEMORY,
-            f"{name} was killed without a word, which the kernel does when this machine's own memory (not the GPUs') "
-            "runs out; give the machine or the container more, or stop what else uses it; dmesg says who was killed.",
+            f"{name} was killed without a message, as the kernel does when main memory (not the GPUs') runs "
+            "out; give the machine or container more memory, or stop other programs; dmesg names the killed process.",
         )
     if number == signal.SIGBUS:
         return Fault(
             FaultKind.SHARED_MEMORY,
-            f"{name} was ended by a bus error, which a full /dev/shm gives; start the container with --ipc=host or "
-            "--shm-size=16g.",
+            f"{name} was ended by a bus error, usually because /dev/shm is full; start the container with "
+            "--ipc=host or --shm-size=16g.",
         )
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL):
         return Fault(
             FaultKind.GPU_FAULT,
-            f"{name} crashed (signal {number}) and said nothing of why; look at the end of {log}, and whether the versions "
-            "of driver, torch and engine go together.",
+            f"{name} crashed (signal {number}) and gave no reason; see the end of {log}, and check that the versions "
+            "of driver, torch and engine are compatible.",
         )
     if any(_DIED.search(line.message) for line in reader.tail):
         when = "while it was serving" if reader.ready else "before it was ready"
         return Fault(
             FaultKind.DIED,
-            f"{name}'s core ended {when} and left no reason, so it was killed, or crashed on the GPU; look at dmesg and at "
-            f"the end of {log}.",
+            f"{name}'s core ended {when} and gave no reason: it was killed, or crashed on the GPU; see "
+            f"dmesg and the end of {log}.",
             _shortened(errors[-1]) if errors else "",
         )
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return Fault(
             FaultKind.STOPPED,
-            f"{name} was told to end (signal {number}); start it again if that was not meant.",
+            f"{name} was stopped by signal {number}; start it again if that was not intended.",
         )
     if not reader.bytes_seen:
         return Fault(
             FaultKind.UNKNOWN,
-            f"{name} ended {_with(exit_code)} and wrote nothing to {log}; start its command by hand (m3agent serve "
-            "--dry-run prints it) to see what it says.",
+            f"{name} ended {_with(exit_code)} and wrote nothing to {log}; run its command by hand (m3agent "
+            "serve --dry-run prints it) to see its output.",
         )
     if reader.garbled:
         return Fault(
             FaultKind.LOG,
-            f"{name} ended {_with(exit_code)}, and its log {log} is no text, so why is not known; start it again.",
+            f"{name} ended {_with(exit_code)}, and its log {log} is not text, so the reason is unknown; start "
+            "it again.",
         )
     if exit_code == 0:
         return Fault(
             FaultKind.STOPPED,
-            f"{name} ended without an error; if that was not meant, look at the end of {log}.",
+            f"{name} ended without an error; if that was not intended, see the end of {log}.",
         )
     return None
 
@@ -200,10 +201,10 @@ def _last_words(
     engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
 ) -> Fault:
     words = errors or [line.message for line in reader.tail if line.message.strip()]
-    shown = _shortened(words[-1]) if words else "nothing that can be read"
+    shown = _shortened(words[-1]) if words else "no readable output"
     return Fault(
         FaultKind.UNKNOWN,
-        f"{_name(engine)} ended {_with(exit_code)}: {shown}; all of it is in {asked.log}.",
+        f"{_name(engine)} ended {_with(exit_code)}: {shown}; the full log is {asked.log}.",
         shown,
     )
 

@@ -121,7 +121,7 @@ def _nearest(values: Values) -> Values:
     """Return the allowed values nearest to the given one; the engine prints all of them."""
     listed = re.findall(r"[\w.:/+-]+", values["choices"])
     near = difflib.get_close_matches(values["given"].lower(), listed, n=3, cutoff=0.5) or listed[:6]
-    return {"nearest": f"take one of {', '.join(near)}" if near else "look at the engine's --help"}
+    return {"nearest": f"use one of {', '.join(near)}" if near else "see the engine's --help"}
 
 
 def _parser(values: Values) -> Values:
@@ -176,7 +176,8 @@ def _out_of_memory(
                 r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\. GPU (?P<gpu>\d+) has a total "
                 r"capacity of (?P<size>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free"
             ),
-            f"GPU {{gpu}} ran out of memory while {doing}: {{wanted}} more were wanted, {{free}} of {{size}} were free",
+            f"GPU {{gpu}} ran out of memory while {doing}: it needed {{wanted}} more, and {{free}} of "
+            f"{{size}} were free",
             fix,
             "torch, c10/cuda/CUDACachingAllocator.cpp; sgl-project/sglang#5285",
             phases,
@@ -198,8 +199,8 @@ def _out_of_memory(
 TOO_OLD: Mapping[str, str] = {
     "vllm": "install vLLM 0.24.0, or 0.27.1 and later",
     "sglang": "install SGLang 0.5.23 or later",
-    "trtllm": "take TensorRT-LLM 1.3.0rc20 or later",
-    "dynamo": "take a Dynamo whose engine has M3, from 1.5.0 on",
+    "trtllm": "install TensorRT-LLM 1.3.0rc20 or later",
+    "dynamo": "install Dynamo 1.5.0 or later, whose engine has M3",
 }
 """What to install if the engine is too old: the first versions known to support M3."""
 
@@ -256,7 +257,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"error: unrecognized arguments: (?P<given>[^\n]{1,200})|No such option:? '?(?P<click>--?[\w-]+)"
         ),
         "{name} does not know the option {given}{click}",
-        "leave it out, or take the version that has it (m3agent plan --recipe list names the commands that are known)",
+        "leave it out, or install a version that has it (m3agent plan --recipe list names known commands)",
         "Python's argparse; click, of which trtllm-serve is made",
     ),
     FaultRow(
@@ -264,7 +265,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         _re(
             r"error: argument (?P<option>[\w/-]+): (?P<said>[^\n]{1,200})|Invalid value for '?(?P<click>--?[\w-]+)'?: (?P<said2>[^\n]{1,200})"
         ),
-        "{name} does not take what was given for {option}{click}: {said}{said2}",
+        "{name} rejects the value of {option}{click}: {said}{said2}",
         "correct it",
         "Python's argparse; click",
     ),
@@ -281,7 +282,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
     FaultRow(
         FaultKind.FASTOKENS,
         _re(r"'?fastokens'? package.{0,30} is required|No module named 'fastokens'"),
-        "The package fastokens, which makes tokens of long prompts four times as fast, is missing where {name} runs",
+        "The package fastokens, which tokenizes long prompts four times as fast, is missing where {name} runs",
         "pip install 'fastokens>=0.2' there",
         "vLLM 0.24, tokenizers/fastokens.py; SGLang 0.5.23, utils/hf_transformers/tokenizer.py",
     ),
@@ -291,7 +292,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"No module named '?(?P<module>vllm|sglang|tensorrt_llm|dynamo)(?:\.[\w.]+)?'?$"
             r"|(?P<program>vllm|trtllm-serve|trtllm-llmapi-launch): (?:command )?not found"
         ),
-        "{name} is not installed where it was to be started",
+        "{name} is not installed in this environment",
         "install it there, or activate the environment that has it",
         "Python; sh",
     ),
@@ -301,7 +302,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         _re(
             r"GatedRepoError|[Cc]annot access gated repo|trying to access a gated repo|is a gated repository"
         ),
-        "{model} is given out only to those who accepted its licence",
+        "{model} is available only to users who accepted its licence",
         "accept it on the model's page at Hugging Face, then log in: hf auth login",
         f"{_HUB}; sgl-project/sglang#14644",
     ),
@@ -336,29 +337,29 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         _re(
             r"Invalid (?:credentials in Authorization header|user token)|(?:401|403) (?:Client Error|Unauthorized|Forbidden)"
         ),
-        "Hugging Face refuses the token that it was given for {model}",
-        "log in anew with hf auth login, or correct HF_TOKEN",
+        "Hugging Face refuses the token for {model}",
+        "log in again with hf auth login, or correct HF_TOKEN",
         _HUB,
     ),
     FaultRow(
         FaultKind.CHECKPOINT,
         _re(r"Invalid repository ID or local directory specified: '(?P<path>[^'\n]{1,300})'"),
-        "{path} is neither a model on Hugging Face that can be read nor a folder with a config.json",
-        "correct the path or the name, or download the checkpoint anew",
+        "{path} is neither a readable model on Hugging Face nor a folder with a config.json",
+        "correct the path or the name, or download the checkpoint again",
         "vLLM 0.24, transformers_utils/config.py",
     ),
     FaultRow(
         FaultKind.OFFLINE,
         _re(r"offline mode is enabled|outgoing traffic has been disabled"),
-        "{model} is not on this machine, and HF_HUB_OFFLINE forbids to download it",
+        "{model} is not on this machine, and HF_HUB_OFFLINE forbids the download",
         "unset HF_HUB_OFFLINE, or give the folder that has the checkpoint",
         "huggingface_hub 2.4, _snapshot_download.py",
     ),
     FaultRow(
         FaultKind.NETWORK,
         _re(r"429 Too Many Requests|429 Client Error"),
-        "Hugging Face takes no more requests from here for now",
-        "wait some minutes, and log in with hf auth login, which allows more",
+        "Hugging Face limits requests from this machine",
+        "wait some minutes, and log in with hf auth login for a higher limit",
         _HUB,
     ),
     FaultRow(
@@ -369,7 +370,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"|Max retries exceeded with url.*(?:hugging|hf\.co)|(?:hugging|hf\.co).*Max retries exceeded"
         ),
         "{model} is not on this machine, and Hugging Face cannot be reached",
-        "look at the network or a proxy's variables (HTTPS_PROXY), or give the folder that has the checkpoint",
+        "check the network and the proxy variables (HTTPS_PROXY), or give the folder that has the checkpoint",
         "huggingface_hub 2.4, _snapshot_download.py; transformers 5.23, utils/hub.py",
     ),
     FaultRow(
@@ -388,7 +389,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"Can't load tokenizer for '(?P<tokenizer>[^'\n]{1,300})'|Couldn't instantiate the backend tokenizer"
         ),
         "A file of {model} is missing or broken: {file}{tokenizer}",
-        "download the checkpoint anew (hf download {model}); tokenizer.json and config.json belong to it",
+        "download the checkpoint again (hf download {model}), with tokenizer.json and config.json",
         "transformers 5.23, configuration_utils.py and tokenization_utils_base.py",
         reckon=lambda values: {
             "file": values["file"]
@@ -402,14 +403,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"(?:^|\s)(?P<folder>\S{1,300}) does not appear to have a file named (?P<file>[^\s]{1,200}?)\.(?: |$)"
         ),
         "{folder} has no {file}",
-        "download the checkpoint anew, whole, or correct the path",
+        "download the whole checkpoint again, or correct the path",
         "transformers 5.23, utils/hub.py",
     ),
     FaultRow(
         FaultKind.CHECKPOINT,
         _re(r"Cannot find any model weights with `(?P<folder>[^`\n]{1,300})`"),
         "{folder} holds no weights",
-        "download the checkpoint anew, whole, or correct the path",
+        "download the whole checkpoint again, or correct the path",
         "vLLM 0.24, model_executor/model_loader/default_loader.py",
     ),
     FaultRow(
@@ -417,15 +418,15 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         _re(
             r"Error while deserializing header: (?P<said>[^\n]{1,100})|SafetensorError: (?P<said2>[^\n]{1,100})"
         ),
-        "A file of weights is broken or was not downloaded whole ({said}{said2})",
+        "A weight file is damaged or incomplete ({said}{said2})",
         "remove it and download it again: hf download {model}",
         "safetensors, src/tensor.rs",
     ),
     FaultRow(
         FaultKind.PERMISSION,
         _re(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^'\n]{1,300})'"),
-        "{path} may not be read or written by this user",
-        "change its rights, or set HF_HOME to a folder of yours",
+        "{path} cannot be read or written by this user",
+        "change its permissions, or set HF_HOME to your own folder",
         "Python",
     ),
     # --- the model and the engine
@@ -433,7 +434,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
         FaultKind.MODEL_UNKNOWN,
         _re(r"has model type `(?P<given>[^`\n]{1,100})` but Transformers does not recognize"),
         "{name} here does not know the architecture {given}",
-        "{too_old}; if that is no MiniMax M3, correct the model",
+        "{too_old}; if the model is not MiniMax M3, correct --model",
         "transformers 5.23; vLLM 0.24 run with an invented model type",
     ),
     FaultRow(
@@ -442,14 +443,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"Model architectures \[?'?(?P<given>[\w, ']{1,200}?)'?\]? (?:are not supported|failed to be inspected)"
         ),
         "{name} here does not have the architecture {given}",
-        "{too_old}; if that is no MiniMax M3, correct the model",
+        "{too_old}; if the model is not MiniMax M3, correct --model",
         "vLLM 0.24 and SGLang 0.5.23, models/registry.py",
     ),
     FaultRow(
         FaultKind.MODEL_UNKNOWN,
         _re(r"Unknown architecture for \w{1,60}: (?P<given>\w{1,100})"),
         "{name} here does not have the architecture {given}",
-        "{too_old}; if that is no MiniMax M3, correct the model",
+        "{too_old}; if the model is not MiniMax M3, correct --model",
         "TensorRT-LLM, _torch/models/modeling_auto.py",
     ),
     FaultRow(
@@ -458,8 +459,8 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"quantization method (?P<given>\w{1,60}) is not supported for the current GPU\. Minimum capability: "
             r"(?P<least>\d+)\. Current capability: (?P<here>\d+)"
         ),
-        "These GPUs cannot compute with {given} weights: that needs capability {least}, they have {here}",
-        "take weights in MXFP8 or BF16 (--precision)",
+        "These GPUs cannot compute with {given} weights: {given} needs capability {least}, and they have {here}",
+        "use weights in MXFP8 or BF16 (--precision)",
         "vLLM 0.24, config/vllm.py",
     ),
     FaultRow(
@@ -468,8 +469,8 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"Unknown quantization method: (?P<given>[^.\n]{1,60})\."
             r"|[Qq]uantization method specified in the model config \((?P<theirs>[^)\n]{1,60})\) does not match"
         ),
-        "The quantisation asked for is not the checkpoint's or not the engine's: {given}{theirs}",
-        "leave --quantization out, since the checkpoint says itself what it is",
+        "The quantisation asked for does not match the checkpoint or the engine: {given}{theirs}",
+        "leave --quantization out: the checkpoint names its quantisation",
         _VLLM_ARGS,
     ),
 )
@@ -481,8 +482,8 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         _re(
             r"^(?!.*[Rr]etrying).*(?:The server socket has failed to listen|TCPStore|DistNetworkError).*EADDRINUSE"
         ),
-        "A port that the engine's processes talk over among themselves is taken",
-        "start it again, and if that does not help end what is left of an earlier server (m3agent serve stop)",
+        "A port for the engine's internal communication is taken",
+        "start it again; if that does not help, stop what is left of an earlier server (m3agent serve stop)",
         "vllm-project/vllm#11617",
     ),
     FaultRow(
@@ -493,21 +494,21 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"|port at \d+ is not available|is used by a process already|port is already allocated)"
         ),
         "Port {port} is taken by another program",
-        "stop that one (a server of ours: m3agent serve stop) or take another port: --port {next_port}",
+        "stop that program (a server of m3agent: m3agent serve stop) or use another port: --port {next_port}",
         "vllm-project/vllm#7514, #9763; SGLang 0.5.23, utils/network.py; Docker",
     ),
     FaultRow(
         FaultKind.ADDRESS,
         _re(r"\[Errno 99\].*(?:[Cc]annot assign requested address)"),
-        "The address to listen on is none of this machine's",
+        "The address to listen on does not belong to this machine",
         "correct --host",
         "Python's socket",
     ),
     FaultRow(
         FaultKind.ADDRESS,
         _re(r"\[Errno 13\].*bind on address.*permission denied"),
-        "Port {port} is for the administrator only",
-        "take one from 1024 on: --port 8000",
+        "Port {port} needs administrator rights",
+        "use a port from 1024 on: --port 8000",
         "Python's asyncio",
     ),
     FaultRow(
@@ -520,8 +521,8 @@ _ANY_TIME: tuple[FaultRow, ...] = (
     FaultRow(
         FaultKind.SLURM,
         _re(r"sbatch: error: (?P<said>[^\n]{1,200})"),
-        "Slurm does not take the job: {said}",
-        "correct partition, account or what the job asks for (sinfo shows what there is)",
+        "Slurm rejects the job: {said}",
+        "correct the partition, the account or the resources of the job (sinfo shows what exists)",
         "Slurm, sbatch",
     ),
     FaultRow(
@@ -530,7 +531,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             rf"{_SHM}.*No space left|[Ee]rror while creating shared memory segment|insufficient shared memory"
             r"|unable to (?:allocate|resize|write|open).{0,40}shared memory(?!.*Too many open files)|Bus error"
         ),
-        f"Shared memory ({_SHM}) is too small for {{gpus}} GPUs' processes, as it is in containers by default",
+        f"Shared memory ({_SHM}) is too small for {{gpus}} GPUs' processes; this is the default in containers",
         "start the container with --ipc=host or --shm-size=16g",
         "vllm-project/vllm#14537, MiniMax-AI/MiniMax-01#42; torch",
     ),
@@ -552,7 +553,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         FaultKind.DISK,
         _re(r"No space left on device|Disk quota exceeded"),
         "A disk is full",
-        "make room where the model is downloaded to (HF_HOME; M3 has 444 GB in MXFP8, 854 GB in BF16) and in /tmp",
+        "make room in the download folder (HF_HOME; M3 has 444 GB in MXFP8, 854 GB in BF16) and in /tmp",
         "Linux, ENOSPC and EDQUOT",
     ),
     # --- memory and the context window
@@ -563,7 +564,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"\([^=\n]{1,60}=(?P<most>\d+)(?:\.0)?[^\n]*To allow overriding"
         ),
         "A window of {asked} tokens was asked for, and the checkpoint's config has {shown} positions",
-        "take --context {most}, or let m3agent plan the longer window, which needs an override of the config",
+        "take --context {most}, or use m3agent's plan for the longer window, which overrides the config",
         _VLLM_ARGS,
         reckon=_positions,
     ),
@@ -585,7 +586,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"(?P<largest>\d+)"
         ),
         "A window of {asked} tokens needs {needed} GiB of cache on each GPU and {there} are left: {largest} tokens would fit",
-        "take --context {fits}, a cache in fp8 (-- --kv-cache-dtype fp8), or more GPUs",
+        "take --context {fits}, an fp8 cache (-- --kv-cache-dtype fp8), or more GPUs",
         "vLLM 0.24, v1/core/kv_cache_utils.py; vllm-project/vllm#27508",
         reckon=_tokens,
     ),
@@ -596,7 +597,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"KV cache memory \((?P<there>[\d.]+) GiB\)"
         ),
         "A window of {asked} tokens needs {needed} GiB of cache on each GPU and {there} are left: some {largest} tokens fit",
-        "take --context {fits}, a cache in fp8 (-- --kv-cache-dtype fp8), or more GPUs",
+        "take --context {fits}, an fp8 cache (-- --kv-cache-dtype fp8), or more GPUs",
         "vllm-project/vllm#16118",
         reckon=_without_estimate,
     ),
@@ -607,8 +608,8 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
         ),
         "Other programs hold {held} of the {total} GiB of GPU {gpu}: {free} are free and {wanted} are needed",
-        "see who with nvidia-smi or rocm-smi and stop it (a server of ours: m3agent serve stop), or name other GPUs in "
-        "CUDA_VISIBLE_DEVICES",
+        "find them with nvidia-smi or rocm-smi and stop them (a server of m3agent: m3agent serve stop), or name "
+        "other GPUs in CUDA_VISIBLE_DEVICES",
         "vLLM 0.24, v1/worker/utils.py, run on a GPU that another server used",
         reckon=lambda values: _held(values) | {"gpu": values["gpu"] or "0"},
     ),
@@ -616,8 +617,8 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         FaultKind.HELD,
         _re(r"The memory capacity is unbalanced"),
         "Other programs hold memory of some of the {gpus} GPUs",
-        "see who with nvidia-smi or rocm-smi and stop it (a server of ours: m3agent serve stop), or name other GPUs in "
-        "CUDA_VISIBLE_DEVICES",
+        "find them with nvidia-smi or rocm-smi and stop them (a server of m3agent: m3agent serve stop), or name "
+        "other GPUs in CUDA_VISIBLE_DEVICES",
         "SGLang 0.5.23, distributed/bootstrap.py",
     ),
     FaultRow(
@@ -626,7 +627,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"component could not be created: KV cache\s+Total GPU memory \(GiB\): (?P<total>[\d.]+)\s+Free GPU memory before "
             r"component creation attempt \(GiB\): (?P<free>[\d.]+)"
         ),
-        "The cache was to be larger than what {name} has left: {free} of {total} GiB were free on a GPU",
+        "The cache does not fit the memory that {name} has left: {free} of {total} GiB were free on a GPU",
         "lower kv_cache_config.free_gpu_memory_fraction, --context or --concurrency",
         "NVIDIA/TensorRT-LLM#5872",
     ),
@@ -637,32 +638,32 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"|Not enough memory\. Please try to increase --mem-fraction-static"
         ),
         "The weights leave no memory for the cache on {gpus} GPUs",
-        f"take more GPUs or 8-bit weights: {_PLAN}",
+        f"use more GPUs or 8-bit weights: {_PLAN}",
         "vLLM 0.24, v1/core/kv_cache_utils.py; SGLang 0.5.23, model_executor/pool_configurator.py",
     ),
     *_out_of_memory(
         FaultKind.LOADING,
         "weights were loaded",
         frozenset({LoadPhase.STARTING, LoadPhase.DOWNLOADING, LoadPhase.WEIGHTS}),
-        f"stop what else uses the GPUs, take more of them, or 8-bit weights: {_PLAN}",
+        f"stop other programs on the GPUs, use more GPUs, or 8-bit weights: {_PLAN}",
     ),
     *_out_of_memory(
         FaultKind.PROFILING,
-        "the engine measured how much a full batch needs",
+        "the engine measured the memory of a full batch",
         frozenset({LoadPhase.MEMORY, LoadPhase.COMPILING}),
-        f"lower --context or --concurrency, or take more GPUs: {_PLAN}",
+        f"lower --context or --concurrency, or use more GPUs: {_PLAN}",
     ),
     *_out_of_memory(
         FaultKind.CAPTURING,
         "CUDA graphs were captured",
         frozenset({LoadPhase.GRAPHS}),
-        f"lower --context or --concurrency, so that the plan leaves more, or take more GPUs: {_PLAN}",
+        f"lower --context or --concurrency, so that the plan leaves more memory, or use more GPUs: {_PLAN}",
     ),
     *_out_of_memory(
         FaultKind.SERVING,
         "it was serving",
         frozenset({LoadPhase.READY}),
-        "start it with a lower --context or --concurrency, so that the plan leaves more",
+        "start it with a lower --context or --concurrency, so that the plan leaves more memory",
     ),
     FaultRow(
         FaultKind.HOST_MEMORY,
@@ -670,15 +671,15 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"DefaultCPUAllocator: can't allocate memory|\[Errno 12\]|Cannot allocate memory|^MemoryError|std::bad_alloc"
             r"|Failed core proc\(s\): \{[^}\n]*: -9\b|died with exit code -9\b|oom-kill|Out of memory: Killed process"
         ),
-        "This machine's own memory (not the GPUs') ran out",
-        "give the machine or the container more, or stop what else uses it; dmesg says who was killed",
+        "This machine's main memory (not the GPUs') ran out",
+        "give the machine or container more memory, or stop other programs; dmesg names the killed process",
         "vLLM 0.24, v1/engine/utils.py and v1/utils.py; Linux; vllm-project/vllm#9753",
     ),
     # --- the GPUs themselves
     FaultRow(
         FaultKind.DRIVER,
         _re(r"NVIDIA driver on your system is too old \(found version (?P<found>\d{4,6})\)"),
-        "The NVIDIA driver here goes up to CUDA {cuda}, and {name}'s torch is built for a newer one",
+        "The NVIDIA driver here supports CUDA up to {cuda}, and {name}'s torch is built for a newer CUDA",
         "install a newer driver (580 or later for CUDA 13), or an engine built for CUDA {cuda}",
         "torch, c10/cuda/CUDAFunctions.cpp; cloud-barista/cb-tumblebug#2544",
         reckon=_cuda,
@@ -688,14 +689,15 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         _re(
             r"driver version is insufficient for CUDA runtime|unsupported display driver|Error 80[34]\b|forward compatibility was attempted"
         ),
-        "The NVIDIA driver here does not go with the CUDA that {name} is built for",
-        "install a newer driver (580 or later for CUDA 13), or an engine built for this one (nvidia-smi names its CUDA)",
+        "The NVIDIA driver here does not match the CUDA that {name} is built for",
+        "install a newer driver (580 or later for CUDA 13), or an engine built for this driver (nvidia-smi "
+        "names its CUDA)",
         "CUDA, errors 35, 803 and 804",
     ),
     FaultRow(
         FaultKind.NO_GPU,
         _re(r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY"),
-        "The GPUs are not ready: on machines with NVSwitch the fabric manager has to run",
+        "The GPUs are not ready: on machines with NVSwitch the fabric manager must run",
         "start it: systemctl start nvidia-fabricmanager",
         "CUDA, error 802",
     ),
@@ -704,22 +706,22 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         _re(
             r"could not select device driver .{0,40}\[\[gpu\]\]|failed to inject CDI devices|unresolvable CDI devices"
         ),
-        "Docker or Podman cannot give GPUs to a container",
-        "install the NVIDIA Container Toolkit: nvidia-ctk runtime configure, and start the engine of containers anew",
+        "Docker or Podman cannot give GPUs to containers",
+        "install the NVIDIA Container Toolkit: nvidia-ctk runtime configure, and restart the container engine",
         "Docker, daemon/devices.go",
     ),
     FaultRow(
         FaultKind.NO_GPU,
         _re(r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs \((?P<here>\d+)\)"),
-        "{wanted} GPUs are to be used, and the engine sees {here}",
-        "name fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
+        "{wanted} GPUs are wanted, and the engine sees {here}",
+        "give fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
         "vLLM 0.24, config/parallel.py",
     ),
     FaultRow(
         FaultKind.NO_GPU,
         _re(r"invalid device ordinal"),
-        "{gpus} GPUs are to be used, and the engine sees fewer",
-        "name fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
+        "{gpus} GPUs are wanted, and the engine sees fewer",
+        "give fewer with --gpus, or correct CUDA_VISIBLE_DEVICES",
         "CUDA, error 101",
     ),
     FaultRow(
@@ -729,7 +731,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"|Torch not compiled with CUDA|CUDA unknown error|CUDA driver initialization failed|libcuda\.so\.1: cannot open"
         ),
         "The engine sees no GPU",
-        "look whether nvidia-smi or rocm-smi shows any here; in a container the GPUs have to be passed (docker's --gpus all)",
+        "check with nvidia-smi or rocm-smi; give a container its GPUs (docker's --gpus all)",
         "torch, c10/cuda and torch/cuda/__init__.py; vLLM 0.24, config/device.py",
     ),
     FaultRow(
@@ -738,14 +740,14 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"no kernel image is available|is not compatible with the current PyTorch|Value 'sm_(?P<sm>\w+)' is not defined"
         ),
         "{name} here has no kernels for this kind of GPU",
-        "install a build for it; M3 is served on Hopper, Blackwell and AMD's CDNA3 and CDNA4",
+        "install a build for it; M3 runs on Hopper, Blackwell and AMD's CDNA3 and CDNA4",
         "CUDA, error 209; vllm-project/vllm#14452, #30855",
     ),
     FaultRow(
         FaultKind.FILES,
         _re(r"^(?:[\w.]*(?:Error|Exception)\b|unable to open shared memory).*Too many open files"),
         "The engine ran out of file descriptors",
-        "raise the limit before it is started: ulimit -n 65536",
+        "raise the limit before you start it: ulimit -n 65536",
         "vLLM 0.24, utils/system_utils.py, which warns of it",
     ),
     FaultRow(
@@ -754,7 +756,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"uncorrectable ECC|Xid .{0,40}(?:48|63|64|74|79|94|95)\b|GPU has fallen off the bus|over nvlink or a hardware error"
         ),
         "A GPU or its link is faulty",
-        "look at dmesg and nvidia-smi -q for it, and leave that GPU out (CUDA_VISIBLE_DEVICES) until it is mended",
+        "find it with dmesg and nvidia-smi -q, and leave that GPU out (CUDA_VISIBLE_DEVICES) until it is repaired",
         "NVIDIA's Xid errors; QwenLM/Qwen3-VL#1961",
     ),
     FaultRow(
@@ -762,8 +764,8 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         _re(
             r"illegal memory access|device-side assert|misaligned address|unspecified launch failure|illegal instruction was encountered"
         ),
-        "A kernel of {name} failed on the GPU, which is a fault of the engine or of a combination that does not work",
-        "compare the setup with the traps of m3agent plan; else report it to {name} with the log {log}",
+        "A kernel of {name} failed on the GPU: a fault of the engine, or an incompatible combination",
+        "compare the setup with the known problems in m3agent plan; else report it to {name} with the log {log}",
         "CUDA, errors 700, 710, 715, 716, 719; vllm-project/vllm#49070",
     ),
     FaultRow(
@@ -773,7 +775,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"|Watchdog caught collective operation timeout|DistStoreError|DistNetworkError|gloo.{0,80}(?:Connection|timed out)"
             r"|Timed out after \d+ seconds waiting for clients"
         ),
-        "The {gpus} GPUs' processes could not talk to each other (NCCL)",
+        "The {gpus} GPUs' processes could not reach each other (NCCL)",
         "start it with NCCL_DEBUG=WARN to see why; on several nodes set NCCL_SOCKET_IFNAME, in containers --ipc=host",
         "torch, ProcessGroupNCCL.cpp; vllm-project/vllm#10626, #4618",
     ),
@@ -786,14 +788,14 @@ _LAST_AT_THE_START: tuple[FaultRow, ...] = (
         FaultKind.MODULE,
         _re(r"^(?:ModuleNotFoundError|ImportError): No module named '?(?P<module>[\w.]{1,100})"),
         "A Python package is missing where {name} runs: {module}",
-        "install {name} anew in a fresh environment; an installation that was changed by hand is the usual reason",
+        "install {name} again in a new environment; usually the installation was changed by hand",
         "Python",
     ),
     FaultRow(
         FaultKind.MODULE,
         _re(r"^ImportError: (?P<said>[^\n]{1,200})|undefined symbol: (?P<symbol>\w{1,60})"),
-        "{name}'s packages do not go together: {said}{symbol}",
-        "install {name} anew in a fresh environment, so that torch is the version it was built for",
+        "{name}'s packages are incompatible: {said}{symbol}",
+        "install {name} again in a new environment, so that torch has the version that it was built for",
         "Python; the dynamic linker",
     ),
     FaultRow(
@@ -802,7 +804,7 @@ _LAST_AT_THE_START: tuple[FaultRow, ...] = (
             r"validation errors? for (?P<where>\w{1,60})\n(?:\s*[\w.]{0,60}\n)?\s*(?:Value error, )?(?P<said>[^\n]{1,300})"
         ),
         "{name} refuses its settings ({where}): {said}",
-        "correct the option that it names",
+        "correct the option named there",
         "pydantic; vLLM 0.24, config",
     ),
 )

@@ -64,7 +64,7 @@ def node_commands(
     """
     if len(addresses) != job.nodes or len(set(addresses)) != job.nodes:
         raise ValueError(
-            f"The engine is to run on {job.nodes} nodes, so name {job.nodes} addresses, each once, not {len(addresses)}."
+            f"The engine needs {job.nodes} nodes: name {job.nodes} different addresses, not {len(addresses)}."
         )
     if executor == "ray":
         return _ray_commands(job, addresses)
@@ -90,7 +90,7 @@ def as_node(job: EngineJob, rank: int, master: str) -> EngineJob:
         ValueError: The job cannot be spread in this way, or `rank` or `master` is invalid.
     """
     if not 0 <= rank < job.nodes:
-        raise ValueError(f"There is no node {rank}: with {job.nodes} nodes they are 0 to {job.nodes - 1}.")
+        raise ValueError(f"There is no node {rank}: the {job.nodes} nodes are 0 to {job.nodes - 1}.")
     host, port = _host_and_port(master)
     return replace(job, argv=node_argv(job, str(rank), host, port, first=rank == 0))
 
@@ -128,25 +128,24 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
 def _check(job: EngineJob) -> None:
     """Raise ValueError unless the engine itself spreads this job over its nodes."""
     if job.engine == "trtllm":
-        raise ValueError(
-            "TensorRT-LLM is started on several nodes by Slurm only: its ranks are tasks of srun."
-        )
+        raise ValueError("Only Slurm can start TensorRT-LLM on several nodes: use --slurm.")
     if job.engine not in ("vllm", "sglang"):
         raise ValueError(
-            f"{job.engine} has launch files of its own for several nodes; `m3agent plan --recipe` prints them."
+            f"{job.engine} has its own launch files for several nodes; `m3agent plan --recipe` prints them."
         )
     if job.nodes < 2:
-        raise ValueError("One node needs no node numbers: start the engine without them.")
+        raise ValueError("One node needs no node numbers: leave out --node-rank and --master.")
     if job.gpus % job.nodes:
         raise ValueError(
-            f"{job.gpus} GPUs cannot be divided among {job.nodes} nodes evenly, and the engine wants as many on each."
+            f"{job.gpus} GPUs cannot be divided evenly among {job.nodes} nodes; the engine needs the same "
+            "number on each."
         )
 
 
 def _ray_commands(job: EngineJob, addresses: Sequence[str]) -> list[NodeCommand]:
     """Return the commands that start a Ray cluster of the nodes, then vLLM on the first node."""
     if job.engine != "vllm":
-        raise ValueError(f"Only vLLM is spread by Ray, not {job.engine}.")
+        raise ValueError(f"Ray can spread only vLLM, not {job.engine}.")
     _check(job)
     head, each = addresses[0], ("--num-gpus", str(job.gpus // job.nodes))
     words = ("ray", "start", "--head", "--node-ip-address", head, "--port", str(RAY_PORT), *each)
@@ -182,7 +181,7 @@ def _host_and_port(master: str) -> tuple[str, int]:
         or int(found["port"] or 1) not in range(1, 65536)
     ):
         raise ValueError(
-            f"{master!r} is no address of the first node: write it like 10.0.0.1 or node1:29501."
+            f"{master!r} is not an address of the first node: write it like 10.0.0.1 or node1:29501."
         )
     return found["v6"] or found["name"], int(found["port"] or MASTER_PORT)
 

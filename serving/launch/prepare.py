@@ -83,7 +83,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         OptionsError: The recipe is never started, or the recipe or the engine rejects an option.
     """
     if recipe.refused:
-        raise OptionsError(f"{recipe.name} is never started: {recipe.refused}")
+        raise OptionsError(f"{recipe.name} cannot be started: {recipe.refused}")
     loopback = is_loopback(wanted.host)
     try:
         changes = overlay(
@@ -133,7 +133,7 @@ def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tu
     command, more = LaunchCommand.of(argv), LaunchCommand.of(("options", *options))
     if more.positional:
         raise OptionsError(
-            f"{more.positional[0]!r} after -- is no option of the engine: only options stand there"
+            f"{more.positional[0]!r} after -- is not an option of the engine: give only options there"
         )
     known = listing(engine) if versions(engine) else None
     new = {_meant(option, known) for option in more.options}

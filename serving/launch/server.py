@@ -113,12 +113,12 @@ class Server:
                 crashes = [*(crash for crash in crashes if now - crash < CRASH_WINDOW), now]
                 if len(crashes) > MOST_CRASHES:
                     raise LaunchFailed(
-                        f"the engine crashed {len(crashes)} times within {CRASH_WINDOW / 60:.0f} minutes, the last time "
-                        f"like this: {why}"
+                        f"the engine crashed {len(crashes)} times within {CRASH_WINDOW / 60:.0f} minutes, last "
+                        f"with this error: {why}"
                     )
                 wait = min(LONGEST_BACKOFF, 2.0 ** (len(crashes) - 1))
                 self._become(Phase.RESTARTING, restarts=self._record.restarts + 1)
-                self._watcher.say(f"{why}; it is started again in {wait:.0f} s")
+                self._watcher.say(f"{why}; it restarts in {wait:.0f} s")
                 await asyncio.sleep(wait)
         finally:
             remove_record(self._launch.folder)
@@ -130,7 +130,7 @@ class Server:
             engine = await EngineProcess.begin(launch.job.engine, launch.start, launch.folder, self._environ)
         except OSError as error:
             raise LaunchFailed(
-                f"the engine's log cannot be begun in {launch.folder}: {error.strerror}"
+                f"the engine's log cannot be created in {launch.folder}: {error.strerror}"
             ) from None
         try:
             if not launch.answers:
@@ -218,7 +218,7 @@ class Server:
                 await self._checks(endpoint)
         except (ModelServerError, TimeoutError) as error:
             said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
-            failed = Check("checks", False, said, "look at the engine's log: m3agent serve logs")
+            failed = Check("checks", False, said, "see the engine's log: m3agent serve logs")
             self._found([failed], wire_ok=False)
 
     async def _checks(self, endpoint: Endpoint) -> None:

@@ -30,7 +30,7 @@ _PARTNER_SECONDS = 60
 
 _SUBMIT = """\
 #!/bin/bash
-# Waits for the job and shows its log. Ended, it cancels the job; should it be killed: scancel --me --name={name}
+# Waits for the job and shows its log. When it ends, it cancels the job. If it was killed: scancel --me --name={name}
 cd -- {folder}
 rm -f {url}
 : >{output}
@@ -114,12 +114,12 @@ def slurm_start(
     for program in ("sbatch", "squeue", "scancel"):
         if shutil.which(program, path=environ.get("PATH")) is None:
             raise LaunchError(
-                f"There is no {program} on this machine: run this where Slurm jobs are submitted from, a login node."
+                f"There is no {program} on this machine: run this on a login node, where Slurm jobs are submitted."
             )
     if is_loopback(job.host):
         raise ValueError(
-            "Slurm runs the server on another machine, where nothing reaches it on "
-            f"{job.host}: let it listen with --host 0.0.0.0, which also gives it a key."
+            "Slurm runs the server on another machine, where "
+            f"{job.host} cannot be reached: use --host 0.0.0.0, which also sets a key."
         )
     name = f"m3agent-{secrets.token_hex(4)}"
     shape, files = _body(job, folder)
@@ -195,8 +195,8 @@ def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     model = job.env.get("MODEL", job.model)
     if not model.startswith("/"):
         raise ValueError(
-            f"TensorRT-LLM's command takes the chat template out of the checkpoint's folder, and {model!r} is no "
-            "folder: download it to where all nodes see it, and name that with --model."
+            f"TensorRT-LLM reads the chat template from the checkpoint's folder, and {model!r} is not a folder: "
+            "download it to a folder that all nodes see, and give that folder with --model."
         )
     mounts = f"--container-mounts={model}:{model},{folder}:{folder}"
     words = [mounts if word.startswith("--container-mounts=") else word for word in words]

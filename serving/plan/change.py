@@ -131,7 +131,7 @@ def cached_tokens(wanted: ChangeRequest, flag: str, source: str) -> list[RecipeC
     """Make the engine report how many tokens of a prompt came from the prefix cache."""
     return wanted.change(
         "cached tokens",
-        "The usage then says how many tokens of a prompt were cached; without it a broken prefix goes unnoticed.",
+        "The usage then reports how many prompt tokens were cached; without it a broken prefix goes unnoticed.",
         source,
         (flag,),
     )
@@ -148,7 +148,7 @@ def kv_dtype(wanted: ChangeRequest, fp8: str, reason: str, source: str) -> list[
 
 def _plain_kv(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
-        "KV cache", "The KV cache keeps the type of the model.", "as asked for", drop=["--kv-cache-dtype"]
+        "KV cache", "The KV cache keeps the model's type.", "as asked for", drop=["--kv-cache-dtype"]
     )
 
 
@@ -162,7 +162,7 @@ def served_name(wanted: ChangeRequest) -> list[RecipeChange]:
         return []
     return wanted.change(
         "name",
-        "Requests name the model, and a checkpoint's folder is a poor name.",
+        "Requests name the model, and a folder's path is an unsuitable name.",
         "the engine's options",
         ("--served-model-name", SERVED_NAME),
     )
@@ -187,7 +187,7 @@ def remote_code(wanted: ChangeRequest) -> list[RecipeChange]:
     """Remove the option that lets the checkpoint run its own code."""
     return wanted.change(
         "remote code",
-        "The engine has M3's architecture built in, so no Python out of the checkpoint needs to run.",
-        "vLLM's recipe page for MiniMax-M3, which does without",
+        "The engine has M3's architecture built in, so no Python from the checkpoint needs to run.",
+        "vLLM's recipe page for MiniMax-M3, which does not use it",
         drop=["--trust-remote-code"],
     )

@@ -95,7 +95,7 @@ def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detec
     if not found:
         raise DetectionError(
             "no GPU was found here (neither nvidia-smi nor amd-smi nor rocm-smi lists one); "
-            "name the ones to plan for, like --gpus 8xH200",
+            "name the GPUs to plan for, like --gpus 8xH200",
             none=True,
         )
     variable = next((name for name in variables if name in environ), variables[0])
@@ -121,15 +121,15 @@ def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
         known = [of for of in kinds.values() if gpu_of_product(of[0].product, of[0].total)]
         most = max(known or kinds.values(), key=len)
         raise DetectionError(
-            f"the GPUs here are of several kinds: {listed}; one server needs equal ones, "
-            f"choose them with {variable}={_indices(most)}"
+            f"the GPUs here are of several kinds: {listed}; one server needs GPUs of "
+            f"one kind: choose them with {variable}={_indices(most)}"
         )
     product, total = found[0].product, min(gpu.total for gpu in found)
     kind = gpu_of_product(product, total)
     if kind is None:
         raise DetectionError(
-            f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that M3 is known to run on; "
-            f"those are {', '.join(GPUS)}"
+            f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that can "
+            f"run M3; those are {', '.join(GPUS)}"
         )
     devices, used = tuple(str(gpu.index) for gpu in found), tuple(gpu.used for gpu in found)
     held = [gpu for gpu in found if gpu.used >= HELD]
@@ -138,8 +138,8 @@ def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
     fullest = max(held, key=lambda gpu: gpu.used)
     note = (
         f"other programs hold memory on GPU {_indices(held)}, most on GPU {fullest.index} "
-        f"({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan does with what is left; "
-        "`nvidia-smi` or `amd-smi process` names them"
+        f"({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan uses what is "
+        "left; `nvidia-smi` or `amd-smi process` names them"
     )
     fleet = Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used))
     return Detected(fleet, (note,), devices, variable, used)
@@ -169,11 +169,11 @@ def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
             wrong = "names no GPU of this machine" if not match else "names one more than once"
             raise DetectionError(
                 f"{variable}={value}: {entry or 'an empty entry'} {wrong} (it has {_indices(found)}); "
-                "CUDA would leave out what follows, so mend the variable or unset it"
+                "CUDA would ignore the entries after it: correct or unset the variable"
             )
         chosen += match
     if not chosen:
-        raise DetectionError(f"{variable} is set to nothing, which hides every GPU; unset it or name some")
+        raise DetectionError(f"{variable} is empty, which hides every GPU: unset it or name GPUs")
     return chosen
 
 
@@ -194,7 +194,8 @@ def _nvidia(ask: _Ask) -> list[_Seen] | None:
         mig_on = mig.casefold() == "enabled"
         if not (total.isdecimal() and used.isdecimal()):
             raise DetectionError(
-                f"nvidia-smi says {total!r} for the memory of GPU {index} ({product}); look at its state with `nvidia-smi -q`"
+                f"nvidia-smi says {total!r} for the memory of GPU {index} ({product}); check its state with "
+                "`nvidia-smi -q`"
             )
         found.append(_Seen(int(index), uuid, product, int(total) * MIB, int(used) * MIB, mig_on))
     return found or None
@@ -261,7 +262,7 @@ def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str
         )
     except subprocess.TimeoutExpired:
         raise DetectionError(
-            f"{program} did not answer within {seconds:g} s; look at the driver, or name the GPUs with --gpus"
+            f"{program} did not answer within {seconds:g} s; check the driver, or name the GPUs with --gpus"
         ) from None
     except OSError as error:
         raise DetectionError(
@@ -273,16 +274,14 @@ def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str
         if "no devices" in said.casefold():
             return None
         raise DetectionError(
-            f"{program} failed with exit code {done.returncode}: {said or 'it says nothing'}; "
-            "look at the driver, or name the GPUs with --gpus"
+            f"{program} failed with exit code {done.returncode}: {said or 'no output'}; "
+            "check the driver, or name the GPUs with --gpus"
         )
     return output
 
 
 def _unreadable(program: str) -> DetectionError:
-    return DetectionError(
-        f"what {program} says is not in a form that this version reads; name the GPUs with --gpus"
-    )
+    return DetectionError(f"this version cannot parse the output of {program}; name the GPUs with --gpus")
 
 
 def _indices(gpus: Sequence[_Seen]) -> str:

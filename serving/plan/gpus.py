@@ -202,9 +202,7 @@ def parse_gpus(text: str) -> Fleet:
     first, second, model, size = match.groups()
     nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
     if not (nodes and per_node and nodes * per_node <= MOST_GPUS):
-        raise ValueError(
-            f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; a number from 1 to {MOST_GPUS:,} is meant"
-        )
+        raise ValueError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
     fleet = Fleet(_named(model, size), per_node, nodes)
     return fleet if second else fleet.of(per_node)
 
@@ -238,6 +236,6 @@ def _named(model: str, size: str | None) -> Gpu:
         return found
     near = difflib.get_close_matches(name, [*GPUS, *ALIASES], n=3, cutoff=0.6)
     if not near:
-        raise ValueError(f"{name} is not a GPU that this version knows; it knows {', '.join(GPUS)}")
+        raise ValueError(f"{name} is not a known GPU; known GPUs are {', '.join(GPUS)}")
     meant = ", ".join(dict.fromkeys(ALIASES.get(kind, kind) for kind in near))
-    raise ValueError(f"{name} is not a GPU that this version knows; did you mean {meant}?")
+    raise ValueError(f"{name} is not a known GPU; did you mean {meant}?")

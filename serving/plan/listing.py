@@ -92,9 +92,9 @@ def listing(engine: str, version: str | None = None) -> OptionListing:
     known = versions(engine)
     if not known or version not in (None, *known):
         raise ValueError(
-            f"There is no option listing of {engine} {version}; there are {', '.join(known)}."
+            f"There is no option list of {engine} {version}; known versions are {', '.join(known)}."
             if known
-            else f"There is no option listing of {engine}; there are some of vllm and sglang."
+            else f"There is no option list of {engine}, only of vllm and sglang."
         )
     file = resources.files("m3agent.serving.plan") / "listings" / f"{engine}-{version or known[-1]}.json"
     data = json.loads(file.read_text("utf-8"))
@@ -117,7 +117,7 @@ def problems(argv: Sequence[str], listing: OptionListing) -> list[str]:
     command = LaunchCommand.of(argv)
     if command.starts not in _STARTS[listing.engine]:
         return [
-            f"`{command.starts}` is not how {listing.name} is started; that is `{_STARTS[listing.engine][0]}`."
+            f"`{command.starts}` does not start {listing.name}; the command is `{_STARTS[listing.engine][0]}`."
         ]
     found: list[str] = []
     places = 1 if command.starts.endswith("serve") else 0
@@ -128,12 +128,12 @@ def problems(argv: Sequence[str], listing: OptionListing) -> list[str]:
         known = listing.options.get(listing.spelt(flag_of(option)))
         if known in seen and not known.repeats:
             found.append(
-                f"`{flag_of(option)}` stands twice, perhaps as its own opposite, and only the last one counts."
+                f"`{flag_of(option)}` is given twice, perhaps once negated; only the last one counts."
             )
         elif known is not None:
             seen.add(known)
     if not command.positional[:places] and listing.options[_MODEL[listing.engine]] not in seen:
-        found.append(f"No model is named, so {listing.name} would end, or serve its default one.")
+        found.append(f"No model is named, so {listing.name} would end, or serve its default model.")
     return found
 
 
@@ -149,7 +149,7 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     base = listing.options.get(spelt.partition(".")[0])
     if known is None and "." in spelt and base is not None and listing.engine == "vllm":
         if base.type not in ("json", "json or text"):
-            return [f"`{flag}`: {base.flags[0]} is no group of settings, so nothing can be set in it."]
+            return [f"`{flag}`: {base.flags[0]} is not a group of settings, so nothing can be set in it."]
         known = Known((spelt,))  # a setting inside a group; the engine's parser does not list these settings
     if known is None:
         return [_unknown(flag, spelt, listing)]
@@ -175,7 +175,7 @@ def _unknown(flag: str, spelt: str, listing: OptionListing) -> str:
     longer = {known.flags: name for name, known in listing.options.items() if name.startswith(spelt)}
     if spelt.startswith("--") and len(longer) == 1:
         (name,) = longer.values()
-        return f"`{flag}` is short for `{name}` until another version has more such: write it in full."
+        return f"`{flag}` is short for `{name}` only in this version: write it in full."
     return f"{listing.name} has no option `{flag}`{_hint(spelt, listing.options)}"
 
 

@@ -118,7 +118,7 @@ class Split:
 
     def __post_init__(self) -> None:
         if not (possible_tp(self.tp) and self.dp >= 1):
-            raise ValueError(f"M3's {QUERY_HEADS} heads cannot be spread over {self.tp} GPUs")
+            raise ValueError(f"M3's {QUERY_HEADS} heads cannot be divided among {self.tp} GPUs")
 
     @property
     def gpus(self) -> int:

@@ -53,7 +53,7 @@ def overlay(
             recipe has no options to set.
     """
     if context is not None and not 1 <= context <= LONGEST_CONTEXT:
-        raise ValueError(f"M3 has no window of {context:,} tokens: take 1 to {LONGEST_CONTEXT:,}.")
+        raise ValueError(f"M3 has no window of {context:,} tokens: give 1 to {LONGEST_CONTEXT:,}.")
     command = LaunchCommand.of(recipe.argv)
     rules = _RULES.get(recipe.engine, ())
     if not rules or command.starts.startswith("docker"):
@@ -113,5 +113,5 @@ def _no_fp8(recipe: Recipe) -> str | None:
     if recipe.engine == "trtllm":
         return "TensorRT-LLM serves M3 in BF16 only"
     if recipe.checkpoint == MXFP4:
-        return "that checkpoint has no calibrated KV scales, so vLLM would take 1.0 and lose accuracy"
+        return "that checkpoint has no calibrated KV scales, so vLLM would use 1.0 and lose accuracy"
     return None

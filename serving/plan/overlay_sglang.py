@@ -25,7 +25,7 @@ def _names(wanted: ChangeRequest) -> list[RecipeChange]:
         found.append(
             RecipeChange(
                 "full name",
-                "--tp is an abbreviation, which ends to work with the first other option that begins so.",
+                "--tp is an abbreviation; it stops working when another option begins with it.",
                 _SGLANG,
                 changed=((short, ("--tp-size", *short[1:])),),
             )
@@ -35,7 +35,7 @@ def _names(wanted: ChangeRequest) -> list[RecipeChange]:
         found.append(
             RecipeChange(
                 "expert parallelism",
-                "There is no --enable-moe-ep; experts are spread by --ep-size.",
+                "There is no --enable-moe-ep; --ep-size spreads the experts.",
                 _SGLANG,
                 changed=((gone, ("--ep-size", ranks)),),
             )
@@ -46,7 +46,7 @@ def _names(wanted: ChangeRequest) -> list[RecipeChange]:
 def _parsers(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "parsers",
-        "Both are called minimax-m3; minimax-m3-nom, which a document has, does not exist.",
+        "Both are called minimax-m3; minimax-m3-nom, which one document names, does not exist.",
         _SGLANG,
         ("--tool-call-parser", "minimax-m3"),
         ("--reasoning-parser", "minimax-m3"),
@@ -56,7 +56,7 @@ def _parsers(wanted: ChangeRequest) -> list[RecipeChange]:
 def _prefix_cache(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "prefix cache",
-        "Each turn sends the conversation again, and the radix cache, on by default, is what makes that cheap.",
+        "Each turn sends the conversation again; the radix cache, on by default, makes that cheap.",
         _SGLANG,
         drop=["--disable-radix-cache"],
     )
@@ -69,7 +69,7 @@ def _cached_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
 def _metrics(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "metrics",
-        "Without it there is no /metrics, where the cache's hit rate is read.",
+        "Without it there is no /metrics, which reports the cache's hit rate.",
         _SGLANG,
         ("--enable-metrics",),
     )
@@ -78,7 +78,8 @@ def _metrics(wanted: ChangeRequest) -> list[RecipeChange]:
 def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "fast tokeniser",
-        "The whole conversation becomes tokens anew each turn, which near a million tokens takes seconds otherwise.",
+        "The whole conversation is tokenized in each turn; without this option that takes seconds "
+        "near a million tokens.",
         _SGLANG,
         ("--tokenizer-backend", "fastokens"),
         packages=("fastokens>=0.2",),
@@ -96,7 +97,7 @@ def _text_only(wanted: ChangeRequest) -> list[RecipeChange]:
         )
     return wanted.change(
         "text only",
-        "The vision encoder is left out and its memory goes to the KV cache.",
+        "The vision encoder is left out, and its memory goes to the KV cache.",
         _SGLANG,
         ("--language-model-only",),
         drop=["--enable-multimodal", "--mm-attention-backend"],
@@ -107,7 +108,7 @@ def _kv_dtype(wanted: ChangeRequest) -> list[RecipeChange]:
     return kv_dtype(
         wanted,
         "fp8_e4m3",
-        "It holds about 1.5 times the tokens; SGLang wants the format's whole name and has no plain fp8.",
+        "It holds about 1.5 times the tokens; SGLang needs the format's full name and has no plain fp8.",
         _SGLANG,
     )
 
@@ -117,7 +118,7 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
         return []
     window = wanted.change(
         "window",
-        "The window is what the work needs, not the most that M3 has.",
+        "The window is what the workload needs, not M3's maximum.",
         _SGLANG,
         ("--context-length", str(wanted.context)),
     )
@@ -125,7 +126,7 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
         return window
     return window + wanted.change(
         "positions past 512K",
-        "SGLang refuses a window beyond the checkpoint's positions without it; not tried by us with M3.",
+        "Without it SGLang refuses a window beyond the checkpoint's positions; not tried with M3.",
         "SGLang's environment variables",
         env={"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"},
     )
@@ -157,11 +158,11 @@ def _precision(wanted: ChangeRequest) -> list[RecipeChange]:
 
 def _reach(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.loopback:
-        return only_here(wanted, "SGLang does so by default, and here it is said")
+        return only_here(wanted, "SGLang does so by default, and this option states it")
     return wanted.change(
         "key",
-        "Other machines can reach the server, so it asks for a key; SGLang documents no variable for it, and every user "
-        "of a machine can read its command lines, so the key goes into a private file.",
+        "Other machines can reach the server, so it asks for a key; SGLang documents no environment variable for it, "
+        "and every user of a machine can read its command lines, so the key is in a private file.",
         _SGLANG,
         ("--host", "0.0.0.0"),  # noqa: S104  # that is what was asked for
         ("--config", "sglang.yaml"),

@@ -8,7 +8,8 @@ from m3agent.serving.plan.change import ChangeRequest, RecipeChange, Rule, only_
 def _remote_code(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "remote code",
-        "TensorRT-LLM's guide says that it cannot load M3 without: the checkpoint's own Python runs on your machine.",
+        "TensorRT-LLM's guide says that it cannot load M3 without this option: the checkpoint's own Python "
+        "runs on your machine.",
         "TensorRT-LLM's deployment guide for MiniMax-M3",
         keep=["--trust_remote_code"],
     )
@@ -28,7 +29,7 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
         return []
     return wanted.change(
         "window",
-        "The window is what the work needs; uncapped, the capture of CUDA graphs can fail.",
+        "The window is what the workload needs; without a limit the capture of CUDA graphs can fail.",
         "TensorRT-LLM's curated settings for MiniMax-M3",
         ("--max_seq_len", str(wanted.context)),
     )
@@ -39,7 +40,7 @@ def _reach(wanted: ChangeRequest) -> list[RecipeChange]:
         return only_here(wanted, "the guide's command listens on every network")
     return wanted.change(
         "no key",
-        "We know of no option by which trtllm-serve asks for a key: put something in front of it that does.",
+        "trtllm-serve has no known option for a key: put a proxy in front of it that asks for one.",
         "TensorRT-LLM's deployment guide for MiniMax-M3",
         keep=["--host"],
     )

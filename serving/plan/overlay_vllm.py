@@ -23,13 +23,13 @@ ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-proc
 """Options of the vision encoder; `--language-model-only` loads no encoder."""
 
 _VLLM_PAGE = "vLLM's recipe page for MiniMax-M3"
-_H200 = "measured by us on H200 with vLLM 0.24"
+_H200 = "measured for m3agent on H200 with vLLM 0.24"
 
 
 def _block(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "block size",
-        "M3's sparse attention works on blocks of 128 tokens, and the KV cache has to be cut in the same way.",
+        "M3's sparse attention works on blocks of 128 tokens, and the KV cache needs the same block size.",
         _VLLM_PAGE,
         ("--block-size", "128"),
         keep=["--block-size"],
@@ -39,7 +39,8 @@ def _block(wanted: ChangeRequest) -> list[RecipeChange]:
 def _prefix_cache(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "prefix cache",
-        "Each turn sends the conversation again: at a million tokens a cached prefix starts to answer 120 times sooner.",
+        "Each turn sends the conversation again: at a million tokens, the first token comes 120 times sooner "
+        "with a cached prefix.",
         _H200,
         ("--enable-prefix-caching",),
         drop=["--no-enable-prefix-caching", "--disable-prefix-caching"],
@@ -49,7 +50,7 @@ def _prefix_cache(wanted: ChangeRequest) -> list[RecipeChange]:
 def _parsers(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "parsers",
-        "Without them tool calls and reasoning come back as plain text in M3's markup.",
+        "Without them, tool calls and reasoning come back as plain text in M3's markup.",
         _VLLM_PAGE,
         ("--tool-call-parser", "minimax_m3"),
         ("--reasoning-parser", "minimax_m3"),
@@ -64,7 +65,7 @@ def _cached_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
 def _metrics(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "metrics",
-        "--disable-log-stats leaves /metrics empty, and the prefix cache's hit rate is read there.",
+        "--disable-log-stats leaves /metrics empty; /metrics reports the prefix cache's hit rate.",
         "vLLM's metrics",
         drop=["--disable-log-stats"],
     )
@@ -73,7 +74,8 @@ def _metrics(wanted: ChangeRequest) -> list[RecipeChange]:
 def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
     return wanted.change(
         "fast tokeniser",
-        "The whole conversation becomes tokens anew each turn: at 959,000 tokens that makes a turn start 3.5 times later.",
+        "The whole conversation is tokenized in each turn; without this option, a turn of 959,000 tokens starts "
+        "3.5 times later.",
         _H200,
         env={"VLLM_USE_FASTOKENS": "1"},
         packages=("fastokens>=0.2",),
@@ -84,13 +86,14 @@ def _text_only(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.vision:
         return wanted.change(
             "vision",
-            "Images were asked for, which need the encoder.",
+            "Images were asked for, and they need the encoder.",
             _VLLM_PAGE,
             drop=["--language-model-only"],
         )
     return wanted.change(
         "text only",
-        "The vision encoder is left out and its memory goes to the KV cache; the encoder's options exclude this one.",
+        "The vision encoder is left out, and its memory goes to the KV cache; this option excludes the "
+        "encoder's options.",
         _VLLM_PAGE,
         ("--language-model-only",),
         drop=ENCODER_FLAGS,
@@ -113,7 +116,7 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
     long = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     window = wanted.change(
         "window",
-        "The window is what the work needs: the engine refuses to start where one full sequence does not fit.",
+        "The window is what the workload needs: the engine does not start if one full sequence does not fit.",
         _VLLM_PAGE,
         ("--max-model-len", str(context)),
     )
@@ -121,7 +124,7 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
         stretched = wanted.command.option("--hf-overrides") is not None
         return window + wanted.change(
             "native positions",
-            f"M3 has {NATIVE_CONTEXT:,} positions of its own, and a smaller window needs no stretching.",
+            f"M3 has {NATIVE_CONTEXT:,} positions, and a smaller window needs no extension.",
             _VLLM_PAGE,
             drop=["--hf-overrides"],
             env={long: None} if stretched else {},
@@ -131,14 +134,14 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
     if amd:
         return window + wanted.change(
             "positions past 512K",
-            "YaRN has to stand under text_config, since one at the top never reaches the decoder.",
+            "YaRN must be under text_config: at the top level it never reaches the decoder.",
             _VLLM_PAGE,
             override,
             env={long: "1"},
         )
     return window + wanted.change(
         "positions past 512K",
-        "On NVIDIA vLLM does not hand YaRN to M3's rotary embedding, so the positions are just continued.",
+        "On NVIDIA, vLLM does not pass YaRN to M3's rotary embedding, so positions are extrapolated.",
         f"{_H200}, with prompts of 1,000,200 tokens",
         override,
     )
@@ -146,11 +149,11 @@ def _context(wanted: ChangeRequest) -> list[RecipeChange]:
 
 def _reach(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.loopback:
-        return only_here(wanted, "vLLM listens on every network unless told otherwise")
+        return only_here(wanted, "vLLM listens on all networks by default")
     return wanted.change(
         "key",
-        "Other machines can reach the server, so it asks for a key, which only guards the paths under /v1; it comes from "
-        "the environment, since every user of a machine can read its command lines.",
+        "Other machines can reach the server, so it asks for a key, which protects only the paths under /v1; the key "
+        "is in the environment, because every user of a machine can read its command lines.",
         "vLLM's security guide",
         ("--host", "0.0.0.0"),  # noqa: S104  # that is what was asked for
         drop=["--api-key"],
@@ -185,9 +188,9 @@ def _memory(wanted: ChangeRequest) -> list[RecipeChange]:
         return []
     return wanted.change(
         "memory",
-        f"With these the cache is predicted to hold {plan.kv_tokens:,} tokens."
+        f"The predicted capacity of the cache is {plan.kv_tokens:,} tokens."
         if plan.kv_tokens
-        else "As planned; what the cache will hold is not predicted for these widths.",
+        else "As planned; the cache's capacity is not predicted for these widths.",
         "the plan",
         ("--gpu-memory-utilization", f"{plan.utilisation:g}"),
         ("--max-num-batched-tokens", str(plan.max_num_batched_tokens)),

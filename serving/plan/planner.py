@@ -96,7 +96,7 @@ class PlanRequest:
         if not 1 <= self.sequence <= self.context:
             raise ValueError(f"a typical sequence of {self.typical:,} tokens is not within the context")
         if self.concurrency < 1:
-            raise ValueError(f"{self.concurrency} sequences at a time are none")
+            raise ValueError(f"{self.concurrency} sequences at a time are out of range: give 1 or more")
 
     @property
     def sequence(self) -> int:
@@ -125,7 +125,7 @@ class HardwarePrices:
     def __post_init__(self) -> None:
         for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{value} is no price and no number of tokens a second")
+                raise ValueError(f"{value} is neither a price nor a number of tokens a second")
 
 
 @dataclass(frozen=True)
@@ -444,12 +444,12 @@ class _Candidate:
         elif self.room.kv <= 0:
             reason = (
                 f"weights of {gib(self.room.weights)} a GPU and {gib(self.room.other)} for the engine's work exceed "
-                f"the {gib(self.room.allowed)} that may be used by {gib(-self.room.kv)}, before any cache"
+                f"the usable {gib(self.room.allowed)} by {gib(-self.room.kv)}, before any cache"
             )
         elif lacking:
             reason = (
-                f"beside {gib(self.room.weights)} of weights a GPU the cache holds {self.room.tokens:,} tokens of the "
-                f"{self.wish.context:,} wanted: short by {gib(lacking)} a GPU"
+                f"with {gib(self.room.weights)} of weights a GPU, the cache holds {self.room.tokens:,} of the "
+                f"{self.wish.context:,} tokens wanted: {gib(lacking)} a GPU are missing"
             )
         else:
             reason = f"only {gib(self.unasked)} a GPU would stay free, {gib(self.outside)} are needed"
@@ -535,31 +535,31 @@ class _Candidate:
                 "a time; the others wait"
             )
         if self.kv is KvDtype.FP8:
-            yield "fp8 cache: in bf16 the same memory does not hold what is wanted"
+            yield "fp8 cache: in bf16 the workload does not fit into the same memory"
         if self.profile.tight:
             yield (
-                f"memory is drawn tight (utilisation {self.utilisation:g}, {self.batch.tokens:,} tokens a step): with "
-                f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} it does not hold what is wanted"
+                f"memory use is set high (utilisation {self.utilisation:g}, {self.batch.tokens:,} tokens a step): with "
+                f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} the workload does not fit"
             )
         if self.split.gpus < self.fleet.count:
-            yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay free"
+            yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay unused"
 
     def warnings(self) -> Iterator[str]:
         """Yield what the user should know before the start."""
         if self.room.tokens < self.wish.context * (1 + ERROR):
             safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
             yield (
-                f"thin: the prediction is good to {ERROR:.0%} and less than that is to spare; if the engine refuses to start, "
-                f"a context of {safe:,} is safe"
+                f"tight: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
+                f"not start, a context of {safe:,} is safe"
             )
         if not self.fleet.gpu.measured:
-            yield f"the memory of a {self.fleet.gpu.name} was not measured by us: {self.fleet.gpu.source}"
+            yield f"the memory of a {self.fleet.gpu.name} was not measured: {self.fleet.gpu.source}"
         if self.precision not in _CHECKPOINTS:
             yield (
-                f"no {self.precision.upper()} checkpoint is known to us, and which of its layers are in 16 bits is assumed"
+                f"no {self.precision.upper()} checkpoint is known, and which of its layers are in 16 bits is assumed"
             )
         if self.wish.vision:
-            yield "with images: the encoder's memory is assumed, nothing was measured with it"
+            yield "with images: the encoder's memory is assumed, not measured"
         for trap in met(self.setup, Severity.WARN):
             yield f"{trap.effect}; {trap.remedy} ({trap.source})"
 

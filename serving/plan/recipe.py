@@ -73,8 +73,8 @@ _AMD_BACKENDS = (
 )
 _AMD_ENV = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}
 _TOO_SMALL = (
-    "it counts 230 billion parameters, which is the generation before; M3 has 427 billion, and in fp8 those "
-    "(about 444 GB) do not fit two H200 (282 GB)"
+    "it counts 230 billion parameters, as the previous generation has; M3 has 427 billion, which in "
+    "fp8 (about 444 GB) do not fit two H200 (282 GB)"
 )
 
 
@@ -129,10 +129,10 @@ _TRTLLM_ARGV = (*_TRTLLM_SRUN, "bash", "-c", _TRTLLM_SERVE)
 _TRTLLM_ENV = {"MODEL": "/models/MiniMax-M3"}
 _SCRIPT_HEAD = """\
 #!/bin/bash
-# Both nodes have to see what is named here. EXTRA_LLM_API_FILE: tep.yaml for latency, dep.yaml for throughput.
+# Both nodes must see the files named here. EXTRA_LLM_API_FILE: tep.yaml for latency, dep.yaml for throughput.
 # Add -p, -A and -w to srun as your Slurm needs them.
 set -e
-: "${TRTLLM_DIR:?has to name a checkout of TensorRT-LLM}"
+: "${TRTLLM_DIR:?must name a checkout of TensorRT-LLM}"
 : "${EXTRA_LLM_API_FILE:=/workspace/tep.yaml}"
 """
 _TRTLLM_YAML = """\
@@ -228,7 +228,7 @@ RECIPES: tuple[Recipe, ...] = (
         8,
         _VLLM_PAGE,
         image="vllm/vllm-openai:minimax-m3",
-        notes="Any of the vllm-nvidia recipes then runs inside of the image.",
+        notes="Any of the vllm-nvidia recipes then runs inside the image.",
     ),
     _amd("vllm-amd-tp8", BF16, _TP8, *_AMD_BACKENDS, *_PARSERS),
     _amd("vllm-amd-tp8-ep", BF16, _TP8_EP, *_AMD_BACKENDS, *_PARSERS),
@@ -257,7 +257,7 @@ RECIPES: tuple[Recipe, ...] = (
         MXFP4,
         "--tensor-parallel-size 8 --block-size 128 --moe-backend emulation --attention-backend TRITON_ATTN",
         *_PARSERS,
-        notes="Slower than aiter and faithful in its numbers; runs on current images.",
+        notes="Slower than aiter, and exact; runs on current images.",
     ),
     Recipe(
         "vllm-amd-docker",
@@ -305,7 +305,7 @@ RECIPES: tuple[Recipe, ...] = (
         8,
         _NVIDIA_BLOG,
         verified=True,
-        notes="The command is cut off in its source after the tool call parser.",
+        notes="In its source the command ends after the tool call parser.",
     ),
     Recipe(
         "sglang-cloud-2gpu",
@@ -336,8 +336,8 @@ RECIPES: tuple[Recipe, ...] = (
         ),
         image=_TRTLLM_IMAGE,
         notes=(
-            "BF16 only, and no prefix reuse: an agent's turn pays for its whole prompt. serve.sh is the command with "
-            "what its variables need; tep.yaml and dep.yaml have what the guide asks for, and NVIDIA's own file for "
+            "BF16 only, and no prefix reuse: each turn of an agent computes its whole prompt. serve.sh is the command "
+            "with its variables set; tep.yaml and dep.yaml have the guide's settings, and NVIDIA's own file for "
             "throughput also caps max_seq_len, without which CUDA graphs may fail to be captured."
         ),
     ),
@@ -357,8 +357,8 @@ RECIPES: tuple[Recipe, ...] = (
         ),
         image="nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.5.0",
         notes=(
-            "NVIDIA's posts name this way without a command, and Dynamo's list of known issues for M3 "
-            "(1.3.0-minimax-m3-dev.1) says that it does not work; TensorRT-LLM took it up afterwards "
+            "NVIDIA's posts name this setup without a command, and Dynamo's list of known "
+            "issues for M3 (1.3.0-minimax-m3-dev.1) says that it does not work; TensorRT-LLM added it later "
             "(NVIDIA/TensorRT-LLM#16017). Not tried. disagg.sh has both workers on one machine. The parsers are Dynamo's own."
         ),
     ),

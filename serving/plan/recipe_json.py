@@ -13,7 +13,7 @@ from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
 from m3agent.serving.plan.recipe import RECIPES, recipe
 
-UNVERIFIED = "Not verified: no listing of this engine's options, or of its files' fields, was at hand to check it with."
+UNVERIFIED = "Not verified: m3agent has no list of this engine's options, or of the fields of its files."
 """Note for a recipe that nobody checked against the engine's options."""
 
 
@@ -107,15 +107,15 @@ def recipe_text(
     for file, text in shown["files"].items():
         lines += ["#", f"# {file}:", *_indented(text)]
     if shown["problems"]:
-        lines += ["#", f"# As it stands {shown['checked_with']} does not take it:"]
+        lines += ["#", f"# Unchanged, {shown['checked_with']} rejects it:"]
         lines += [line for sentence in shown["problems"] for line in _comment(sentence)]
     if shown["overlay"]:
         lines += ["#", "# For agent work:"]
     lines += _changes(shown["overlay"])
     if shown["overlay"] and shown["result"]:
         result = shown["result"]
-        lines += ["#", "# That makes:", *_indented(command_line(result["argv"], result["env"]))]
-        lines += [f"# beside the engine: {package}" for package in result["packages"]]
+        lines += ["#", "# Result:", *_indented(command_line(result["argv"], result["env"]))]
+        lines += [f"# install with the engine: {package}" for package in result["packages"]]
     return "\n".join(lines) + "\n"
 
 

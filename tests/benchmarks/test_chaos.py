@@ -75,7 +75,7 @@ def test_the_model_goes_by_the_history_and_makes_an_interrupted_call_again() -> 
     turn, calls = answer(history)
     assert [call for _, call in calls] == list(STEPS[2])
     (first, _), (second, wanted) = calls
-    history += [asked(calls), told(first, "fine"), told(second, "interrupted: it was begun")]
+    history += [asked(calls), told(first, "fine"), told(second, "interrupted: the call started")]
     turn, [(identity, call)] = answer(history)
     assert (turn, call) == (2, wanted)
     assert identity not in {first, second}

@@ -71,7 +71,7 @@ class MemoryFiles:
         """Write a file; it keeps its mode unless it is given one. Raises Refused."""
         real = self._resolve(path)
         if self.is_folder(real):
-            raise Refused("special", f"{path} is not a plain file")
+            raise Refused("special", f"{path} is not a regular file")
         old = self._files.get(real)
         self._files[real] = File(mode or (old.mode if old is not None else REGULAR), content)
 

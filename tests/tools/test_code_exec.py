@@ -108,7 +108,9 @@ async def test_control_characters_cannot_drive_a_terminal(bench: Bench) -> None:
 @pytest.mark.parametrize("language", ["python", "bash"])
 async def test_nul_in_a_program_is_refused(bench: Bench, language: str) -> None:
     result = await bench.call("code_exec", code="echo = 1\0", language=language)
-    assert result.content.startswith("error: code_exec: code: character 8 is NUL, which no program can hold.")
+    assert result.content.startswith(
+        "error: code_exec: code: character 8 is NUL, which no program may contain."
+    )
 
 
 async def test_a_program_of_a_megabyte(bench: Bench) -> None:

@@ -145,8 +145,8 @@ async def test_nearest_shows_where_it_may_be() -> None:
     assert nearest(content, "def h():\n    return 2") == (
         " Nearest lines:\n1\tdef f():\n2\t    return 1\n...\n5\tdef g():\n6\t    return 2"
     )
-    assert nearest(content, "completely other") == " No line of it is like the first line given."
-    assert nearest("", "x") == " No line of it is like the first line given."
+    assert nearest(content, "completely other") == " No line of the file is similar to its first line."
+    assert nearest("", "x") == " No line of the file is similar to its first line."
 
 
 async def test_searching_is_bounded_in_time_and_room() -> None:
@@ -282,9 +282,9 @@ async def test_an_edit_keeps_mode_and_line_ends(bench: Bench) -> None:
         ("out", "out is a link that leads outside the work tree"),
         ("f.txt/below", "f.txt/below: a part of this path is a file, not a folder"),
         (".git/config", ".git/config: git's own folder cannot be touched"),
-        ("", "'' is no file's path: give one relative to the repository's root"),
-        (".", "'.' is no file's path"),
-        ("/ws/", "'/ws/' is no file's path"),
+        ("", "'' is not a file path: give one relative to the repository's root"),
+        (".", "'.' is not a file path"),
+        ("/ws/", "'/ws/' is not a file path"),
         ("a\0b", "not a file path: 'a\\x00b'"),
         ("x" * 300, "file name too long"),
     ],

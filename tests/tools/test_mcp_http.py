@@ -78,7 +78,7 @@ async def test_a_tool_elsewhere(tmp_path: Path, way: str) -> None:
         async with opened(tmp_path, without) as (servers, said):
             assert not servers.schemas
         assert said == [
-            "MCP server demo is left out: it refuses us (HTTP 401): it may want a key in `headers`"
+            "MCP server demo is left out: it refuses the connection (HTTP 401): it may need a key in `headers`"
         ]
 
 

@@ -95,8 +95,8 @@ async def test_only_those_that_are_wanted(tmp_path: Path) -> None:
         ("line without end", ""),
         later("noise", ""),
         ("pages", "its list of tools has more than"),
-        ("no object", "it sent what does not fit the protocol"),
-        ("not a list", "it sent what does not fit the protocol"),
+        ("no object", "it sent a message that violates the protocol"),
+        ("not a list", "it sent a message that violates the protocol"),
     ],
 )
 async def test_a_server_that_does_not_start_well_is_left_out(tmp_path: Path, way: str, said: str) -> None:
@@ -117,7 +117,7 @@ async def test_a_server_that_does_not_get_ready_is_left_out(
     mark = tmp_path / "mark"
     async with opened(tmp_path, server(way, "bad", mark)) as (servers, told):
         assert names(servers) == []
-    assert told == ["MCP server bad is left out: it did not say what tools it has within 0.5 s"]
+    assert told == ["MCP server bad is left out: it did not list its tools within 0.5 s"]
     assert not running(str(mark))
 
 
@@ -141,7 +141,7 @@ async def test_lines_that_are_no_messages_are_passed_over(tmp_path: Path) -> Non
         ("dies in a call", "MCP server odd: "),
         ("line without end in a call", "MCP server odd: "),
         ("noise in a call", "MCP server odd: "),
-        ("not an answer", "it sent what does not fit the protocol"),
+        ("not an answer", "it sent a message that violates the protocol"),
         ("error", "not today"),
     ],
 )

@@ -69,7 +69,7 @@ async def test_calls_that_reach_no_tool(bench: Bench) -> None:
     garbled = await toolset.call("code_exec", None, 2, "it ends in the middle of a string")
     assert garbled.content == (
         "error: code_exec: the arguments could not be read (it ends in the middle of a string): "
-        "send them again, whole"
+        "send the complete arguments again"
     )
     assert "(not a JSON object)" in (await toolset.call("code_exec", None, 3)).content
     assert all(result.is_error for result in (unknown, garbled))

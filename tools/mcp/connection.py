@@ -90,7 +90,7 @@ class Connection:
                 await asyncio.wait([ready, self._task], return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             await self.close()
-            raise McpFailed(f"it did not say what tools it has within {START_SECONDS:g} s") from None
+            raise McpFailed(f"it did not list its tools within {START_SECONDS:g} s") from None
         except asyncio.CancelledError:
             await self.close()
             raise
@@ -101,7 +101,7 @@ class Connection:
                 raise
             except Exception as error:  # noqa: BLE001  # the server causes any error that the SDK raises
                 raise self._failed(error) from None
-            raise McpFailed("it ended at once")
+            raise McpFailed("it exited at once")
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         """Call a tool and return the server's response.
@@ -110,7 +110,7 @@ class Connection:
             McpFailed: The server is gone, failed, or did not respond in time.
         """
         if self._client is None or self._task is None or self._task.done():
-            raise McpFailed("it is gone")
+            raise McpFailed("it has exited")
         # Not `call_tool`: it validates the response with the server's patterns, which can run practically
         # forever.
         asked = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
@@ -190,7 +190,9 @@ class Connection:
 
     def _failed(self, error: BaseException) -> McpFailed:
         if self._status in (401, 403):
-            return McpFailed(f"it refuses us (HTTP {self._status}): it may want a key in `headers`")
+            return McpFailed(
+                f"it refuses the connection (HTTP {self._status}): it may need a key in `headers`"
+            )
         status = f" (HTTP {self._status})" if self._status is not None and self._status >= 300 else ""
         return McpFailed(self.server.mask(why(error))[:MOST_WORDS] + status)
 
@@ -237,7 +239,7 @@ def why(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ValidationError):
-        return "it sent what does not fit the protocol"
+        return "it sent a message that violates the protocol"
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
     return " ".join(str(error).split()) or type(error).__name__

@@ -51,8 +51,8 @@ class McpServers:
             room = MOST_TOGETHER - len(self.schemas)
             if len(found) > room:
                 self._say(
-                    f"MCP server {connection.server.name}: {len(found) - room} of its tools are left out, for "
-                    f"{MOST_TOGETHER} of all servers together are the most"
+                    f"MCP server {connection.server.name}: {len(found) - room} of its tools are left "
+                    f"out: all servers together may offer at most {MOST_TOGETHER}"
                 )
             for name, (own, schema) in list(found.items())[:room]:
                 if name not in self._tools:
@@ -87,7 +87,7 @@ class McpServers:
             DiskFull: The answer could not be written to `log`.
         """
         if name not in self._tools:
-            return refusal(f"{name}: its server is not there any more")
+            return refusal(f"{name}: its server has exited")
         connection, own = self._tools[name]
         try:
             result = await connection.call(own, arguments)
@@ -112,7 +112,7 @@ def _result(whole: bytes, is_error: bool, log: Path) -> ToolResult:
         except OSError as error:
             raise DiskFull(f"cannot write {log}: {error.strerror}") from None
     return ToolResult(
-        cut(text) or "(it answered nothing)",
+        cut(text) or "(empty answer)",
         is_error=is_error,
         digest=hashlib.sha256(whole).hexdigest(),
         truncated=truncated,

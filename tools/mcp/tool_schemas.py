@@ -65,7 +65,7 @@ def offered(
         elif fault := _fault(tool):
             left_out.append(f"{tool.name[:80]!r}: {fault}")
         elif len(found) == MOST_TOOLS:
-            left_out.append(f"{tool.name[:80]!r} and what comes after it: more than {MOST_TOOLS} tools")
+            left_out.append(f"{tool.name[:80]!r} and all later tools: more than {MOST_TOOLS} tools")
             break
         else:
             words = clean(tool.description or tool.title or "")
@@ -82,10 +82,10 @@ def _fault(tool: Tool) -> str:
     try:
         size = len(json.dumps(schema))
         if size > MOST_SCHEMA:
-            return f"its schema has {size:,} characters, {MOST_SCHEMA:,} are the most"
+            return f"its schema has {size:,} characters, more than {MOST_SCHEMA:,}"
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        return f"its schema is none: {' '.join(error.message.split())[:200]}"
+        return f"its schema is invalid: {' '.join(error.message.split())[:200]}"
     except (RecursionError, ValueError, TypeError):
         return "its schema cannot be read"
     return ""

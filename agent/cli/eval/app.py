@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-eval_app = typer.Typer(help="Benchmarks: validate, run, grade and report.", no_args_is_help=True)
+eval_app = typer.Typer(help="Create, validate, run, grade and report benchmarks.", no_args_is_help=True)
 
 Rows = Annotated[str, typer.Argument(help="The instances: a file, a folder or a data set.", metavar="ROWS")]
 Ids = Annotated[str | None, typer.Option(help="Only these instances.", metavar="ID,...")]
 Validation = Annotated[
     Path | None,
     typer.Option(
-        help="What `eval validate -o` found: leaves out flaky tests and invalid instances.", metavar="FILE"
+        help="Output of `eval validate -o`: leaves out flaky tests and invalid instances.", metavar="FILE"
     ),
 ]
 

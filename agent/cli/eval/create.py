@@ -23,43 +23,45 @@ NONE_EXIT = 1
 
 @eval_app.command()
 def create(
-    repo: Annotated[
-        Path, typer.Argument(help="The repository's folder; a bare one will do.", metavar="REPO")
-    ],
+    repo: Annotated[Path, typer.Argument(help="The repository's folder; may be bare.", metavar="REPO")],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Folder for the instances, new or to go on with.", metavar="FOLDER"
+            "--output", "-o", help="Folder for the instances; an existing one is continued.", metavar="FOLDER"
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(help="Instances to make at most.", min=1, metavar="N")] = 50,
+    limit: Annotated[int, typer.Option(help="Limit of instances to make.", min=1, metavar="N")] = 50,
     since: Annotated[str | None, typer.Option(help="Only commits from this day on.", metavar="DATE")] = None,
     until: Annotated[str | None, typer.Option(help="Only commits up to this day.", metavar="DATE")] = None,
     python: Annotated[
         str | None,
-        typer.Option(help="Python for all instances, like 3.11; by default each one's own.", metavar="3.N"),
+        typer.Option(
+            help="Python for all instances, like 3.11; by default each instance's own.", metavar="3.N"
+        ),
     ] = None,
     most_files: Annotated[
-        int, typer.Option(help="Files that a commit may change, tests included.", min=2, metavar="N")
+        int, typer.Option(help="Limit of files that a commit may change, tests included.", min=2, metavar="N")
     ] = 12,
     most_lines: Annotated[
-        int, typer.Option(help="Lines that it may change outside the tests.", min=1, metavar="N")
+        int,
+        typer.Option(help="Limit of lines that a commit may change outside the tests.", min=1, metavar="N"),
     ] = 400,
     name: Annotated[
         str | None,
-        typer.Option(help="The repository's name; by default as its remote says.", metavar="OWNER/NAME"),
+        typer.Option(help="The repository's name; by default taken from its remote.", metavar="OWNER/NAME"),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds for one run of an instance's tests.", min=1, metavar="S")
+        float,
+        typer.Option(help="Time limit of one run of an instance's tests, in seconds.", min=1, metavar="S"),
     ] = 600,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the candidates, the likeliest fixes first.")
     ] = False,
 ) -> None:
-    """Make instances of the commits of a local repository that change source and tests, and validate each.
+    """Make instances from commits of a local repository that change source and tests, and validate each one.
 
-    Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 the sandbox or this machine; 130 interrupted, the same
-    command goes on.
+    Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 sandbox or machine error; 130 interrupted (the same
+    command continues).
     """
     with faults():
         from m3agent.agent.errors import UsageError
@@ -67,7 +69,9 @@ def create(
         from m3agent.evals.create.mine import Bounds
 
         if output is None and not dry_run:
-            raise UsageError("Give the folder for the instances with -o, or --dry-run to see the candidates.")
+            raise UsageError(
+                "Give the folder for the instances with -o, or see the candidates with --dry-run."
+            )
         wish = CreateRequest(
             limit,
             _day(since, "--since"),
@@ -132,7 +136,7 @@ def _conclude(seen: CommitCounts) -> None:
     """Print why commits gave no candidate."""
     if not seen.commits:
         return
-    _say(f"{seen.commits} commits looked at, {seen.candidates} candidates; of the others:")
+    _say(f"{seen.commits} commits examined, {seen.candidates} candidates; the others:")
     for reason, count in seen.rejected.most_common():
         _say(f"  {count:6} {reason}")
 
@@ -150,7 +154,7 @@ def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{option} {text}: write a day as 2024-05-31.") from None
+        raise UsageError(f"{option} {text}: write a date like 2024-05-31.") from None
     if end and len(text) == len("2024-05-31"):
         moment = moment.replace(hour=23, minute=59, second=59)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

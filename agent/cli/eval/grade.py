@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 Workers = Annotated[
     int | None,
-    typer.Option(help="Instances at a time; as many as processors if left out.", min=1, max=256, metavar="N"),
+    typer.Option(
+        help="Instances at a time; by default the number of processors.", min=1, max=256, metavar="N"
+    ),
 ]
 Official = Annotated[
     bool,
     typer.Option(
-        "--official/--no-official", help="Ask the official package's rules as well, in a run of their own."
+        "--official/--no-official", help="Also grade by the official package's rules, in a separate run."
     ),
 ]
 REASON = 70  # characters of a reason in a table
@@ -37,7 +39,7 @@ REASON = 70  # characters of a reason in a table
 def eval_validate(
     rows: Rows,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Keep what is found in this file.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="Write the findings to this file.", metavar="FILE")
     ] = None,
     ids: Ids = None,
     runs: Annotated[int, typer.Option(help="Runs of the reference patch.", min=1, max=50, metavar="N")] = 2,
@@ -45,7 +47,7 @@ def eval_validate(
     official: Official = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that instances can be graded: the reference resolves them, every time; nothing and a harmless patch do not.
+    """Check that instances can be graded: the reference always resolves them, no patch or a harmless one never does.
 
     Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted.
     """
@@ -95,7 +97,7 @@ def eval_grade(
     official: Official = True,
     as_json: AsJson = False,
 ) -> None:
-    """Grade patches by our own rules and by the official ones, and list where they differ.
+    """Grade patches by m3agent's rules and by the official rules, and list where the verdicts differ.
 
     Exit codes: 0 all are graded; 2 wrong use; 3 sandbox or environment; 130 interrupted.
     """
@@ -113,10 +115,10 @@ def eval_grade(
             patches = read_predictions(Path(predictions))
         there = {instance.id for instance in instances}
         if ids is None and (unknown := sorted(set(patches) - there)):
-            raise UsageError(f"{predictions} has a patch for {unknown[0]}, which {rows} has not.")
+            raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
         wanted = [instance for instance in instances if instance.id in patches]
         if not wanted:
-            raise UsageError(f"{predictions} has a patch for none of the instances.")
+            raise UsageError(f"{predictions} has no patch for any of the instances.")
         for instance in instances:
             if instance.id not in patches:
                 print_note(f"m3agent: there is no patch for {instance.id}")
@@ -229,7 +231,7 @@ def _grade_table(found: list[Graded]) -> str:
         for one in found
     ]
     resolved = sum(one.strict.verdict == "resolved" for one in found)
-    text = columns([head, *rows]) + f"{resolved} of {len(found)} resolved by our rules"
+    text = columns([head, *rows]) + f"{resolved} of {len(found)} resolved by m3agent's rules"
     asked = [one for one in found if one.official is not None and one.official.resolved is not None]
     if asked:
         text += f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"

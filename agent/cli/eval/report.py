@@ -29,7 +29,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="Write a page to this file, and the sessions' pages beside it; - is standard output.",
+            help="Write an HTML page to this file, and the sessions' pages next to it; - is standard output.",
             metavar="FILE",
         ),
     ] = None,
@@ -45,10 +45,12 @@ def report(
     ] = None,
     allow_incomplete: Annotated[
         bool,
-        typer.Option("--allow-incomplete", help="Show a range of scores where attempts have no result yet."),
+        typer.Option(
+            "--allow-incomplete", help="Show a range of scores if some attempts have no result yet."
+        ),
     ] = False,
 ) -> None:
-    """Report what came of a run: rates with intervals, costs, and each attempt, failures first.
+    """Report the results of a run: rates with intervals, costs, and each attempt, failures first.
 
     Exit codes: 0 reported; 2 wrong use; 3 the run is not complete.
     """
@@ -106,7 +108,7 @@ def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
         raise UsageError("-o - and --json both write to standard output: give -o a file")
     named = [path for path in files if path is not None]
     if len({path.absolute() for path in named}) < len(named):
-        raise UsageError("two of the options name the same file: give each a file of its own")
+        raise UsageError("two of the options name the same file: give each option its own file")
     for path in named:
         check_target(path)
 
@@ -117,8 +119,8 @@ def _check_complete(report: RunReport, run: RunFolder, *, allow_incomplete: bool
 
     if not report.complete and not allow_incomplete:
         raise EnvironmentFault(
-            f"{run.path}: {missing_of(report)}, so there is no score: go on with the same `m3agent eval run ... -o "
-            f"{run.path}` as before, or see the range that is possible with --allow-incomplete."
+            f"{run.path}: {missing_of(report)}, so there is no score: continue with the same `m3agent eval "
+            f"run ... -o {run.path}` as before, or print the possible range with --allow-incomplete."
         )
 
 
@@ -132,15 +134,15 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
     results = list(tally.results.values())
     if tally.config.attempts > 1:
         _say(
-            f"SWE-bench's files know one attempt at an instance: they are about the first of {tally.config.attempts}"
+            f"SWE-bench's files have one attempt per instance: they contain the first of {tally.config.attempts}"
         )
     if report is not None:
         write_page(report, official.official_report(tally.config, results).encode())
         asked, not_asked = official.asked_official(results)
         if not_asked:
             _say(
-                f"{report}: {asked} patches are judged by the official rules; {not_asked} by ours, since those were not "
-                "asked"
+                f"{report}: {asked} patches are judged by the official rules, and {not_asked} by "
+                "m3agent's rules only"
             )
     if predictions is not None:
         patches = {
@@ -150,7 +152,9 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
         text, damaged = official.predictions(tally.config, patches)
         write_page(predictions, text.encode())
         if damaged:
-            _say(f"{predictions}: the patches of {', '.join(damaged)} are no UTF-8; what is not was replaced")
+            _say(
+                f"{predictions}: the patches of {', '.join(damaged)} are not UTF-8; the invalid bytes were replaced"
+            )
 
 
 def _patch(run: RunFolder, ident: str, number: int) -> bytes:

@@ -42,22 +42,23 @@ OTHER_MINUTES = 60.0
     engine="Engine to start for each attempt: embedded.",
     max_turns="Limit of an attempt's requests to the model.",
     max_minutes="Time limit of an attempt, in minutes.",
-    seed="Seed of the embedded engine's search at the first attempt.",
+    seed="Seed of the embedded engine's search in the first attempt.",
 )
 def eval_run(
     rows: Rows,
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="Folder of the run, a new one or one to go on with.", metavar="RUN"
-        ),
+        typer.Option("--output", "-o", help="Folder of the run; an existing run is resumed.", metavar="RUN"),
     ],
     ids: Ids = None,
     attempts: Annotated[
         int | None, typer.Option(help="Attempts at each instance.", min=1, metavar="N")
     ] = None,
     pass_k: Annotated[
-        int | None, typer.Option(help="The same, for pass@1 to pass@N in the report.", min=1, metavar="N")
+        int | None,
+        typer.Option(
+            help="The same as --attempts, and the report shows pass@1 to pass@N.", min=1, metavar="N"
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Attempts at a time.", min=1, max=1024, metavar="N")] = 1,
     cluster: Annotated[
@@ -71,32 +72,36 @@ def eval_run(
         ),
     ] = None,
     agent_name: Annotated[
-        str | None, typer.Option(help="What to call it, its version included.", metavar="NAME")
+        str | None, typer.Option(help="Name of the other agent, with its version.", metavar="NAME")
     ] = None,
     agent_env: Annotated[
-        str | None, typer.Option(help="Variables that it gets besides PATH and HOME.", metavar="NAME,...")
+        str | None,
+        typer.Option(
+            help="Environment variables that the other agent gets besides PATH and HOME.", metavar="NAME,..."
+        ),
     ] = None,
     agent_minutes: Annotated[
-        float | None, typer.Option(help="Longest an attempt's agent may take.", min=0.01, metavar="M")
+        float | None,
+        typer.Option(help="Time limit of an attempt's agent, in minutes.", min=0.01, metavar="M"),
     ] = None,
     environment_minutes: Annotated[
-        float, typer.Option(help="Longest an attempt's environment may take.", min=0.01, metavar="M")
+        float, typer.Option(help="Time limit of an attempt's environment, in minutes.", min=0.01, metavar="M")
     ] = 90,
     test_minutes: Annotated[
-        float, typer.Option(help="Longest the grading of an attempt may take.", min=0.01, metavar="M")
+        float, typer.Option(help="Time limit of grading an attempt, in minutes.", min=0.01, metavar="M")
     ] = 180,
     *,
     flags: Flags,
     validation: Validation = None,
     official: Annotated[
-        bool, typer.Option("--official/--no-official", help="Ask the official package's rules as well.")
+        bool, typer.Option("--official/--no-official", help="Also grade by the official package's rules.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let an agent attempt a benchmark's instances and grade its patches; the same command goes on where it stopped.
+    """Let an agent attempt a benchmark's instances and grade its patches; the same command resumes a stopped run.
 
-    Exit codes: 0 every attempt has a result; 2 wrong use; 3 the machine or the model server kept some from one; 130
-    interrupted.
+    Exit codes: 0 every attempt has a result; 2 wrong use; 3 some have none because the machine or the model server
+    failed; 130 interrupted.
     """
     with faults():
         from m3agent.agent.errors import UsageError
@@ -139,7 +144,7 @@ def eval_run(
         try:
             folder = evaluate(experiment, output, parts, say, run, cluster=cluster)
         except KeyboardInterrupt:
-            say(f"m3agent: stopped; what is done stays in {output}, and the same command goes on")
+            say(f"m3agent: stopped; the results are kept in {output}, and the same command resumes the run")
             raise
         raise typer.Exit(conclude(folder, output, as_json=as_json))
 
@@ -162,14 +167,16 @@ def _agent(
     if command is None:
         for option, value in (("--agent-name", name), ("--agent-env", variables)):
             if value is not None:
-                raise UsageError(f"{option} is for another agent: give its command with --agent-command.")
+                raise UsageError(
+                    f"{option} is only for another agent: give its command with --agent-command."
+                )
         settings = load_settings(Path("/"), told, os.environ).settings  # no repository's own settings
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
         agent = OwnAgent(settings, _endpoint(settings), seconds)
         return f"m3agent {__version__}", (), agent.told, agent, seconds
     if given := [SETTINGS[one].option for one, value in told.items() if value is not None]:
         raise UsageError(
-            f"{given[0]} is for our own agent: put what the other one is to be told into its command."
+            f"{given[0]} is only for m3agent's own agent: put the other agent's options into its command."
         )
     argv, passed = parse_command(command), parse_variables(variables)
     seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
@@ -221,7 +228,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         told = f", most often: {why[0][0]}" if why else ""
         print_note(
             f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
-            "the same command makes them again"
+            "the same command repeats them"
         )
         return EnvironmentFault.exit_code
     if not as_json:

@@ -22,5 +22,5 @@ class _ServeGroup(TyperGroup):
 
 
 serve_app = typer.Typer(
-    cls=_ServeGroup, help="Serve M3, and look after what serves it.", invoke_without_command=True
+    cls=_ServeGroup, help="Serve M3, and check, measure and stop its servers.", invoke_without_command=True
 )

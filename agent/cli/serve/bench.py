@@ -35,36 +35,41 @@ def bench(
     lengths: Annotated[
         str,
         typer.Option(
-            help="Prompt lengths in tokens; those that the window has no room for are left out.",
+            help="Prompt lengths in tokens; those that do not fit the window are left out.",
             metavar="N,...",
         ),
     ] = "8K,32K,128K,512K,1000000",
-    rounds: Annotated[
-        int, typer.Option(help="Times that each is measured.", min=1, max=100, metavar="N")
-    ] = 3,
-    output_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=2, metavar="N")] = 64,
+    rounds: Annotated[int, typer.Option(help="How often each is measured.", min=1, max=100, metavar="N")] = 3,
+    output_tokens: Annotated[
+        int, typer.Option(help="Length of each answer in tokens.", min=2, metavar="N")
+    ] = 64,
     concurrency: Annotated[
         str,
-        typer.Option(help="Streams at a time, each with a prompt of its own; 0 for none.", metavar="N,..."),
+        typer.Option(
+            help="Numbers of concurrent streams, each with its own prompt; 0 for none.", metavar="N,..."
+        ),
     ] = "1,2,4,8",
     agents: Annotated[
         int,
         typer.Option(help="Agents that share a prefix, as with --attempts; 0 for none.", min=0, metavar="N"),
     ] = 4,
     shared_prefix: Annotated[
-        str, typer.Option(help="Tokens of the prefix they share.", metavar="N")
+        str, typer.Option(help="Length of the shared prefix in tokens.", metavar="N")
     ] = "128K",
-    seed: Annotated[int, typer.Option(help="Of the prompts' text.", metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts' text.", metavar="N")] = 0,
     max_seconds: Annotated[
-        float | None, typer.Option(help="Begin no measurement after so many seconds.", metavar="S")
+        float | None, typer.Option(help="Start no measurement after this many seconds.", metavar="S")
     ] = None,
     request_timeout: Annotated[
-        float, typer.Option(help="Seconds that one request may take.", metavar="S")
+        float, typer.Option(help="Time limit of one request, in seconds.", metavar="S")
     ] = 900,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write the JSON to this file, after each measurement anew.", metavar="FILE"
+            "--output",
+            "-o",
+            help="Write the JSON to this file, and again after each measurement.",
+            metavar="FILE",
         ),
     ] = None,
     plot: Annotated[
@@ -73,7 +78,8 @@ def bench(
     plan: Annotated[
         Path | None,
         typer.Option(
-            help="Compare with the first plan in this output of `m3agent plan --json`; by default with the plan that a server of ours was started by.",
+            help="Compare with the first plan in this output of `m3agent plan --json`; by default with the "
+            "plan of the server, if `m3agent serve` started it.",
             metavar="FILE",
         ),
     ] = None,
@@ -86,7 +92,7 @@ def bench(
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a running server as an agent feels it: cold and cached prompts, streams at a time, a shared prefix.
+    """Measure a running server under an agent's load: cold and cached prompts, concurrent streams, a shared prefix.
 
     Exit codes: 0 measured; 1 worse than the baseline; 2 wrong use; 4 the model server; 130 interrupted.
     """
@@ -144,7 +150,7 @@ class _Work:
         from m3agent.agent.endpoint.server import chosen_server
         from m3agent.serving.bench.run import bench as measure
 
-        server = await chosen_server(url, model, embedded="which has no tokens a second worth measuring")
+        server = await chosen_server(url, model, embedded="whose tokens a second are not worth measuring")
         if self.expected is None and server.record is not None and server.record.plan is not None:
             self.expected = expectation(server.record.plan)
         print_note(f"m3agent: measuring {server.endpoint.model} at {server.endpoint.url}")
@@ -166,7 +172,7 @@ class _Work:
             self._write()
         if progress.doing == "done":
             return
-        to_come = "" if progress.to_come is None else f"; about {duration(progress.to_come)} to come"
+        to_come = "" if progress.to_come is None else f"; about {duration(progress.to_come)} left"
         typer.echo(f"m3agent: {duration(progress.elapsed)}: {progress.doing}{to_come}", err=True)
 
     def _write(self) -> None:
@@ -222,9 +228,7 @@ def _size(text: str, option: str) -> int:
 
     found = re.fullmatch(r"([0-9]{1,9})([KM]?)", text.strip().upper(), re.ASCII)
     if found is None:
-        raise UsageError(
-            f"{option} takes numbers such as 8192 or 8K, with commas between several; {text!r} is none"
-        )
+        raise UsageError(f"{option} takes numbers like 8192 or 8K, separated by commas; {text!r} is not one")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -245,7 +249,7 @@ def _read_result(path: Path) -> BenchResult:
         return from_json(_read(path, "--baseline"))
     except ValueError as error:
         raise UsageError(
-            f"--baseline {path}: {error}; it takes what `m3agent serve bench -o FILE` wrote"
+            f"--baseline {path}: {error}; give a file that `m3agent serve bench -o FILE` wrote"
         ) from None
 
 
@@ -261,7 +265,7 @@ def _expected(path: Path) -> dict[str, float]:
         return expectation(value["plans"][0], wish["typical"] or wish["context"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise UsageError(
-            f"--plan {path}: this is no plan; it takes what `m3agent plan --json` printed"
+            f"--plan {path}: this is not a plan; give the output of `m3agent plan --json`"
         ) from None
 
 

@@ -21,12 +21,12 @@ ServerUrl = Annotated[
     str | None,
     typer.Option(
         "--endpoint",
-        help="The server; if left out the configured one, else one that runs here.",
+        help="The server; by default the configured one, else one that runs here.",
         metavar="URL",
     ),
 ]
 ServedModel = Annotated[
-    str | None, typer.Option("--model", help="The model, of a server that has several.", metavar="NAME")
+    str | None, typer.Option("--model", help="The model, if the server has several.", metavar="NAME")
 ]
 
 
@@ -35,10 +35,10 @@ def check(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     context: Annotated[
-        int | None, typer.Option(help="Window that the server was started for, in tokens.", metavar="N")
+        int | None, typer.Option(help="Context window that the server should have, in tokens.", metavar="N")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")
+        int | None, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
     ] = None,
     typical: Typical = None,
     prometheus: Annotated[
@@ -46,7 +46,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a running server: its parsers, tokenizer and cache, whether its model answers sensibly, its settings.
+    """Check a running server: its parsers, tokenizer, cache and settings, and whether its model answers sensibly.
 
     Exit codes: 0 nothing failed; 2 wrong use; 4 something failed, or no server answers.
     """
@@ -67,14 +67,14 @@ def scrape(
     credentials_file: Annotated[
         str | None,
         typer.Option(
-            help="File with the key, on Prometheus' machine, where metrics need one.", metavar="FILE"
+            help="File with the key on Prometheus' machine, if the metrics need a key.", metavar="FILE"
         ),
     ] = None,
     alerts: Annotated[
-        bool, typer.Option("--alerts", help="Print rules for alerts instead: a file of its own.")
+        bool, typer.Option("--alerts", help="Print alerting rules instead, for a separate file.")
     ] = False,
 ) -> None:
-    """Print the configuration with which a Prometheus reads a running server's metrics."""
+    """Print the Prometheus configuration that reads a running server's metrics."""
     with faults():
         from m3agent.serving.check.scrape import alert_rules, scrape_config
 
@@ -122,7 +122,7 @@ async def _check(
 async def _chosen(url: str | None, model: str | None) -> ChosenServer:
     from m3agent.agent.endpoint.server import chosen_server
 
-    return await chosen_server(url, model, embedded="which has no parsers, cache or metrics to look at")
+    return await chosen_server(url, model, embedded="which has no parsers, cache or metrics to check")
 
 
 def _workload(

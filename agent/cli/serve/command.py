@@ -39,7 +39,7 @@ def serve(
     context: typer.Context,
     engine: Annotated[
         ServeEngine | None,
-        typer.Option(help="The best for these GPUs if left out, embedded where there are none."),
+        typer.Option(help="Engine to start; by default the best for these GPUs, and embedded without GPUs."),
     ] = None,
     model: Annotated[
         str | None,
@@ -51,43 +51,50 @@ def serve(
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(help="GPUs to use, like 4xH200; all visible ones if left out.", metavar="SPEC"),
+        typer.Option(help="GPUs to use, like 4xH200; by default all visible ones.", metavar="SPEC"),
     ] = None,
     window: Annotated[
         int | None,
         typer.Option(
             "--context",
-            help="Longest prompt and answer in tokens; 524,288, or what fits, if left out.",
+            help="Longest prompt and answer together, in tokens; by default 524,288, or what fits.",
             metavar="N",
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(help="Sequences at a time.", min=1, max=4096, metavar="N")] = 1,
+    concurrency: Annotated[
+        int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
+    ] = 1,
     typical: Typical = None,
-    precision: Annotated[PlanPrecision | None, typer.Option(help="Of the weights.")] = None,
+    precision: Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")] = None,
     vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="A documented command (`m3agent plan --recipe list`) in place of a plan.", metavar="NAME"
+            help="Use a documented command (`m3agent plan --recipe list`) instead of a plan.", metavar="NAME"
         ),
     ] = None,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on. Where other machines reach it, it asks for a key."),
+        typer.Option(help="Address to listen on. If other machines can reach it, the server asks for a key."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free port.", min=0, max=65535)] = 8000,
     load_minutes: Annotated[
-        float | None, typer.Option(help="Give up where it does not answer by then.", min=0.1, metavar="M")
+        float | None,
+        typer.Option(
+            help="Give up if the server does not answer within this many minutes.", min=0.1, metavar="M"
+        ),
     ] = None,
     container: Annotated[
-        bool, typer.Option("--container", help="Run it in a container of Docker, of the recipe's image.")
+        bool, typer.Option("--container", help="Run the engine in a Docker container of the recipe's image.")
     ] = False,
     image: Annotated[
-        str | None, typer.Option(help="Run it in a container of this image.", metavar="NAME")
+        str | None, typer.Option(help="Run the engine in a container of this image.", metavar="NAME")
     ] = None,
-    pull: Annotated[bool, typer.Option("--pull", help="Fetch the image if it is not here.")] = False,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Pull the image if it is not on this machine.")
+    ] = False,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Run it as a job of Slurm; --gpus says on what.")
+        bool, typer.Option("--slurm", help="Run the engine as a Slurm job, on the GPUs that --gpus names.")
     ] = False,
     sbatch: Annotated[
         list[str] | None,
@@ -97,29 +104,35 @@ def serve(
     ] = None,
     node_rank: Annotated[
         int | None,
-        typer.Option(help="Number of this node, of several that one engine runs on.", min=0, metavar="R"),
+        typer.Option(
+            help="Number of this node, if the engine runs on several nodes; the first is 0.",
+            min=0,
+            metavar="R",
+        ),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Address of node 0, with --node-rank.", metavar="HOST[:PORT]")
+        str | None, typer.Option(help="Address of node 0; needed with --node-rank.", metavar="HOST[:PORT]")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan, the reasons and the command; start nothing.")
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return once it serves; `m3agent serve stop` ends it.")
+        bool, typer.Option("--detach", help="Return when the server is ready; `m3agent serve stop` ends it.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the embedded engine's search.", min=0, metavar="N")] = 0,
     candidates: Annotated[
         int | None,
         typer.Option(
-            help="Changes the embedded engine tries at most, however long that takes.", min=1, metavar="N"
+            help="Limit of changes that the embedded engine tries, however long that takes.",
+            min=1,
+            metavar="N",
         ),
     ] = None,
 ) -> None:
     """Serve M3 on this machine's GPUs until interrupted; `fix` finds it.
 
-    What follows -- goes to the engine as it is and replaces what m3agent would set. Exit codes: 2 wrong use or no plan
-    for it; 3 no GPU, port taken, no engine installed; 4 the engine does not start or does not stay.
+    Options after -- go to the engine unchanged and replace those that m3agent would set. Exit codes: 2 wrong use or no
+    plan for it; 3 no GPU, port taken, no engine installed; 4 the engine does not start, or ends.
     """
     if context.invoked_subcommand is not None:
         return
@@ -190,7 +203,7 @@ def _refuse_other_machines(host: str) -> None:
 
     if not is_loopback(host):
         raise UsageError(
-            f"{host} is not a loopback address: the embedded engine has no key and stays on this machine"
+            f"{host} is not a loopback address: the embedded engine has no key and serves only this machine"
         )
 
 

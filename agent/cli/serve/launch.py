@@ -48,7 +48,7 @@ def launch(
             return _launch(asked, state, environ, say)
     except OSError as error:
         raise EnvironmentFault(
-            f"the server cannot be written down in {state / 'servers'}: {error.strerror}; make room there, or set "
+            f"the server cannot be recorded in {state / 'servers'}: {error.strerror}; make room there, or set "
             "M3AGENT_STATE to another folder"
         ) from None
 
@@ -71,8 +71,8 @@ def _launch(
     job, plan = choice.prepared.job, choice.plan
     if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
         raise UsageError(
-            f"the plan takes {job.nodes} nodes: start it under Slurm with --slurm, or on each node with --node-rank 0 to "
-            f"{job.nodes - 1} and --master ADDRESS of the first"
+            f"the plan needs {job.nodes} nodes: start it under Slurm with --slurm, or on each node with "
+            f"--node-rank 0 to {job.nodes - 1} and --master ADDRESS of the first"
         )
     version = None
     if asked.here and not asked.container:
@@ -198,12 +198,13 @@ def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str],
     free = [device for device in detected.devices if device not in taken]
     if free:
         if len(free) < len(detected.devices):
-            say(f"other servers of ours have GPU {','.join(sorted(taken))}")
+            say(f"other m3agent servers use GPU {','.join(sorted(taken))}")
         return {**environ, detected.variable: ",".join(free)}
     other = next(record for record in others if record.devices)
     raise ServerFault(
-        f"GPU {','.join(detected.devices)} is in use by a server of ours ({other.engine} at {other.url}, {other.phase.value}, "
-        f"process {other.pid}): use that one, end it with `m3agent serve stop`, or choose other GPUs with {detected.variable}"
+        f"GPU {','.join(detected.devices)} is in use by an m3agent server ({other.engine} at {other.url}, "
+        f"{other.phase.value}, process {other.pid}): use that one, end it with `m3agent serve stop`, or "
+        f"choose other GPUs with {detected.variable}"
     )
 
 
@@ -226,8 +227,8 @@ def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
         package = DISTRIBUTIONS[job.engine]
         versions = "" if choice.plan is None else choice.plan.versions
         raise EnvironmentFault(
-            f"{argv[0]} is not installed here: install it, for instance `pip install '{package}{versions}'` in an environment "
-            "of its own whose bin folder is on PATH"
+            f"{argv[0]} is not installed here: install it, for instance `pip install '{package}{versions}'` "
+            "in a separate environment whose bin folder is on PATH"
         )
     version = installed_version(job.engine, argv, environ.get("PATH"))
     if version is not None and (why := barred(choice, version)):

@@ -31,7 +31,7 @@ LINES = 40
 
 @serve_app.command()
 def status(as_json: AsJson = False) -> None:
-    """The servers of ours on this machine. Exit code 4 where none is running."""
+    """List the servers that m3agent runs on this machine. Exit code 4: none is running."""
     with faults():
         import json
 
@@ -64,17 +64,17 @@ def status(as_json: AsJson = False) -> None:
                 if record.restarts:
                     typer.echo(f"{record.url}: started again {record.restarts} times after a crash")
         else:
-            typer.echo("no server of ours is running here (`m3agent serve` starts one)", err=True)
+            typer.echo("no m3agent server is running here (`m3agent serve` starts one)", err=True)
         raise typer.Exit(0 if found else 4)
 
 
 @serve_app.command()
 def stop(
     url: Annotated[
-        str | None, typer.Argument(help="Which one, where several are running.", metavar="URL")
+        str | None, typer.Argument(help="Which server, if several are running.", metavar="URL")
     ] = None,
 ) -> None:
-    """End a server of ours with all that it started, and say whether the GPUs' memory is free again."""
+    """Stop a server that m3agent runs and all its processes, and say whether the GPUs' memory is free again."""
     with faults():
         from m3agent.agent.errors import ServerFault
         from m3agent.agent.settings.settings import state_dir
@@ -86,9 +86,9 @@ def stop(
         ]
         if len(chosen) != 1:
             names = ", ".join(record.url for _, record in found)
-            said = f"{len(chosen)} servers match" if chosen else "no such server of ours is running here"
+            said = f"{len(chosen)} servers match" if chosen else "no such m3agent server is running here"
             raise ServerFault(
-                f"{said}; name one of {names}" if names else "no server of ours is running here"
+                f"{said}; name one of {names}" if names else "no m3agent server is running here"
             )
         record = chosen[0]
         os.kill(record.pid, signal.SIGTERM)
@@ -96,8 +96,8 @@ def stop(
         while alive(record.pid, record.born):
             if time.monotonic() > until:
                 raise ServerFault(
-                    f"process {record.pid}, which keeps the server at {record.url}, did not end within {STOP_SECONDS:.0f} s; "
-                    f"`kill -9 {record.pid}` ends it, and its engine with it"
+                    f"process {record.pid}, which manages the server at {record.url}, did not end within "
+                    f"{STOP_SECONDS:.0f} s; `kill -9 {record.pid}` ends it, and its engine with it"
                 )
             time.sleep(0.1)
         typer.echo(f"ended the {record.engine} server at {record.url}{_memory(record)}", err=True)
@@ -105,13 +105,13 @@ def stop(
 
 @serve_app.command()
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it grows.")] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", help="Lines of its end.", min=0, metavar="N")
+        int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0, metavar="N")
     ] = LINES,
     last: Annotated[bool, typer.Option("--last", help="The log of the run before the last restart.")] = False,
 ) -> None:
-    """The engine's log: of the running server, else of the last one."""
+    """Print the engine's log: of the running server, else of the last one."""
     with faults():
         from m3agent.agent.errors import ServerFault
         from m3agent.agent.settings.settings import state_dir
@@ -123,7 +123,7 @@ def logs(
         path = None if folder is None else folder / (LAST_LOG if last else LOG)
         if path is None or not path.exists():
             raise ServerFault(
-                "there is no log: no server of ours was started here, or it has not crashed yet"
+                "there is no log: no m3agent server was started here, or it has not crashed yet"
             )
         typer.echo(f"m3agent: {path}", err=True)
         _print_end(path, lines, follow=follow)
@@ -162,7 +162,7 @@ def detached(argv: Sequence[str], state: Path) -> int:
                 return 0
             time.sleep(0.2)
     except KeyboardInterrupt:
-        typer.echo("it goes on in the background: `m3agent serve status`, `m3agent serve stop`", err=True)
+        typer.echo("it continues in the background: `m3agent serve status`, `m3agent serve stop`", err=True)
         end(130)
 
 
@@ -195,7 +195,7 @@ def _memory(record: ServerRecord) -> str:
         try:
             detected = detect({**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(record.devices)})
         except DetectionError as error:
-            return f"; whether its GPUs are free cannot be told: {error}"
+            return f"; whether its GPUs are free is unknown: {error}"
         held = [
             f"GPU {device} {gib(used)}"
             for device, used in zip(detected.devices, detected.used, strict=True)
@@ -204,7 +204,7 @@ def _memory(record: ServerRecord) -> str:
         if not held:
             return f"; the memory of GPU {','.join(record.devices)} is free"
         if time.monotonic() > until:
-            return f"; still in use: {', '.join(held)}, which `nvidia-smi` or `amd-smi process` explains"
+            return f"; still in use: {', '.join(held)}; `nvidia-smi` or `amd-smi process` shows why"
         time.sleep(0.5)
 
 

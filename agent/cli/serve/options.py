@@ -108,10 +108,10 @@ def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object
         argv += [] if value is None else [flag, str(value)]
     host = f"[{asked.host}]" if ":" in asked.host else asked.host
     lines = [
-        "m3agent: the engine embedded, a search for small repairs that needs no GPU and is not M3",
+        "m3agent: the embedded engine, a search for small repairs; it needs no GPU and is not M3",
         f"why: {why}",
         f"address: http://{host}:{port}/v1, for this machine only"
-        + ("" if asked.port else "; PORT is a free one, which it says when it starts"),
+        + ("" if asked.port else "; PORT is a free port, printed at start"),
         "next: start it with the command below; 'm3agent fix ISSUE' in a repository then finds it",
         "or: 'm3agent fix ISSUE --engine embedded' starts it for one fix",
     ]
@@ -135,7 +135,7 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     lines += changes_text(choice.prepared.changes)
     for name, text in job.files.items():
         lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
-    lines += [f"# beside the engine: {package}" for package in choice.prepared.packages]
+    lines += [f"# install with the engine: {package}" for package in choice.prepared.packages]
     if job.nodes > 1 and job.engine in ("vllm", "sglang"):
         lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
         nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
@@ -177,7 +177,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
             wanted = replace(wanted, model=checkpoint.name)
         if asked.slurm and asked.gpus is None and asked.recipe is None:
             raise UsageError(
-                "--slurm runs it elsewhere: say on which GPUs with --gpus, like 8xH200 or 2x8xH100"
+                "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
             )
         named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
         if named is not None:
@@ -238,11 +238,11 @@ def _plan(
     if checkpoint is not None:
         wish = replace(wish, shape=checkpoint.shape)
         if not checkpoint.whole:
-            notes.append(f"{checkpoint.name} has not M3's widths, so its memory is not reckoned")
+            notes.append(f"{checkpoint.name} does not have M3's sizes, so its memory is not predicted")
             wish = replace(wish, shape=SMALLEST)
     found = plans(fleet, wish)
     if not found and asked.context is None and (longest := longest_context(fleet, wish)):
-        notes.append(f"{fleet} does not hold {wish.context:,} tokens: the window is {longest:,}")
+        notes.append(f"{fleet} cannot hold {wish.context:,} tokens: the window is {longest:,}")
         wish = replace(wish, context=longest)
         found = plans(fleet, wish)
     if not found:

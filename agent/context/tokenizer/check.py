@@ -136,14 +136,14 @@ def _parse(data: bytes) -> dict[str, Any]:
     try:
         described: Any = json.loads(data)
     except (ValueError, RecursionError):
-        raise UnsupportedTokenizer("it is not whole JSON") from None
+        raise UnsupportedTokenizer("it is not complete JSON") from None
     model = described.get("model") if isinstance(described, dict) else None
     if not isinstance(described, dict) or not isinstance(model, dict):
-        raise UnsupportedTokenizer("it is no tokenizer.json, which describes a model")
+        raise UnsupportedTokenizer("it is not a tokenizer.json, which describes a model")
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if model.get("type", "BPE") != "BPE" or not isinstance(vocabulary, dict) or not isinstance(merges, list):
         raise UnsupportedTokenizer(
-            f"its kind is {model.get('type')}, and only byte-pair encodings can be counted with"
+            f"its kind is {model.get('type')}, and m3agent can count only with byte-pair encodings"
         )
     if model.get("dropout"):
         raise UnsupportedTokenizer("it drops merges at random")
@@ -159,7 +159,7 @@ def _parse(data: bytes) -> dict[str, Any]:
     except (TypeError, ValueError):
         known = False
     if not known:
-        raise UnsupportedTokenizer("its merges are not pairs of entries that make another entry")
+        raise UnsupportedTokenizer("its merges are not pairs of entries that form another entry")
     model["merges"] = pairs
     return described
 
@@ -207,7 +207,7 @@ def _doubts(described: dict[str, Any]) -> list[str]:
         doubts.append("it splits text in more than one step")
     pattern = _pattern(described)
     if _DIFFER.search(pattern) or not _ESCAPES.issuperset(re.findall(r"\\(.)", pattern)):
-        doubts.append("it splits text by an expression that libraries read differently")
+        doubts.append("it splits text by an expression that libraries interpret differently")
     if missing := _reserved(described):
         doubts.append(f"it reserves {missing!r}, which files may contain")
     return doubts

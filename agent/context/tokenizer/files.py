@@ -72,7 +72,7 @@ def prepare(source: TokenizerSource) -> PreparedTokenizer:
     prepared = unpacked(packed)
     if prepared is None:
         raise UsageError(
-            f"The tokenizer {source.location} cannot be used: the program that reads it was cut off."
+            f"The tokenizer {source.location} cannot be used: the program that reads it was killed."
         )
     try:
         os.makedirs(f"{source.cache}/tokenizers", mode=0o700, exist_ok=True)  # noqa: PTH103

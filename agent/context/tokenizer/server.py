@@ -36,7 +36,7 @@ def find_server(endpoint: str | None, *, model: str | None, api_key: str | None)
         ModelServerError: The server does not answer, or refuses.
     """
     if endpoint is None:
-        raise UsageError("--tokenizer server asks the model server: say which with --endpoint.")
+        raise UsageError("--tokenizer server asks the model server: name it with --endpoint.")
     host = host_of(endpoint)
     for url in page_urls(endpoint):
         # fail fast: the address may be mistyped
@@ -103,6 +103,6 @@ def _ids(client: TokenizeClient, text: str) -> list[int] | None:
 
 def _cannot_tokenize(host: str) -> UsageError:
     return UsageError(
-        f"The model server at {host} does not tokenize (it has no /tokenize): "
-        "give the model's tokenizer.json or its folder with --tokenizer."
+        f"The model server at {host} cannot tokenize (it has no "
+        "/tokenize): give the model's tokenizer.json or its folder with --tokenizer."
     )

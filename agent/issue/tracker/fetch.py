@@ -107,7 +107,7 @@ def find_token(reference: TrackerProject, env: Mapping[str, str]) -> Token | Non
 
 def _checked(value: str, source: str) -> Token:
     if not value.isascii() or not value.isprintable() or " " in value:
-        raise UsageError(f"What {source} gives is no token: it holds characters that no token has.")
+        raise UsageError(f"{source} gives an invalid token: it has characters that a token cannot have.")
     return Token(value, source)
 
 
@@ -116,7 +116,7 @@ def _github(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple
     issue = _object(api, answer.json)
     title = _title(api, issue)
     if issue.get("pull_request"):
-        raise UsageError(f"{reference.label} is a pull request: name the issue that it is for.")
+        raise UsageError(f"{reference.label} is a pull request: name its issue.")
     parts = _Parts(reference, _text(issue, "body"))
     if issue.get("comments") != 0:
         for comment in _pages(api, f"{_bare(answer.url)}/comments?per_page={PAGE}", parts):
@@ -140,8 +140,8 @@ def _gitlab(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple
         if api.token is not None:
             raise
         say(
-            f"{reference.host} gives comments only with a token, so they are left out: "
-            f"set {token_variable(reference)}"
+            f"{reference.host} shows comments only with a token, so they "
+            f"are left out: set {token_variable(reference)}"
         )
     return title, parts.texts
 

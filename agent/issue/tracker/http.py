@@ -158,15 +158,15 @@ class Api:
         """
         response, body = self._fetch(url)
         if response.status_code in _REDIRECTS:
-            url = self._same_host(url, response.headers.get("location", ""), "sends us on")
+            url = self._same_host(url, response.headers.get("location", ""), "redirects to")
             response, body = self._fetch(url)
             if response.status_code in _REDIRECTS:
-                raise EnvironmentFault(f"{self._host} sends us in circles for {self._reference.label}.")
+                raise EnvironmentFault(f"{self._host} redirects in a loop for {self._reference.label}.")
         if response.status_code != 200:
             raise self._refusal(response, body)
         following = response.links.get("next", {}).get("url")
         if following is not None:
-            following = self._same_host(url, following, "names a next page")
+            following = self._same_host(url, following, "names a next page at")
         return TrackerResponse(self._parsed(body), url, following)
 
     def post(self, url: str, value: object) -> TrackerResponse:
@@ -190,7 +190,7 @@ class Api:
             if self._reference.kind == "github"
             else "check the address"
         )
-        return EnvironmentFault(f"What answers at {self._host} is not the API of {self._name}: {advice}.")
+        return EnvironmentFault(f"The server at {self._host} is not the API of {self._name}: {advice}.")
 
     def _parsed(self, body: bytes) -> Any:
         try:
@@ -208,11 +208,11 @@ class Api:
             url = urljoin(base, link)
             there = urlsplit(url)
         except ValueError:
-            raise EnvironmentFault(f"{self._host} {does} at an address that is none.") from None
+            raise EnvironmentFault(f"{self._host} {does} an invalid address.") from None
         if (here.scheme, here.netloc) != (there.scheme, there.netloc):
             raise EnvironmentFault(
-                f"{self._host} {does} at another address ({quoted(there.netloc or url)}), which is not followed: "
-                "give the issue's present address."
+                f"{self._host} {does} another address ({quoted(there.netloc or url)}), which is not "
+                "followed: give the issue's present address."
             )
         return url
 
@@ -241,11 +241,9 @@ class Api:
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise _Transient(f"The connection to {self._host} failed: {_reason(error)}.") from None
         except (httpx2.InvalidURL, ValueError):
-            raise EnvironmentFault(f"{self._host} named an address that is none.") from None
+            raise EnvironmentFault(f"{self._host} named an invalid address.") from None
         if response.status_code >= 500:
-            raise _Transient(
-                f"{self._host} has a fault of its own ({response.status_code}): try again later."
-            )
+            raise _Transient(f"{self._host} has an internal error ({response.status_code}): try again later.")
         return response, body
 
     def _headers(self) -> dict[str, str]:
@@ -262,7 +260,7 @@ class Api:
             when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
             advice = "" if token else f"; a token in {self._variable} raises the limit"
             return EnvironmentFault(
-                f"{self._host} answers no more requests {when}: its rate limit is reached{advice}."
+                f"{self._host} answers no further requests {when}: its rate limit is reached{advice}."
             )
         if status == 404:
             advice = (
@@ -282,7 +280,9 @@ class Api:
             return PermissionRefused(f"{self._host} {advice}.")
         said = f" ({words})" if words else ""
         if status == 403:
-            advice = f"the token from {token.source}" if token else f"us without a token in {self._variable}"
+            advice = (
+                f"the token from {token.source}" if token else f"requests without a token in {self._variable}"
+            )
             return PermissionRefused(f"{self._host} refuses {label} to {advice}{said}.")
         if status == 422:
             return PermissionRefused(f"{self._host} refuses this for {label}{said}.")
@@ -321,7 +321,7 @@ def _local(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z").strip()
     except (OverflowError, OSError, ValueError):
-        return "a time that is none"
+        return "an invalid time"
 
 
 def _reason(error: BaseException) -> str:

@@ -130,11 +130,11 @@ def _fetch(client: httpx2.Client, base: str, link: str, own: tuple[str, str], de
         except (httpx2.TransportError, httpx2.DecodingError):
             raise _Refused("the connection to its server failed") from None
         except (httpx2.InvalidURL, ValueError):
-            raise _Refused("its address is none") from None
+            raise _Refused("its address is invalid") from None
         if isinstance(answer, bytes):
             return answer
         link = answer
-    raise _Refused("its server sends us in circles")
+    raise _Refused("its server redirects in a loop")
 
 
 def _visit(client: httpx2.Client, url: str, own: tuple[str, str], deadline: float) -> bytes | str:

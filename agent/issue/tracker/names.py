@@ -117,8 +117,8 @@ def parse_reference(
         return _github(parts, github_api, web, spec)
     if host == "github.com":
         raise UsageError(
-            f"{quoted(spec)} is on github.com, but the GitHub set is {urlsplit(web).netloc}: "
-            f"give --github-api {GITHUB_API} for it."
+            f"{quoted(spec)} is on github.com, but the configured GitHub is {urlsplit(web).netloc}: "
+            f"give --github-api {GITHUB_API}."
         )
     if "/-/" in parts.path or _is_gitlab(host, env):
         return _gitlab(parts, host, spec)
@@ -171,9 +171,7 @@ def _github(parts: SplitResult, api: str, web: str, spec: str) -> Reference:
         ):
             return Reference("github", api, web, f"{owner}/{repository}", _number(number, spec))
         case [_, _, "pull", *_]:
-            raise UsageError(
-                f"{quoted(spec)} is a pull request: give the address of the issue that it is for."
-            )
+            raise UsageError(f"{quoted(spec)} is a pull request: give the address of its issue.")
     raise UsageError(
         f"{quoted(spec)} is not the address of an issue, which looks like {web}/owner/repo/issues/12."
     )
@@ -186,7 +184,7 @@ def _gitlab(parts: SplitResult, host: str, spec: str) -> Reference:
         r"(?P<project>.+)/(?P<what>issues|work_items|merge_requests)/(?P<number>[0-9]+)(?:/.*)?", path
     )
     if found and found["what"] == "merge_requests":
-        raise UsageError(f"{quoted(spec)} is a merge request: give the address of the issue that it is for.")
+        raise UsageError(f"{quoted(spec)} is a merge request: give the address of its issue.")
     if not found or not _is_project(found["project"]):
         raise UsageError(
             f"{quoted(spec)} is not the address of an issue, which looks like {web}/group/project/-/issues/12."
@@ -203,8 +201,8 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
     project = project_of(origin, github_api=github_api, env=env)
     if project is None:
         raise UsageError(
-            f"#{number} is an issue of the origin remote, which is {place_of(origin)} and no project on GitHub or "
-            f"GitLab: give the issue's address, with --github-api for GitHub Enterprise."
+            f"#{number} is an issue of the origin remote, which is {place_of(origin)}, not a project "
+            f"on GitHub or GitLab: give the issue's address, with --github-api for GitHub Enterprise."
         )
     return Reference(project.kind, project.api, project.web, project.project, number)
 
@@ -276,5 +274,5 @@ def _web_address(host: str) -> str:
 
 def _number(text: str, spec: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise UsageError(f"{quoted(spec)} is no issue: its number should be a whole number from 1.")
+        raise UsageError(f"{quoted(spec)} is not an issue: its number must be a whole number from 1.")
     return int(text)

@@ -138,7 +138,7 @@ def _ready(ray: Any) -> int:
     if faults:
         raise EnvironmentFault(f"the cluster cannot make attempts: {'; '.join(faults)}.")
     if gone == len(nodes):
-        raise EnvironmentFault("the cluster has no node that is alive.")
+        raise EnvironmentFault("the cluster has no live node.")
     return len(nodes) - gone
 
 

@@ -254,7 +254,7 @@ class Accumulator:
             text = json.dumps(entry.arguments, ensure_ascii=False)
             return ToolCall(identity, entry.name, entry.arguments, text)
         if not entry.name:
-            error = "the call came without the name of a tool, so it was not run"
+            error = "the call had no tool name, so it was not run"
             return ToolCall(identity, _NAMELESS, None, entry.text, error)
         arguments, problem = entry.arguments()
         return ToolCall(identity, entry.name, arguments, entry.text, problem)

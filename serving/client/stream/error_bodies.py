@@ -45,5 +45,5 @@ def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapp
     if not isinstance(answer, dict) or "choices" not in answer:
         said = mask_key(body.decode(errors="replace"), api_key)
         what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
-        raise EndpointRefused(200, what, host=host, advice="check the address, it usually ends in /v1")
+        raise EndpointRefused(200, what, host=host, advice="check the address; it usually ends in /v1")
     return answer

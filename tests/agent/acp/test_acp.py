@@ -182,7 +182,7 @@ async def test_cancelled_at_any_moment_and_gone_on_with(
         model.answers = [FIX, Silence()]
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.to_thread(model.wait_for_chats, 2)
-        with pytest.raises(RequestError, match="works on another prompt"):
+        with pytest.raises(RequestError, match="is working on another prompt"):
             await asked(client, session)
         await client.agent.cancel(session_id=session)
         assert (await work).stop_reason == "cancelled"
@@ -219,7 +219,7 @@ async def test_killed_and_loaded_by_another_process(
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.to_thread(model.wait_for_chats, 2)
         async with connected(state) as other:
-            with pytest.raises(RequestError, match="being worked on by another process"):
+            with pytest.raises(RequestError, match="in use by another process"):
                 await other.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
         client.process.kill()
         client.process.wait()
@@ -227,7 +227,7 @@ async def test_killed_and_loaded_by_another_process(
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
     async with connected(state, **endpoint(model, one_backend)) as client:
-        with pytest.raises(RequestError, match="is one of"):
+        with pytest.raises(RequestError, match="belongs to"):
             await client.agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
         loaded = await client.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
         assert loaded.modes.current_mode_id == "ask"

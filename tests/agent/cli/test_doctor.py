@@ -191,7 +191,7 @@ def test_bubblewrap_that_cannot_start(machine: Machine) -> None:
     machine.add("bwrap", "echo 'bwrap: No permissions to create a new namespace' >&2; exit 1")
     check = machine.look()["bubblewrap"]
     assert check.ok is False and check.fix
-    assert check.detail.startswith(("cannot start: ", "the kernel bars", "bubblewrap lends"))
+    assert check.detail.startswith(("cannot start: ", "the kernel forbids", "bubblewrap uses"))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_running_server_is_asked(machine: Machine, server: str) -> None:
     write_record(folder, record)
     found = machine.look()
     assert found["endpoint"] == Check(
-        "endpoint", True, f"none set: the server of ours at {server} (ready), m3 (vllm, 262,144 tokens)"
+        "endpoint", True, f"none set: the m3agent server at {server} (ready), m3 (vllm, 262,144 tokens)"
     )
     assert found["GPU"].detail == "no GPU"
     assert machine.look(engine="embedded")["endpoint"] == Check(
@@ -271,7 +271,7 @@ def test_a_running_server_is_asked(machine: Machine, server: str) -> None:
     )
     write_record(folder, record.model_copy(update={"phase": Phase.LOADING}))
     check = machine.look()["endpoint"]
-    assert (check.ok, check.detail.startswith(f"the server of ours at {server} is loading")) == (False, True)
+    assert (check.ok, check.detail.startswith(f"the m3agent server at {server} is loading")) == (False, True)
 
 
 def test_a_running_server_that_does_not_answer(machine: Machine) -> None:
@@ -285,7 +285,7 @@ def test_a_running_server_that_does_not_answer(machine: Machine) -> None:
 def test_settings_that_a_fix_refuses(machine: Machine, server: str) -> None:
     check = machine.look(endpoint=server, seed=7)["endpoint"]
     assert check.ok is False
-    assert check.detail.startswith("--seed steers the embedded engine")
+    assert check.detail.startswith("--seed is only for the embedded engine")
 
 
 def test_nowhere_to_keep_sessions(machine: Machine, tmp_path: Path) -> None:

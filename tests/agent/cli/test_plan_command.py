@@ -32,7 +32,7 @@ def test_a_million_tokens_on_four_h200() -> None:
     assert "--max-model-len 1048576 --max-num-batched-tokens 4096" in done.stdout
     assert "--language-model-only" in done.stdout
     assert "(2.5%, 0.7 GiB a GPU) to spare" in done.stdout
-    assert "look out     thin:" in done.stdout
+    assert "warning      tight:" in done.stdout
 
 
 def test_json_has_all_of_it() -> None:
@@ -55,7 +55,7 @@ def test_json_has_all_of_it() -> None:
     [
         (["--gpus", "2xH200"], "cannot be served on 2xH200 with 524,288 tokens of context: take 4xH200"),
         (["--gpus", "8xH100", "--context", "1048576"], "lower --context to "),
-        (["--gpus", "8xH200", "--engine", "trtllm"], "no way to serve it there with trtllm is known"),
+        (["--gpus", "8xH200", "--engine", "trtllm"], "no way to serve it with trtllm is known"),
         (["--gpus", "8xH200", "--precision", "nvfp4"], "vllm#49070"),
         (["--gpus", "8xH2000"], "did you mean H200"),
         (["--gpus", "eight"], "write it like 8xH200"),
@@ -63,7 +63,7 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
         (["--gpus", "8xH200", "--concurrency", "0"], "concurrency"),
         (["--gpus", "8xH200", "--gpu-price", "nan"], "--gpu-price"),
-        (["--gpus", "8xH200", "--throughput", "inf"], "inf is no price and no number"),
+        (["--gpus", "8xH200", "--throughput", "inf"], "inf is neither a price nor a number"),
     ],
 )
 def test_what_cannot_be_is_wrong_use(arguments: list[str], said: str) -> None:

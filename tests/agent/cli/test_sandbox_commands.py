@@ -152,7 +152,7 @@ def test_output_without_a_place_to_go_is_dropped(repo: Path, one_backend: Backen
 def test_output_beyond_the_cap_is_counted(run_in: Exec) -> None:
     done = run_in("head", "-c", "60000000", "/dev/zero")
     assert (done.returncode, len(done.stdout)) == (0, 50 << 20)
-    assert f"{60_000_000 - (50 << 20):,} bytes more".encode() in done.stderr
+    assert f"{60_000_000 - (50 << 20):,} more bytes".encode() in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -173,7 +173,7 @@ def test_a_server_from_start_to_end(machine: Machine) -> None:
     (told,) = json.loads(machine.run("serve", "status", "--json").stdout)
     assert told["url"] == record.url
     assert "GPU KV cache size" in machine.run("serve", "logs", "-n", "200").stdout
-    assert f"the server of ours at {record.url} (ready)" in machine.run("doctor").stdout
+    assert f"the m3agent server at {record.url} (ready)" in machine.run("doctor").stdout
     assert machine.run("serve", "logs", "-n", "1").stdout.count("\n") == 1
 
     stop = machine.run("serve", "stop")
@@ -228,7 +228,7 @@ def test_it_is_started_again_when_it_was_killed(machine: Machine, victim: str) -
     process.send_signal(signal.SIGINT)
     said = errors_of(process)
     assert process.returncode == 130
-    assert "it is started again in 1 s" in said
+    assert "it restarts in 1 s" in said
 
 
 def test_nothing_is_left_when_serve_itself_is_killed(machine: Machine) -> None:
@@ -316,7 +316,7 @@ def test_a_second_server_takes_the_other_gpus_or_is_refused(machine: Machine) ->
     refused = machine.serve("--port", str(free_port()))
     assert refused.returncode == 4
     assert (
-        f"GPU 0 is in use by a server of ours (vllm at {first.url}, ready, process {process.pid})"
+        f"GPU 0 is in use by an m3agent server (vllm at {first.url}, ready, process {process.pid})"
         in refused.stderr
     )
 
@@ -425,7 +425,7 @@ def test_several_nodes_want_slurm_or_a_number(machine: Machine) -> None:
     done = machine.run(*words)
     assert done.returncode == 2
     assert (
-        "the plan takes 2 nodes: start it under Slurm with --slurm, or on each node with --node-rank 0 to 1"
+        "the plan needs 2 nodes: start it under Slurm with --slurm, or on each node with --node-rank 0 to 1"
         in done.stderr
     )
     done = machine.run(*words, "--node-rank", "0", "--master", "10.0.0.1")

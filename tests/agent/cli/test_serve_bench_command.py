@@ -70,7 +70,7 @@ def test_the_table_is_the_product_and_progress_goes_to_standard_error(server: Pa
     ]
     assert lines[9:] == [
         "TTFT, TPOT, ITL and E2E: mean / median / P99",
-        "left out: 524,288 tokens: the server takes 100,000, answer and further turn included",
+        "left out: 524,288 tokens: the server's window of 100,000 must also hold the answer and a further turn",
     ]
     told = done.stderr.splitlines()
     assert told[0] == f"m3agent: measuring minimax-m3 at {server.url}"
@@ -141,17 +141,16 @@ def planned() -> dict[str, Any]:
 def hold_against_plan(table: str, planned: dict[str, Any]) -> None:
     room, speed = table.splitlines()[-2:]
     assert room.split() == [
-        "room",
-        "in",
-        "the",
+        "KV",
         "cache",
+        "capacity",
         "tokens",
         f"{planned['kv_tokens']:,}",
         "4,979,456",
-        *room.split()[7:],
+        *room.split()[6:],
     ]
-    assert float(room.split()[7]) == round(4_979_456 / planned["kv_tokens"], 2)
-    assert speed.startswith("one stream's decoding at 2,048 tokens  tokens/s  119")
+    assert float(room.split()[6]) == round(4_979_456 / planned["kv_tokens"], 2)
+    assert speed.startswith("decode speed of one stream at 2,048 tokens  tokens/s  119")
 
 
 def test_the_plan_is_held_against_the_server(
@@ -199,12 +198,12 @@ def test_the_key_is_sent(server: PacedServer) -> None:
         (
             ["--lengths", "8K,x"],
             2,
-            "--lengths takes numbers such as 8192 or 8K, with commas between several; 'x' is none",
+            "--lengths takes numbers like 8192 or 8K, separated by commas; 'x' is not one",
         ),
         (["--lengths", "1K"], 2, "a prompt of 1,024 tokens is too short to measure: 2,048 at least"),
         (["--baseline", "nowhere.json"], 2, "--baseline nowhere.json: no such file or directory"),
-        (["--baseline", "/etc/hostname"], 2, "--baseline /etc/hostname: this is no"),
-        (["--plan", "/etc/hostname"], 2, "--plan /etc/hostname: this is no plan"),
+        (["--baseline", "/etc/hostname"], 2, "--baseline /etc/hostname: this is not"),
+        (["--plan", "/etc/hostname"], 2, "--plan /etc/hostname: this is not a plan"),
         (["-o", "/nowhere/x.json"], 2, "there is no folder /nowhere"),
         (["--request-timeout", "0"], 2, "a limit of time is a number of seconds above zero"),
     ],
@@ -221,7 +220,7 @@ def test_the_embedded_engine_is_refused() -> None:
         done = run("--endpoint", embedded.url, *QUICK)
         assert embedded.bodies == []
     assert (done.returncode, done.stdout) == (2, "")
-    assert "is the embedded engine, which has no tokens a second worth measuring" in done.stderr
+    assert "is the embedded engine, whose tokens a second are not worth measuring" in done.stderr
 
 
 def served(**options: Any) -> subprocess.Popen[str]:

@@ -86,8 +86,8 @@ def test_a_configured_server_comes_before_a_running_one(tmp_path: Path) -> None:
         refused = run(tmp_path, "scrape", M3AGENT_ENGINE="embedded")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == (
-        "m3agent: the settings name the embedded engine, which has no parsers, cache or metrics to look at: "
-        "name a server with --endpoint\n"
+        "m3agent: the settings choose the embedded engine, which has no parsers, cache or metrics to check: "
+        "give a server with --endpoint\n"
     )
 
 
@@ -97,7 +97,7 @@ def test_a_running_server_that_is_not_ready(tmp_path: Path, phase: str) -> None:
     write_record(new_folder(tmp_path), record)
     done = run(tmp_path, "check")
     assert (done.returncode, done.stdout) == (4, "")
-    assert f"the server of ours at http://127.0.0.1:9/v1 is {phase}: wait until" in done.stderr
+    assert f"the m3agent server at http://127.0.0.1:9/v1 is {phase}: wait until" in done.stderr
 
 
 def test_work_that_no_server_holds(tmp_path: Path) -> None:

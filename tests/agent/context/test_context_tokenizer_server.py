@@ -88,7 +88,7 @@ def test_the_server_is_chosen_as_for_a_fix(
 
     refused = packed()
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "say which with --endpoint" in refused.stderr
+    assert "name it with --endpoint" in refused.stderr
     folder = new_folder(state)
     write_record(folder, ServerRecord(url=vllm.url, engine="vllm", pid=os.getpid()))
     (folder / KEY).write_text("sesame")
@@ -100,7 +100,7 @@ def test_the_server_is_chosen_as_for_a_fix(
         assert {headers["authorization"] for headers in configured.headers} == {"Bearer mine"}
     refused = packed(M3AGENT_ENGINE="embedded")
     assert refused.returncode == 2
-    assert "say which with --endpoint" in refused.stderr
+    assert "name it with --endpoint" in refused.stderr
     assert len(vllm.bodies) == asked
 
 

@@ -310,10 +310,13 @@ class TestNotExact:
                 splits_by(r"\p{L}+|[^\s\p{L}]+|\s*[\r\n]+<|\s*[\r\n]+|\s+(?!\S)|\s+"),
                 "joins the end of a file",
             ),
-            (splits_by(r"^\w+|\p{L}+|[^\s\p{L}]+|\s*[\r\n]+|\s+(?!\S)|\s+"), "libraries read differently"),
+            (
+                splits_by(r"^\w+|\p{L}+|[^\s\p{L}]+|\s*[\r\n]+|\s+(?!\S)|\s+"),
+                "libraries interpret differently",
+            ),
             (
                 splits_by(r"\p{N}{1,3}+|\p{L}+|[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"),
-                "libraries read differently",
+                "libraries interpret differently",
             ),
             (never_merges, "never make the entry 'abc'"),
             (has_an_entry_without_a_merge, "never make the entry 'abc'"),
@@ -383,12 +386,12 @@ class TestBrokenFiles:
         [
             (b"", "it is empty"),
             (b" \n", "it is empty"),
-            (b"\x00\xff\xfe", "not whole JSON"),
-            (b"[" * 200_000, "not whole JSON"),
+            (b"\x00\xff\xfe", "not complete JSON"),
+            (b"[" * 200_000, "not complete JSON"),
             (b"[]", "no tokenizer.json"),
             (b"null", "no tokenizer.json"),
             (b'{"model_type": "minimax"}', "no tokenizer.json"),
-            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "not whole JSON"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "not complete JSON"),
         ],
     )
     def test_it_is_something_else(self, tmp_path: Path, cache: Path, content: bytes, why: str) -> None:
@@ -404,7 +407,7 @@ class TestBrokenFiles:
         whole = tokenizer.read_bytes()
         for size in (1, 100, len(whole) // 2, len(whole) - 1):
             tokenizer.write_bytes(whole[:size])
-            with pytest.raises(UsageError, match="not whole JSON"):
+            with pytest.raises(UsageError, match="not complete JSON"):
                 open_counter(found(tokenizer, cache))
 
     @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_apply_refuses_files_with_uncommitted_changes(make: MakePatch, kind: str
     with pytest.raises(PermissionRefused) as caught:
         made.apply()
     assert str(caught.value) == (
-        f"--apply refused: {path} has uncommitted changes, which are yours; commit or stash them, then apply the "
+        f"--apply refused: {path} has uncommitted changes; commit or stash them, then apply the "
         "patch with 'git apply'"
     )
     assert caught.value.exit_code == 5
@@ -218,7 +218,7 @@ def test_apply_refuses_what_was_committed_meanwhile(make: MakePatch) -> None:
     (made.root / "b.py").write_text("somebody else's\n")
     git(made.root, "commit", "-q", "-a", "-m", "meanwhile")
     before = snapshot(made.root)
-    with pytest.raises(PermissionRefused, match=r"b\.py changed while the fix was made: nothing was written"):
+    with pytest.raises(PermissionRefused, match=r"b\.py changed during the fix: nothing was written"):
         made.apply()
     assert snapshot(made.root) == before
 
@@ -227,7 +227,7 @@ def test_apply_refuses_an_ignored_file_in_the_way(make: MakePatch) -> None:
     """Git does not report the file as changed, but it belongs to somebody."""
     made = make([("out.log", REGULAR, b"new\n")], [], {**FILES, ".gitignore": "*.log\n"})
     (made.root / "out.log").write_text("mine\n")
-    with pytest.raises(PermissionRefused, match=r"out\.log changed while the fix was made"):
+    with pytest.raises(PermissionRefused, match=r"out\.log changed during the fix"):
         made.apply()
     assert (made.root / "out.log").read_text() == "mine\n"
 
@@ -243,7 +243,7 @@ def test_apply_writes_through_no_link(make: MakePatch, tmp_path: Path) -> None:
     for target in (outside, made.root / "d"):
         (made.root / "sub").symlink_to(target)
         before = snapshot(made.root)
-        with pytest.raises(PermissionRefused, match="lies behind a link"):
+        with pytest.raises(PermissionRefused, match="is behind a symbolic link"):
             made.apply()
         assert snapshot(made.root) == before
         assert not any((outside / "x").iterdir())
@@ -258,7 +258,9 @@ def test_apply_refuses_what_became_a_folder_or_a_file(make: MakePatch) -> None:
     with pytest.raises(PermissionRefused, match="out is a folder now"):
         made.apply()
     below = Made(made.root, made.workspace.store.git_dir, [("a.py/x", REGULAR, b"x\n")], ["a.py"])
-    with pytest.raises(PermissionRefused, match=r"a\.py/x cannot be made, a part of its path is a file"):
+    with pytest.raises(
+        PermissionRefused, match=r"a\.py/x cannot be created because a part of its path is a file"
+    ):
         below.apply()
     assert (made.root / "a.py").read_text() == "one\n"
 
@@ -480,7 +482,7 @@ def test_names_that_git_does_not_take(make: MakePatch, name: str) -> None:
     made = make([("a.py", REGULAR, b"ONE\n")], [])
     git(made.root, "checkout", "-q", "-b", "second")  # so that @{-1} names a branch
     for attempt in (lambda: check_branch(made.repository, name), lambda: made.commit(name)):
-        with pytest.raises(UsageError, match="is not a branch name git accepts: choose another"):
+        with pytest.raises(UsageError, match="is not a branch name that git accepts: choose another name"):
             attempt()
     assert git(made.root, "for-each-ref", "--format=%(refname:short)").split() == ["main", "second"]
 
@@ -490,8 +492,8 @@ def test_names_that_git_does_not_take(make: MakePatch, name: str) -> None:
     [
         ("main", "branch main exists already: choose another name, or delete it first"),
         ("feature/x", "branch feature/x exists already"),
-        ("feature", "there can be no branch feature beside branch feature/x: choose another name"),
-        ("main/sub/x", "there can be no branch main/sub/x beside branch main: choose another name"),
+        ("feature", "branch feature cannot exist beside branch feature/x: choose another name"),
+        ("main/sub/x", "branch main/sub/x cannot exist beside branch main: choose another name"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

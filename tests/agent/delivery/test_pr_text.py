@@ -69,7 +69,7 @@ def test_a_verified_patch() -> None:
         uncommitted=2,
     )
     text = pr_text.body(work, PROJECT)
-    assert text.startswith("This patch was made by a program.")
+    assert text.startswith("A program made this patch.")
     assert "\n\nFixes #12\n\n## Evidence\n\n```text\nverified: 1 test red before, green after\n```\n" in text
     assert "Red before, green with the patch (1):\n\n```text\nt.py::test_a\n```" in text
     assert "Tests that the patch adds (40, the first 30):" in text
@@ -78,7 +78,7 @@ def test_a_verified_patch() -> None:
     assert "still red" not in text
     assert "uncommitted changes to 2 files that this pull request does not hold" in text
     assert "Files changed (2):\n\n```text\na.py\nb c.py\n```" in text
-    assert "checked by nobody:\n\n```text\nIt was the sign.\n\nNow it is right.\n```" in text
+    assert "which nobody has checked:\n\n```text\nIt was the sign.\n\nNow it is right.\n```" in text
     assert text.endswith(f"Made by m3agent {__version__} with `MiniMax-M3`.\n")
 
 

@@ -193,7 +193,7 @@ def test_files_that_run_once_pushed_are_not_pushed(
     server.answers = [FIX, workflow, says("Not tested: there are no tests.")]
     done = untested.fix(server, "#12")
     assert done.returncode == 5, done.stderr
-    assert "--pr refused: .github/workflows/x.yml may run by itself" in done.stderr
+    assert "--pr refused: .github/workflows/x.yml may run automatically" in done.stderr
     assert (untested.pushed, untested.opened, branches(untested.clone)) == ([], [], ["main"])
     assert "+    return a + b" in done.stdout
     (error,) = of_type(own_state, "error")
@@ -285,7 +285,7 @@ REFUSALS: list[tuple[Callable[[GitHub], object], str | None, int, str]] = [
     (origin("git@gitlab.com:owner/repo.git"), None, 2, "origin is on gitlab.com: use --branch NAME"),
     (origin("https://me:secret@example.com/o/r"), None, 2, "origin is on example.com: use"),
     (origin("../github.git"), None, 2, "origin is a local one"),
-    (origin("HERE/other/repo.git", "--push"), None, 2, "pushed to somewhere else"),
+    (origin("HERE/other/repo.git", "--push"), None, 2, "pushed to another place"),
     (commit_more, None, 5, "would hold commits that you have not pushed"),
     (lambda g: git(g.clone, "branch", "x"), "x", 2, "branch x exists already: choose"),
     (on_origin("branch", "x"), "x", 2, "branch x exists already on origin"),
@@ -299,7 +299,7 @@ REFUSALS: list[tuple[Callable[[GitHub], object], str | None, int, str]] = [
     (page(REPO, Page({"full_name": "owner/repo", "archived": True})), None, 2, "is archived"),
     (page(REPO, Page(["<html>"])), None, 3, "is not the API of GitHub"),
     (page(REPO, Page({"full_name": "../.."})), None, 3, "is not the API of GitHub"),
-    (origin("HERE/owner/none.git"), None, 5, "cannot be asked for its branches: repository"),
+    (origin("HERE/owner/none.git"), None, 5, "the branches of origin cannot be listed: repository"),
     (lambda _: os.environ.pop("GITHUB_TOKEN"), None, 5, "--pr needs a token for 127.0.0.1"),
 ]
 
@@ -453,7 +453,7 @@ async def test_a_push_that_a_hook_rejects_leaves_the_branch(github: GitHub) -> N
     with pytest.raises(PermissionRefused) as caught:
         await github.offer()
     assert str(caught.value) == (
-        "the patch is committed to branch m3agent/12 here, but its push failed (origin does not take branch m3agent/12: "
+        "the patch is committed to branch m3agent/12 here, but its push failed (origin rejects branch m3agent/12: "
         "[remote rejected] (pre-receive hook declined): GH006: protected branch); push it with 'git push origin "
         f"m3agent/12' and open the pull request at {github.url}{COMPARE}"
     )
@@ -489,7 +489,7 @@ async def test_a_login_in_an_address_is_not_told(
             PermissionRefused,
             "(Validation Failed: no [key])",
         ),
-        later(Page(b"<html>", 502), EnvironmentFault, "a fault of its own (502)"),
+        later(Page(b"<html>", 502), EnvironmentFault, "an internal error (502)"),
         later(Page(b"<html>", 201), EnvironmentFault, "is not the API of GitHub"),
         (Page({"html_url": "https://evil.example/"}, 201), EnvironmentFault, "is not the API of GitHub"),
         ("cut", EnvironmentFault, "The connection to 127.0.0.1"),

@@ -82,7 +82,7 @@ def test_a_running_server_comes_before_the_embedded_engine(tmp_path: Path) -> No
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.READY])
 def test_a_server_that_is_not_ready_is_waited_for_by_the_user(tmp_path: Path, phase: Phase) -> None:
     server(tmp_path, phase=phase)
-    with pytest.raises(ServerFault, match=f"the server of ours at {RUNNING} is {phase.value}: wait until"):
+    with pytest.raises(ServerFault, match=f"the m3agent server at {RUNNING} is {phase.value}: wait until"):
         chosen(tmp_path)
 
 
@@ -157,11 +157,13 @@ def test_a_running_server_is_asked_with_its_own_key(
 @pytest.mark.parametrize("name", ["seed", "candidates"])
 def test_a_search_is_steered_only_where_there_is_one(tmp_path: Path, name: str) -> None:
     assert getattr(chosen(tmp_path, **{name: 7}), name) == 7
-    with pytest.raises(UsageError, match=f"--{name} steers the embedded engine, not the server at {NAMED}: "):
+    with pytest.raises(
+        UsageError, match=f"--{name} is only for the embedded engine, not for the server at {NAMED}: "
+    ):
         chosen(tmp_path, endpoint=NAMED, **{name: 7})
     server(tmp_path)
     assert getattr(chosen(tmp_path, engine="embedded", **{name: 7}), name) == 7
-    with pytest.raises(UsageError, match=f"not the server at {RUNNING}, which is running: add --engine"):
+    with pytest.raises(UsageError, match=f"not for the server at {RUNNING}, which is running: add --engine"):
         chosen(tmp_path, **{name: 7})
 
 
@@ -319,4 +321,4 @@ def test_doctor_says_what_fix_takes(
     else:
         assert check["ok"], check
         assert started[0]["url"] in check["detail"]
-        assert ("the server of ours" in check["detail"]) == (expected == "running")
+        assert ("the m3agent server" in check["detail"]) == (expected == "running")

@@ -163,7 +163,7 @@ async def test_images_that_the_server_does_not_take_are_said_once(
     attempt = world.attempt(NO_CHANGE, issue=issue, variation=Variation(number, 2))
     await work(attempt, dataclasses.replace(GROUND, endpoint=dataclasses.replace(ENDPOINT, images=images)))
     assert len(world.said) == notes
-    assert all("takes no images: the issue's 1 are left out" in said for said in world.said)
+    assert all("accepts no images: the issue's 1 are left out" in said for said in world.said)
     content = world.clients[0].asked[0].messages[1]["content"]
     assert isinstance(content, list) is images
 
@@ -361,7 +361,7 @@ async def test_a_session_is_taken_up(world: World, trees: None) -> None:
 
 async def test_a_session_without_its_trees_is_refused(world: World, trees: None) -> None:
     attempt = stopped(world, WRITE)
-    with pytest.raises(UsageError, match=r"cannot be resumed: trees\.git is gone"):
+    with pytest.raises(UsageError, match=r"cannot be resumed: trees\.git is missing"):
         attempt.go_on(ResumePoint({"tree": "base"}, "last"))
     assert world.lines == []
 

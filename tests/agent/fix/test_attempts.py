@@ -150,7 +150,7 @@ def test_where_none_is_verified_fewest_regressions_count(
     ranking = [(each["number"], each["verdict"], each["regressions"]) for each in choice["ranking"]]
     assert ranking == [(2, "failed", 0), (1, "failed", 1)]
     assert "return a * b" in done.stdout
-    assert "the patch was not handed over, since the fix did not succeed" in found[2][-1]["notes"]
+    assert "the patch was not handed over because the fix did not succeed" in found[2][-1]["notes"]
 
 
 @pytest.mark.slow  # quick: test_attempt.py

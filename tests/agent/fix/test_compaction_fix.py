@@ -176,4 +176,4 @@ def test_killed_while_it_summarises(
     done = run("sessions", "resume", "last")
     assert done.returncode == 0, done.stderr
     assert bodies(model)[9]["tool_choice"] == "auto"
-    assert "goes on now" in bodies(model)[9]["messages"][-1]["content"]
+    assert "continues now" in bodies(model)[9]["messages"][-1]["content"]

@@ -189,7 +189,7 @@ async def test_what_the_user_should_know_of_the_patch(world: World) -> None:
     await end(attempt, hand_over=False, notes=["first"])
     assert finished(world)["notes"] == [
         "first",
-        "these files run by themselves later, read them first: conftest.py, setup.py",
+        "these files will run automatically later; read them first: conftest.py, setup.py",
         "not in the patch: big.bin (larger than 10 MiB)",
     ]
 
@@ -354,7 +354,7 @@ async def test_what_did_not_succeed_is_not_handed_over(
     attempt = ready(world, outcome, found(verdict), hand_over=HandOver(apply=True))
     await end(attempt, hand_over=True)
     assert handed == []
-    assert finished(world)["notes"] == ["the patch was not handed over, since the fix did not succeed"]
+    assert finished(world)["notes"] == ["the patch was not handed over because the fix did not succeed"]
 
 
 @pytest.mark.parametrize(

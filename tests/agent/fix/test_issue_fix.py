@@ -99,7 +99,11 @@ def test_refusals_are_one_sentence_with_their_code(
         (["owner/repo#3"], 3, "rate limit"),
         (["#1"], 2, "origin remote"),
         ([ISSUE, "--attach", str(log)], 2, "put it into the issue"),
-        ([ISSUE, "--github-api", f"https://me:{SECRET}@ghe.example.com"], 2, "no user name or password"),
+        (
+            [ISSUE, "--github-api", f"https://me:{SECRET}@ghe.example.com"],
+            2,
+            "not contain a user name or password",
+        ),
     ]
     for arguments, code, part in cases:
         known = ["--github-api", tracker.url] if "--github-api" not in arguments else []

@@ -124,10 +124,10 @@ class TestVideo:
         assert [image.name[-5:] for image in load_attachments([path])] == ["0.0 s", "1.0 s"]
 
     def test_one_that_does_not_play(self, tmp_path: Path) -> None:
-        assert "finds no picture" in refused(put(tmp_path, "clip.mp4", MP4))
+        assert "found no frame" in refused(put(tmp_path, "clip.mp4", MP4))
 
     def test_a_playlist_in_disguise_names_no_other_file(self, tmp_path: Path) -> None:
         self.make(tmp_path / "real.mp4", "-c:v", "mpeg4")
         text = f"#EXTM3U\n#EXTINF:2,\nfile:{tmp_path}/real.mp4\n#EXT-X-ENDLIST\n"
         assert "is text" in refused(put(tmp_path, "clip.mp4", text.encode()))
-        assert "finds no picture" in refused(put(tmp_path, "clip.mp4", MP4 + text.encode()))
+        assert "found no frame" in refused(put(tmp_path, "clip.mp4", MP4 + text.encode()))

@@ -130,7 +130,7 @@ def test_what_is_none_is_left_out(tracker: TrackerServer) -> None:
     for name in ("silent", "dripping"):
         assert "did not answer in time" in left_out(tracker, f"/{name}")
     assert "connection to its server failed" in left_out(tracker, "/cut")
-    assert "in circles" in left_out(tracker, "/circle")
+    assert "redirects in a loop" in left_out(tracker, "/circle")
     assert "answered 404" in left_out(tracker, "/missing")
     assert left_out(tracker, "/nowhere")
 
@@ -151,12 +151,12 @@ def test_what_is_none_is_left_out(tracker: TrackerServer) -> None:
         ("https://169.254.169.254/latest/meta-data", "private network"),
         ("https://[::1]/x.png", "private network"),
         ("https://[::ffff:10.0.0.1]/x.png", "private network"),
-        ("https://[fe80::1%25lo]/x.png", "private network|not known|address is none"),
+        ("https://[fe80::1%25lo]/x.png", "private network|not known|address is invalid"),
         ("https://[64:ff9b::a00:1]/x.png", "private network"),
         ("https://name.invalid/x.png", "not known"),
         ("https://user:word@example.com/x.png", "user name"),
-        ("https://example.com:99999/x.png", "address is none"),
-        ("https://[/x.png", "address is none"),
+        ("https://example.com:99999/x.png", "address is invalid"),
+        ("https://[/x.png", "address is invalid"),
         ("https:///x.png", "not https"),
     ],
 )

@@ -130,7 +130,7 @@ class TestToken:
             assert tracker.visits[-1].headers.get("authorization") == expected
 
     def test_one_that_breaks_a_header_is_refused(self, tracker: TrackerServer) -> None:
-        assert "GITHUB_TOKEN gives is no token" in refused(
+        assert "GITHUB_TOKEN gives an invalid token" in refused(
             tracker, UsageError, GITHUB_TOKEN=f"{SECRET}\r\nX: y"
         )
         assert tracker.visits == []
@@ -204,7 +204,7 @@ class TestRefusals:
         tracker.pages[self.PATH] = Page({"message": "You have exceeded a secondary rate limit"}, 403)
         assert "wait a minute" in refused(tracker, EnvironmentFault)
         tracker.pages[self.PATH] = Page({}, 429, {"retry-after": "9" * 40})
-        assert "a time that is none" in refused(tracker, EnvironmentFault)
+        assert "an invalid time" in refused(tracker, EnvironmentFault)
 
     def test_deleted(self, tracker: TrackerServer) -> None:
         tracker.pages[self.PATH] = Page({"message": "This issue was deleted"}, 410)
@@ -240,7 +240,7 @@ class TestRefusals:
 
 
 class TestSize:
-    SENTENCE = "The issue owner/repo#1 is larger than 1024 KiB: cut it down to the report itself"
+    SENTENCE = "The issue owner/repo#1 is larger than 1024 KiB: shorten it to the report itself"
 
     def test_five_megabytes_are_not_read(self, tracker: TrackerServer) -> None:
         tracker.add_issue(body="x" * 5_000_000)
@@ -282,7 +282,7 @@ class TestConnection:
 
     def test_a_circle_is_not(self, tracker: TrackerServer) -> None:
         tracker.pages[self.PATH] = Page(status=301, headers={"Location": self.PATH})
-        assert "in circles" in refused(tracker, EnvironmentFault)
+        assert "redirects in a loop" in refused(tracker, EnvironmentFault)
         assert len(tracker.visits) == 2
 
     @pytest.mark.parametrize("target", ["http://169.254.169.254/latest", "file:///etc/passwd", "//["])
@@ -306,7 +306,7 @@ class TestConnection:
 
     def test_a_fault_that_stays(self, tracker: TrackerServer) -> None:
         tracker.pages[self.PATH] = Page(b"<html>", 503)
-        assert "has a fault of its own (503)" in refused(tracker, EnvironmentFault)
+        assert "has an internal error (503)" in refused(tracker, EnvironmentFault)
         assert len(tracker.visits) == API_ATTEMPTS
 
     def test_a_cut_connection(self, tracker: TrackerServer) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.agent.loop.completion_gate import MOST_ASKED, missing
 
-STEP = "Your answer ends with a step that it announces and does not take"
+STEP = "Your answer announces a last step but does not take it"
 CHANGE = "No file of the repository has changed."
 TEST = "No test has run since your last change."
 

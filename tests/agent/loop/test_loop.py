@@ -229,7 +229,7 @@ async def test_a_forced_move_shows_a_diff_that_is_no_utf_8(tmp_path: Path) -> No
         await it.loop.run()
         [forced] = it.log("stall")
         said, state = forced["text"].split("\n\n", 1)
-        assert said.endswith("check that first.")
+        assert said.endswith("check it first.")
         assert state.startswith(
             "No tests have run so far.\n\nYour change so far:\ndiff --git a/a.txt b/a.txt"
         )

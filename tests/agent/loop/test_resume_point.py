@@ -120,5 +120,5 @@ def test_a_session_that_was_stopped_is_resumed(status: str) -> None:
 
 def test_a_session_that_had_not_begun_is_not_resumed() -> None:
     for written in ([], [events.Error("UsageError", "no", 2), finished("error")]):
-        with pytest.raises(UsageError, match="ended before it had begun"):
+        with pytest.raises(UsageError, match="ended before it began"):
             point_of(*written)

@@ -148,7 +148,7 @@ def test_a_session_that_goes_on_is_offered_what_it_was(
     assert done.returncode == 0, done.stderr
     assert all(request.json["tools"] == before for request in model.chats)
     last = [e for e in of_type(own_state, "call.finished") if e["name"] == ECHO][-1]
-    assert "its server is not there any more" in last["content"]
+    assert "its server has exited" in last["content"]
     assert len(of_type(own_state, "tools.offered")) == 1
 
 
@@ -181,13 +181,13 @@ def test_check_shows_what_the_model_would_have(own_state: Path, make_repo: MakeR
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[]", "this is no list of MCP servers"),
-        ("{", "this is no list of MCP servers"),
-        ('{"mcpServers": []}', "this is no list of MCP servers"),
+        ("[]", "this is not a list of MCP servers"),
+        ("{", "this is not a list of MCP servers"),
+        ('{"mcpServers": []}', "this is not a list of MCP servers"),
         ('{"mcpServers": {"a": 1}}', "the MCP server 'a' cannot be read"),
         ('{"mcpServers": {"a": {}}}', "the MCP server 'a' needs either a command or a url"),
         ('{"mcpServers": {"a": {"command": "x", "url": "http://x"}}}', "needs either a command or a url"),
-        ('{"mcpServers": {"a": {"url": "ftp://x"}}}', "has a url that is no address"),
+        ('{"mcpServers": {"a": {"url": "ftp://x"}}}', "has an invalid url"),
         ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "cannot be read: args"),
         ('{"mcpServers": {"a": {"command": "x", "timeout": 0}}}', "cannot be read: timeout"),
         ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${NOT_SET}"}}}}', "needs the variable NOT_SET"),

@@ -266,7 +266,7 @@ def test_a_resumed_session_says_so_where_it_went_on(write: Write) -> None:
     report = read(write(*a_fix()[:9], finished("error"), resumed, turn_started(2), finished("limit")))
     (incident,) = report.turns[1].before
     assert re.fullmatch(
-        r"the session went on in another process at .* UTC; calls that were cut off and not run again: 1",
+        r"the session continued in another process at .* UTC; interrupted calls that were not run again: 1",
         incident.text,
     )
     assert (report.status, report.turns[1].marks) == ("limit", [])
@@ -298,7 +298,7 @@ def test_attempts_summaries_and_forks_are_told(write: Write) -> None:
     assert facts["Attempts"] == "2 chosen; best first: 2 verified; 1 failed, 3 broken"
     assert "session 20260101-000000-abcdef" in report.turns[1].before[0].text
     [incident] = report.turns[1].incidents
-    assert "the model's notes took the place of all but the last 4 messages" in incident.text
+    assert "the model's notes replaced all but the last 4 messages" in incident.text
     assert not incident.bad
     assert "Look &lt;twice&gt;." in render([report])
     assert not any("left out" in note for note in report.notes)

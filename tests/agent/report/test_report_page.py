@@ -252,21 +252,21 @@ def test_long_texts_are_cut_and_say_where_the_whole_is(write: Write) -> None:
     )  # fmt: skip
     found = Page(render([read(folder)]))
     assert (
-        f"{len(code) - limits.arguments:,} characters are left out here; the whole is in {LOG}, line 5"
+        f"{len(code) - limits.arguments:,} characters are left out here; the full text is in {LOG}, line 5"
         in found.text
     )
     assert (
-        f"{len(output) - limits.result:,} characters are left out here; the whole is in {LOG}, line 6"
+        f"{len(output) - limits.result:,} characters are left out here; the full text is in {LOG}, line 6"
         in found.text
     )
     assert "the whole output is in /state/calls/0001.log" in found.text
     assert (
         found.text.count(
-            f"{50_000 - limits.words:,} characters are left out here; the whole is in {LOG}, line 3"
+            f"{50_000 - limits.words:,} characters are left out here; the full text is in {LOG}, line 3"
         )
         == 2
     )
-    assert "characters are left out here; the whole is in the patch file" in found.text
+    assert "characters are left out here; the full text is in the patch file" in found.text
     assert "<the end" in found.text, "the end of a text is kept"
 
 
@@ -290,7 +290,7 @@ def test_what_is_unknown_is_a_dash_and_nothing_is_drawn() -> None:
     )  # fmt: skip
     page = render([report(started(), turn_started(1), message(1), turn_finished(1, **unknown))])
     assert "<svg" not in page
-    assert "The server did not say how many tokens there were." in page
+    assert "The server did not report token counts." in page
     row = page[page.index("<tbody>") : page.index("</tbody>")]
     assert row.count(f">{text.UNKNOWN}<") == 8
 

@@ -106,7 +106,7 @@ def test_a_damaged_log_does_not_hide_the_others(three: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.count("damaged") == 2
     assert len(result.stdout.splitlines()) == 1 + 5
-    assert f"{folder / LOG}, line 6: this is no event" in result.stderr
+    assert f"{folder / LOG}, line 6: this is not an event" in result.stderr
     shown = run("sessions", "show", "20260103")
     assert (shown.exit_code, shown.stdout) == (2, "")
 

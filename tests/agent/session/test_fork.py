@@ -133,7 +133,7 @@ def test_what_cannot_be_forked(model: MisbehavingServer, make_repo: MakeRepo, ow
     messages.unlink()
     refused = fork(first)
     assert refused.returncode == 2
-    assert "messages.jsonl is gone" in one_sentence(refused)
+    assert "messages.jsonl is missing" in one_sentence(refused)
     messages.write_bytes(b"{]\n" + kept)
     refused = fork(first)
     assert refused.returncode == 2

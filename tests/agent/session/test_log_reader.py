@@ -59,11 +59,11 @@ def test_a_log_cut_off_anywhere_gives_its_whole_lines(log: Path) -> None:
     torn = len(raw[:-3].split(b"\n")[-1])
     (note,) = read_log(log).notes
     assert note.startswith(
-        f"the log's last line is cut off after {torn:,} bytes and left out: the session was killed"
+        f"the log's last line is cut off after {torn:,} bytes and is ignored: the session was killed"
     )
 
 
-DAMAGED = "this is no event (a JSON object): the log is damaged there"
+DAMAGED = "this is not an event (a JSON object): the log is damaged there"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ DAMAGED = "this is no event (a JSON object): the log is damaged there"
         (b'{"v":2,"type":"retry"}', "the event is of version 2, and this m3agent reads version 1"),
         (b'{"v":"1","type":"retry"}', "the event is of version 1, and"),
         (b'{"v":true,"type":"retry"}', "the event is of version True, and"),
-        (b'{"type":"retry"}', "the event is of no version, and"),
+        (b'{"type":"retry"}', "the event is without a version, and"),
     ],
     ids=["half", "empty", "list", "no UTF-8", "UTF-16", "deep", "long", "newer", "text", "boolean", "none"],
 )

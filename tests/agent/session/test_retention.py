@@ -71,4 +71,4 @@ def test_a_second_fix_is_told_of_the_first(
     first.kill()
     first.wait()
     assert second.returncode == 0, second.stderr
-    assert "works on this repository as well" in second.stderr
+    assert "also works on this repository" in second.stderr

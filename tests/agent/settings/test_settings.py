@@ -194,7 +194,7 @@ def test_unknown_names_in_a_repository_are_refused(layers: Layers, text: str) ->
         ("max_turns = true", "max_turns cannot be True"),
         ("max_minutes = inf", "max_minutes cannot be inf"),
         ("cpus = -1", "cpus cannot be -1"),
-        ("memory = '4 gigs'", "with k, m or g behind it"),
+        ("memory = '4 gigs'", "with the unit k, m or g"),
         ("thinking = 'hard'", "'enabled', 'disabled' or 'adaptive'"),
         ("model = ''", "not empty"),
         ("max-turns = 5", "did you mean max_turns?"),
@@ -229,7 +229,7 @@ def test_files_that_are_no_text(layers: Layers) -> None:
         ("M3AGENT_ENDPOINT", "http://[::1/v1", "M3AGENT_ENDPOINT cannot be"),
         ("M3AGENT_SANDBOX", "none", "'docker' or 'bwrap'"),
         ("M3AGENT_ALLOW_NET", "example.org,10.0.0.1", "10.0.0.1 is not a public address"),
-        ("M3AGENT_ALLOW_NET", "*", "would open too much"),
+        ("M3AGENT_ALLOW_NET", "*", "opens too much"),
     ],
 )
 def test_faults_in_the_environment_name_the_variable(

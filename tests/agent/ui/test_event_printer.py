@@ -134,7 +134,7 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
         ),
         (
             events.SessionResumed(m3agent="0", messages=7, tree="t", interrupted=[]),
-            ["resumed  the session goes on after 7 messages"],
+            ["resumed  the session resumes after 7 messages"],
         ),
         (events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[]), ["turn 3   I see. Now."]),
         (
@@ -178,7 +178,7 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
             turn_ended(cached_share=0.01, reasoning_tokens=None, tokens_per_second=None, price=0.3),
             [
                 "turn 2   500,000 tokens in (1.0% cached), 312 out, first after 0.4 s, $0.3000",
-                "cache    the server's cache had 1% of a prompt that only grew: the rest is paid for again",
+                "cache    the server's cache had 1% of a prompt that only grew: the rest is computed again",
             ],
         ),
         (

@@ -56,7 +56,7 @@ def test_without_a_count_of_the_engine_nothing_is_said_of_its_cache(
     [
         ({}, ""),
         ({"wire_ok": True, "model_ok": True}, ""),
-        ({"wire_ok": False, "random_weights": True}, "; its wire check FAILED, so do not trust its answers"),
+        ({"wire_ok": False, "random_weights": True}, "; its wire check FAILED: do not trust its answers"),
         ({"random_weights": True, "model_ok": False}, "; its weights are random: it answers nonsense"),
         ({"model_ok": False}, "; its model check FAILED: it does not answer sensibly"),
     ],

@@ -75,7 +75,7 @@ def test_from_the_start_to_the_verdict() -> None:
     row.see({"type": "message", "calls": [{}]})
     row.see(turn_ended())
     used = "  500k in, 99.8% cached, 3.12k out, 61/s, $0.5000"
-    assert texts(row) == ["0:00  turn 3  carrying out its calls", used]
+    assert texts(row) == ["0:00  turn 3  running its tool calls", used]
     row.see(call_started(code="\nimport os\nprint(1)"))
     assert texts(row, after=12.9) == ["0:12  turn 3  code_exec import os, 0:12", used]
     row.see({"type": "call.finished"})

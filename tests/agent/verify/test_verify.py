@@ -70,7 +70,7 @@ def report(
         # fixed, broken, still red
         (report("a.x", "a.y"), report("a.x a.y"), "verified", "1 test red before, green after; nothing else", "a.y//"),
         (report("a.x", "a.y a.z"), report("a.x a.y", "a.z"), "failed", "1 test fixed, but 1 test beside them", "a.y//a.z"),
-        (report("", "a.y b.z"), report("a.y", "b.z"), "verified", "turned red; 1 test elsewhere were and are", "a.y//b.z"),
+        (report("", "a.y b.z"), report("a.y", "b.z"), "verified", "turned red; 1 test elsewhere still", "a.y//b.z"),
         (report("a.x", "a.y"), report("a.y", "a.x"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
         (report("a.x", "a.y"), report("a.y"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
         (report("a.x", "a.y"), report("a.y", skipped="a.x"), "failed", "1 test passed before", "a.y/a.x/"),
@@ -100,7 +100,7 @@ def report(
         (report("", "a.x"), report("a.x", "a.new"), "failed", "1 test red after the patch and not before it", "a.x/a.new/"),
         (report("", "a.x", skipped="b.y"), report("a.x", "b.y"), "failed", "1 test red after the patch", "a.x/b.y/"),
         # an incomplete run shows less
-        (report("", "a.x"), report("a.x", complete=False), "failed", "did not come to its end", "a.x//"),
+        (report("", "a.x"), report("a.x", complete=False), "failed", "did not finish", "a.x//"),
         (report("", "a.x", complete=False), report("a.x b.y"), "verified", "1 test red before", "a.x//"),
         (report("", "a.x", complete=False), report("a.x", "b.y"), "verified", "1 test elsewhere", "a.x//b.y"),
         (report("", "a.x", complete=False), report("a.x", "a.y"), "failed", "beside them still red", "a.x//a.y"),
@@ -268,7 +268,7 @@ TESTS = "add a+b\ndouble a*2\n"
 """Each line of a test file is a test and the word that the code must contain. See `Trial.run_tests`."""
 GREEN = "sum a\ndouble a*2\n"
 FLAKY = "flaky odd\n"
-LEFT_OUT = "; 1 flaky test left out of account"
+LEFT_OUT = "; 1 flaky test not counted"
 STEADY = "1 test red before, green after; nothing else turned red"
 NOTHING_RED = "no test was red before the patch, so none shows that it fixes the issue"
 
@@ -415,7 +415,7 @@ async def test_a_run_that_is_cut_short_with_nothing_lost(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED}, tests="add a+b\nhang never\n")
     assert (result.verdict, result.reason) == (
         "failed",
-        "the test run on the patched tree did not come to its end",
+        "the test run on the patched tree did not finish",
     )
 
 
@@ -497,7 +497,7 @@ async def test_added_tests_that_show_nothing(trial: Trial, tests: str, added: st
 
 async def test_no_tests_at_all(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED}, tests="")
-    assert (result.verdict, result.reason) == ("unverified", "there are no tests to check the patch with")
+    assert (result.verdict, result.reason) == ("unverified", "there are no tests to check the patch")
 
 
 # flaky tests

@@ -152,7 +152,7 @@ async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunV
 
 UNTESTED = ODD_HERE + TESTS.replace("== 5", "is not None")
 STEADY = "1 test red before, green after; nothing else turned red"
-LEFT_OUT = "; 1 flaky test left out of account"
+LEFT_OUT = "; 1 flaky test not counted"
 FLAKY = "def test_flaky():\n    assert not odd()\n"
 
 

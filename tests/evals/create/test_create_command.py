@@ -123,7 +123,7 @@ def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
         "Fix nothing",
         "Sums are differences",
     ]
-    assert "4 commits looked at, 3 candidates" in done.stderr
+    assert "4 commits examined, 3 candidates" in done.stderr
     done = create(repo.folder, "--dry-run", "--until", "2024-01-03", "--since", "2024-01-03")
     assert [line[30:].strip() for line in done.stdout.splitlines()[1:]] == ["Sums are differences"]
 
@@ -142,8 +142,8 @@ def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["{repo}"], "Give the folder for the instances with -o"),
-        (["{repo}", "-o", "{repo}"], "is not empty and no folder of instances"),
-        (["{repo}", "--dry-run", "--since", "yesterday"], "--since yesterday: write a day as 2024-05-31"),
+        (["{repo}", "-o", "{repo}"], "is not empty and is not a folder of instances"),
+        (["{repo}", "--dry-run", "--since", "yesterday"], "--since yesterday: write a date like 2024-05-31"),
         (["{repo}", "--dry-run", "--python", "2.7"], "--python 2.7: write a minor version"),
         (["{repo}", "--dry-run", "--name", "../x"], "--name ../x: write it as owner/name"),
         (["{repo}/none", "--dry-run"], "There is no folder"),

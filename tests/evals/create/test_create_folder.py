@@ -137,7 +137,7 @@ def test_a_folder_is_gone_on_with(repo: Repo, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"notes.txt": "x"}, "is not empty and no folder of instances"),
+        ({"notes.txt": "x"}, "is not empty and is not a folder of instances"),
         (
             {"create.json": '{"v":1,"repo":"other/one","tried":{}}'},
             "holds instances of other/one, not of me/calc",

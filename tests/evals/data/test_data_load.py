@@ -149,7 +149,7 @@ def test_a_line_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     with path.open("wb") as file:
         file.truncate(rows_module.MOST_ROW + 1)
-    assert "no file of rows" in wrong(str(path))
+    assert "not a file of rows" in wrong(str(path))
 
 
 def test_the_digest_is_of_what_instances_say_and_not_of_where_they_are(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
     predictions.write_text(json.dumps({"half": {"model_patch": "nonsense"}}))
     done = m3agent("grade", programs, predictions, "--no-official")
     assert done.returncode == 0, done.stderr
-    assert "0 of 1 resolved by our rules\n" in done.stdout and " error " in done.stdout
+    assert "0 of 1 resolved by m3agent's rules\n" in done.stdout and " error " in done.stdout
 
 
 @pytest.mark.integration
@@ -67,7 +67,7 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
         (("validate", "{programs}", "--ids", "haff"), "half"),
         (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
-        (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is no file that"),
+        (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is not a file that"),
     ],
 )
 def test_wrong_use_is_one_sentence(programs: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -103,12 +103,12 @@ def test_predictions_of_every_shape_are_read(
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("p.jsonl", '{"instance_id": "a", "model_patch": "x"}\n{', "line 2 is no JSON"),
+        ("p.jsonl", '{"instance_id": "a", "model_patch": "x"}\n{', "line 2 is not JSON"),
         ("p.jsonl", '{"model_patch": "x"}', "line 1 has no instance_id"),
-        ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is no text"),
+        ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is not a string"),
         ("p.json", "[1]", "entry 1 is no object"),
         ("p.json", "3", "holds no predictions"),
-        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a is there twice"),
+        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a occurs twice"),
     ],
 )
 def test_what_is_no_prediction_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

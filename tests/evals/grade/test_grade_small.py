@@ -107,7 +107,7 @@ PATCH = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
     [
         ({"fail_to_pass": TO_KEEP}, "pass without the reference"),
         later({"pass_to_pass": ("tests/test_calc.py::test_gone",)}, "does not resolve it"),
-        later({"test_patch": PATCH}, "of the instance's own"),
+        later({"test_patch": PATCH}, "the instance itself is faulty"),
     ],
 )
 async def test_what_cannot_be_graded_is_invalid_and_says_why(

@@ -78,7 +78,7 @@ def test_all_files_are_written_at_once(run: RunFolder, tmp_path: Path, write: Wr
     assert ElementTree.fromstring(junit.read_bytes()).get("tests") == "3"
     assert json.loads(official_file.read_text())["resolved_ids"] == ["o__a-1"]
     assert json.loads(predictions.read_text().splitlines()[0])["model_patch"] == FIX.decode()
-    assert "2 by ours, since those were not asked" in done.stderr
+    assert "2 by m3agent's rules only" in done.stderr
     assert f"wrote {page}" in done.stderr
     assert "and beside it the pages of 1 sessions" in done.stderr
 
@@ -159,7 +159,7 @@ def test_several_attempts_go_into_the_official_files_by_their_first(tmp_path: Pa
         tmp_path / "run", [result("o__a-1", "unresolved"), result("o__a-1", attempt=2)], attempts=2
     )
     done = command(run.path, "--official", tmp_path / "official.json")
-    assert "they are about the first of 2" in done.stderr
+    assert "they contain the first of 2" in done.stderr
     assert "pass@2" in done.stdout
 
 
@@ -168,13 +168,13 @@ def test_what_is_wrong_is_said_in_one_sentence(run: RunFolder, tmp_path: Path) -
     (tmp_path / "damaged_files").write_text("")
     run.finish(result("o__a-2", "unresolved", session="attempts"), FIX)
     wrong: list[tuple[list[str | Path], str]] = [
-        ([tmp_path / "no"], "is not the folder of a run"),
-        ([run.path, "--compare", tmp_path], "is not the folder of a run"),
+        ([tmp_path / "no"], "is not a run's folder"),
+        ([run.path, "--compare", tmp_path], "is not a run's folder"),
         ([run.path, "-o", tmp_path / "no" / "page.html"], "there is no folder"),
         ([run.path, "-o", tmp_path], "this is a folder"),
         ([run.path, "-o", "-", "--json"], "both write to standard output"),
         ([run.path, "-o", page, "--junit", page], "two of the options name the same file"),
-        ([run.path, "-o", tmp_path / "damaged.html"], "it is no folder: name another page"),
+        ([run.path, "-o", tmp_path / "damaged.html"], "it is not a folder: name another page"),
     ]
     for arguments, said in wrong:
         done = command(*arguments)

@@ -55,7 +55,7 @@ def test_a_failure_names_the_tests_and_times_are_the_results_own() -> None:
     (case,) = suites.iter("testcase")
     assert case.get("time") == "24.000"
     said = str(case[0].text).splitlines()
-    assert said[:2] == [f"{MOST_TESTS + 7} tests should pass now and do not:", failed[0]]
+    assert said[:2] == [f"{MOST_TESTS + 7} tests should pass now and do not pass:", failed[0]]
     assert said[-2:] == ["and 7 more", "undone: conftest.py"]
 
 

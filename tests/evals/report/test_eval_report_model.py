@@ -215,14 +215,14 @@ def test_two_runs_are_compared_over_what_both_have() -> None:
     assert found.rates == (2 / 3, 2 / 3)
     assert found.paired is not None
     assert (found.paired.test, found.paired.p) == ("exact McNemar", 1.0)
-    assert found.notes == ("the runs' data differ; instances with the same id are taken for the same task",)
+    assert found.notes == ("the runs' data differ; instances with the same id are treated as the same task",)
     assert found.used[0].attempts == 3
 
 
 def test_runs_with_equal_ids_of_different_data_are_told_apart() -> None:
     here, there = tally([result("o__a-1")]), tally([result("o__a-1")], data="0ther")
     assert "may not be the same tasks" in compare(here, there).notes[0]
-    assert compare(here, here).notes == ("both runs have the same configuration: what differs is chance",)
+    assert compare(here, here).notes == ("both runs have the same configuration: the differences are chance",)
 
 
 def test_runs_that_share_nothing_are_not_compared() -> None:
@@ -243,7 +243,7 @@ def test_a_result_in_another_one_s_place_is_refused(tmp_path: Path) -> None:
 
 def test_an_id_that_leads_out_of_the_run_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [], instances=["../../elsewhere"])
-    with pytest.raises(UsageError, match="no instance's id"):
+    with pytest.raises(UsageError, match="not an instance id"):
         tally_of(folder)
 
 

@@ -154,7 +154,7 @@ def test_each_session_has_a_page_and_a_link_to_it(tmp_path: Path, write: Write) 
     sessions = write_sessions(folder, report, page, print)
     found = Page(render(report, rows(folder, report, sessions)))
     assert found.links == ["data:,", "a%20report%20%231_files/o__a-1-1.html"]
-    assert "No session's page: the session's log is gone" in found.text
+    assert "No session's page: the session's log does not exist" in found.text
     session = (tmp_path / "a report #1_files" / "o__a-1-1.html").read_text()
     assert "The manifest shows 6.0 m free" in Page(session).text
 

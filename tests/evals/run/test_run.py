@@ -188,15 +188,15 @@ def test_on_a_terminal_rows_say_what_is_being_done(programs: Path, tmp_path: Pat
     argv = [sys.executable, "-m", "tests.evals.small", *asked]
     with EmulatedTerminal(argv, columns=70) as terminal:
         lines = terminal.until(
-            lambda lines: any("agent at work" in line for line in lines[1:]) and "1 resolved" in str(lines)
+            lambda lines: any("agent running" in line for line in lines[1:]) and "1 resolved" in str(lines)
         )
         head = next(line for line in lines if "of 2 attempts" in line)
         assert head.startswith("1 of 2 attempts: 1 resolved; about ")
-        [row] = [line for line in lines if "agent at work" in line]
+        [row] = [line for line in lines if "agent running" in line]
         assert "largest" in row
         terminal.press(b"\x03")
         assert terminal.until_the_end() == 130
-        assert not any("agent at work" in line for line in terminal.lines)
+        assert not any("agent running" in line for line in terminal.lines)
         assert terminal.cursor_is_visible
 
 

@@ -34,7 +34,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "g", "-1g", "1.5g", "4t", "4 g", "0x10", "1g2"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match=f"'{text}' is not a size: write for instance 4g or 512m"):
+    with pytest.raises(ValueError, match=f"'{text}' is not a size: write it like 4g or 512m"):
         parse_bytes(text)
 
 

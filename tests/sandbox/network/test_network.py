@@ -141,7 +141,7 @@ async def test_listed_hosts_answer_and_others_do_not(sandbox_of: SandboxOf) -> N
             allowed = await python(sandbox, FETCH, f"http://up.example.org:{up.port}/a?b=c")
             assert allowed.stdout.decode() == "200 GET /a?b=c HTTP/1.1\n"
             other = (await python(sandbox, FETCH, "http://other.example.org/")).stdout.decode()
-            assert other.startswith("403 other.example.org:80 is not open to this sandbox")
+            assert other.startswith("403 other.example.org:80 is not allowed for this sandbox")
             assert "--allow-net" in other
             port = (await python(sandbox, FETCH, "http://up.example.org/")).stdout.decode()
             assert port.startswith("403 up.example.org:80 is not open")

@@ -446,7 +446,7 @@ async def test_refusals_say_how_to_open_a_host() -> None:
     async with Wire() as wire:
         answer = await wire.ask(b"GET http://other.example.org/ HTTP/1.1\r\n\r\n")
         status, _, rest = answer.partition(b"\r\n")
-        assert status.startswith(b"HTTP/1.1 403 other.example.org:80 is not open to this sandbox")
+        assert status.startswith(b"HTTP/1.1 403 other.example.org:80 is not allowed for this sandbox")
         assert rest.endswith(b"\r\n\r\n" + status.removeprefix(b"HTTP/1.1 403 ") + b"\n")
         assert b"--allow-net" in status
         assert wire.lookups == [], "the name of a host that is not listed was looked up"

@@ -96,7 +96,9 @@ def test_m3s_own_window_takes_half_a_million_tokens_shortened_for_the_answer() -
     planned, left_out = steps(Options(), 524_288)
     lengths = sorted({step.tokens for step in planned if step.kind == "length"})
     assert lengths == [8192, 32_768, 131_072, 524_288 - 1024 - 64]
-    assert left_out == ["1,000,000 tokens: the server takes 524,288, answer and further turn included"]
+    assert left_out == [
+        "1,000,000 tokens: the server's window of 524,288 must also hold the answer and a further turn"
+    ]
 
 
 def test_a_window_too_small_for_anything_leaves_all_out() -> None:

@@ -76,7 +76,7 @@ def test_a_result_comes_back_from_its_json(result: BenchResult) -> None:
     st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5).map(json.dumps)
 )
 def test_anything_else_is_refused_in_a_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match="this is no"):
+    with pytest.raises(ValueError, match="this is not"):
         from_json(text)
 
 
@@ -84,7 +84,7 @@ def test_anything_else_is_refused_in_a_sentence(text: str) -> None:
     "damage", [{"format": 2}, {"rows": 7}, {"options": {"rounds": 0}}, {"rows": [{"kind": "x"}]}]
 )
 def test_a_damaged_result_is_refused_in_a_sentence(damage: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="this is no result of a bench"):
+    with pytest.raises(ValueError, match="this is not a bench result"):
         from_json(json.dumps(json.loads(to_json(result_of())) | damage))
 
 
@@ -166,7 +166,7 @@ def test_tokens_that_were_held_back_are_marked() -> None:
 
     assert marks(48) == ()
     (mark,) = marks(35)
-    assert mark.startswith("64 tokens came in 35 events, held back by the server or made several at a time")
+    assert mark.startswith("64 tokens came in 35 events: the server held them back or made several at a time")
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def test_a_plan_is_held_against_what_was_measured() -> None:
         kv_tokens=96_000,
     )
     room, speed = against_plan(result, {"kv_tokens": 100_000, "tokens_per_second": 110, "sequence": 10_000})
-    assert room == BenchComparison("room in the cache", "tokens", 100_000, 96_000.0, 0.96, True)
-    assert speed.name == "one stream's decoding at 8,192 tokens"
+    assert room == BenchComparison("KV cache capacity", "tokens", 100_000, 96_000.0, 0.96, True)
+    assert speed.name == "decode speed of one stream at 8,192 tokens"
     assert speed.measured == pytest.approx(100)
     assert speed.worse is False
     (slow,) = against_plan(result, {"tokens_per_second": 110})
-    assert slow.name == "one stream's decoding at 65,536 tokens"
+    assert slow.name == "decode speed of one stream at 65,536 tokens"
     assert slow.worse is True
 
 
@@ -204,16 +204,16 @@ def test_a_speed_is_held_against_a_row_that_tells_about_it() -> None:
         return replace(row_of("cold", of, tokens=tokens), output_tokens=64)
 
     assert measured(1_048_576, row(131_072)) == ""
-    assert measured(1_048_576, row(131_072), row(524_288)) == "one stream's decoding at 524,288 tokens"
+    assert measured(1_048_576, row(131_072), row(524_288)) == "decode speed of one stream at 524,288 tokens"
     assert measured(1_048_576, row(524_288), row(1_000_000, events=35)).endswith("524,288 tokens")
     assert measured(1_048_576, row(1_000_000, events=35)) == ""
-    assert measured(100_000, row(2048)) == "one stream's decoding at 2,048 tokens"
+    assert measured(100_000, row(2048)) == "decode speed of one stream at 2,048 tokens"
 
 
 def test_what_was_not_measured_is_neither_better_nor_worse_than_planned() -> None:
     found = against_plan(result_of(kv_tokens=None), {"kv_tokens": 100_000, "tokens_per_second": 110})
     assert [(one.measured, one.ratio, one.worse) for one in found] == [(None, None, None)] * 2
-    with pytest.raises(ValueError, match="nothing here measures colour"):
+    with pytest.raises(ValueError, match="colour is not measured"):
         against_plan(result_of(), {"colour": 1})
 
 

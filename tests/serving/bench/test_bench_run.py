@@ -95,7 +95,11 @@ async def test_the_cached_counts_are_the_servers_and_nothing_is_marked() -> None
     ("faults", "cold", "cached"),
     [
         ({"caching": False}, "", "not cached: 0 of 2,"),
-        ({"reporting": False}, "cached tokens are unknown", "cached tokens are unknown"),
+        (
+            {"reporting": False},
+            "the server does not report cached tokens",
+            "the server does not report cached tokens",
+        ),
         ({"boasting": True}, "not cold: 2,048 of 2,048 tokens", ""),
     ],
     ids=["no cache", "no report", "says that all was cached"],
@@ -181,7 +185,9 @@ async def test_what_the_window_has_no_room_for_is_left_out_or_shortened_a_little
         ("first", room, 1),
         ("sharing", room, 1),
     ]
-    assert result.left_out == ("131,072 tokens: the server takes 20,480, answer and further turn included",)
+    assert result.left_out == (
+        "131,072 tokens: the server's window of 20,480 must also hold the answer and a further turn",
+    )
     assert [one.marks for one in result.rows] == [()] * 6
 
 
@@ -191,9 +197,9 @@ async def test_without_time_nothing_is_begun_and_all_of_it_is_named() -> None:
         assert len(server.bodies) == WARM_UP + 2
     assert (result.rows, result.ended) == ((), "finished")
     assert sorted(result.left_out) == [
-        "2 at a time, 2,048 tokens each: left out for want of time (0.001 s)",
-        "2,048 tokens, cold and cached: left out for want of time (0.001 s)",
-        "3 agents that share 2,048 tokens: left out for want of time (0.001 s)",
+        "2 at a time, 2,048 tokens each: left out for lack of time (0.001 s)",
+        "2,048 tokens, cold and cached: left out for lack of time (0.001 s)",
+        "3 agents that share 2,048 tokens: left out for lack of time (0.001 s)",
     ]
 
 

@@ -85,8 +85,8 @@ def test_without_usage_the_counts_are_unknown() -> None:
     [
         ([(1.0, delta(content="a"))], "without a finish reason"),
         ([], "without a finish reason"),
-        ([(1.0, b"nonsense")], "no JSON object"),
-        ([(1.0, b"[1]")], "no JSON object"),
+        ([(1.0, b"nonsense")], "not a JSON object"),
+        ([(1.0, b"[1]")], "not a JSON object"),
         ([(1.0, {"error": {"message": "out of memory", "code": 500}})], "out of memory"),
     ],
 )
@@ -102,11 +102,11 @@ def test_what_is_no_whole_answer_is_an_error(events: list[tuple[float, Any]], wo
         (
             Reply(200, {"choices": [{"message": {"content": "a"}}]}),
             EndpointRefused,
-            "only a server that streams",
+            "only a streaming server",
         ),
         (Reply(200, "<html>hello"), EndpointRefused, "a web page"),
         (Reply(401, {"error": {"message": "bad key"}}), EndpointRefused, "bad key"),
-        (Silence(), DeadlineExceeded, "had not finished its answer"),
+        (Silence(), DeadlineExceeded, "did not finish its answer"),
     ],
 )
 async def test_what_goes_wrong_on_the_way_is_said(

@@ -177,7 +177,7 @@ async def test_a_hosted_api_shows_nothing_of_itself() -> None:
         hosted = Endpoint(server.url, "m3", "openrouter", None, None, "reasoning", False)
         (check,) = await checklist(hosted, api_key=None, workload=None)
         assert server.paths == []
-    assert check.ok is None and "is no vLLM, SGLang or TensorRT-LLM" in check.detail
+    assert check.ok is None and "is not vLLM, SGLang or TensorRT-LLM" in check.detail
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ async def test_a_hosted_api_shows_nothing_of_itself() -> None:
             (1_000_000,),
             PlanRequest(context=262_144),
             False,
-            "the window has 131,072 tokens, the work needs 262,144",
+            "the window has 131,072 tokens, the workload needs 262,144",
         ),
         ((), PlanRequest(context=131_072), None, "not known"),
-        ((1_000_000,), None, None, "the cache holds 1,000,000 tokens; say --context"),
+        ((1_000_000,), None, None, "the cache holds 1,000,000 tokens; give --context"),
     ],
 )
 def test_window_and_cache_for_the_work(
@@ -266,20 +266,20 @@ def test_prefill_in_one_piece() -> None:
     check = chunked_check(endpoint(), EngineState(chunked_prefill=False))
     assert (check.ok, check.fix) == (False, "--enable-chunked-prefill")
     assert chunked_check(endpoint(), EngineState(chunked_prefill=True)).ok
-    assert "vLLM does unless told not to" in chunked_check(endpoint(), EngineState()).detail
+    assert "vLLM does it by default" in chunked_check(endpoint(), EngineState()).detail
 
 
 @pytest.mark.parametrize(
     ("flavour", "version", "block", "ok", "words"),
     [
-        ("vllm", "0.24.0", 128, True, "vllm 0.24.0: no trap is known"),
+        ("vllm", "0.24.0", 128, True, "vllm 0.24.0: no known problem"),
         ("vllm", "0.23.1", 128, False, "vLLM before 0.24.0 does not have the model"),
         ("vllm", "0.26.0", 128, None, "except on blackwell: vLLM 0.25 and 0.26 read the chosen blocks"),
-        ("vllm", "0.27.1", 128, True, "no trap is known"),
-        ("vllm", "0.24.0", 16, False, "blocks of the cache have to be those of the sparse attention"),
+        ("vllm", "0.27.1", 128, True, "no known problem"),
+        ("vllm", "0.24.0", 16, False, "cache's blocks must equal those of the sparse attention"),
         ("vllm", "dev-of-mine", 128, None, "cannot be compared"),
         ("vllm", None, 128, None, "not known"),
-        ("sglang", "0.5.23", None, True, "sglang 0.5.23: no trap is known"),
+        ("sglang", "0.5.23", None, True, "sglang 0.5.23: no known problem"),
     ],
 )
 async def test_versions_against_the_table_of_traps(
@@ -288,7 +288,7 @@ async def test_versions_against_the_table_of_traps(
     check = await version_check(endpoint(flavour, version), EngineState(block_size=block))
     assert check.ok is ok and words in check.detail
     assert bool(check.fix) == (
-        ": no trap" not in check.detail and "not known" not in words and "compared" not in words
+        ": no known problem" not in check.detail and "not known" not in words and "compared" not in words
     )
 
 
@@ -307,9 +307,9 @@ async def test_the_gpus_of_this_machine_decide(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("targets", "ok", "words"),
     [
-        ([{"scrapeUrl": "http://gpu:9/metrics", "health": "up"}], False, "is none of the 1 targets"),
-        ([], False, "is none of the 0 targets"),
-        (None, None, "is no Prometheus"),
+        ([{"scrapeUrl": "http://gpu:9/metrics", "health": "up"}], False, "is not among the 1 targets"),
+        ([], False, "is not among the 0 targets"),
+        (None, None, "is not a Prometheus"),
     ],
 )
 async def test_metrics_that_nobody_reads(
@@ -328,7 +328,7 @@ async def test_a_target_that_cannot_be_read_and_a_prometheus_that_is_not_there()
         with Targets([target]) as prometheus:
             check = (await checked(server, prometheus=f"http://{prometheus.host}/"))["scraped"]
             gone = prometheus.host
-        assert check.ok is False and "is a target that is down: refused" in check.detail
+        assert check.ok is False and "is a target with health down: refused" in check.detail
         check = (await checked(server, prometheus=gone))["scraped"]
         assert check.ok is None and "no Prometheus answers" in check.detail
 
@@ -337,8 +337,8 @@ async def test_a_target_that_cannot_be_read_and_a_prometheus_that_is_not_there()
 @pytest.mark.parametrize(
     ("everywhere", "key", "ok", "words"),
     [
-        (False, None, True, "reached from this machine only"),
-        (True, None, False, "anybody who reaches it may use it"),
+        (False, None, True, "reachable from this machine only"),
+        (True, None, False, "anyone who can reach it can use it"),
         (True, "k", True, "needed"),
     ],
 )

@@ -42,7 +42,7 @@ async def test_random_weights() -> None:
     assert call.ok is False
     assert "no call in 3 tries, but 'ubi quaternion" in call.detail
     assert call.detail.endswith(
-        "the model does not answer sensibly: random weights, or weights that were loaded wrongly?"
+        "the model does not answer sensibly: its weights are random or were loaded wrongly"
     )
     assert trip == Check("thinking round trip", None, "not tried: no tool was called")
 
@@ -60,9 +60,9 @@ async def test_one_bad_answer_is_forgiven() -> None:
         (
             "forgetful",
             "",
-            "the answer has not the tool's result (73914), but 'It reads nothing.', in 3 tries",
+            "the answer lacks the tool's result (73914): 'It reads nothing.', in 3 tries",
         ),
-        ("thoughtless", "", "no reasoning came although thinking is enabled, in 3 tries"),
+        ("thoughtless", "", "the answer has no reasoning although thinking is enabled, in 3 tries"),
     ],
 )
 async def test_a_model_that_is_not_to_be_trusted(mind: Mind, call_words: str, trip_words: str) -> None:
@@ -75,7 +75,7 @@ async def test_a_model_that_is_not_to_be_trusted(mind: Mind, call_words: str, tr
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("hangs", "the time limit was up"), ("error", "answered 500"), ("empty", "no call in 3 tries")],
+    [("hangs", "within the time limit"), ("error", "answered 500"), ("empty", "no call in 3 tries")],
 )
 async def test_a_server_that_does_not_answer(fault: Fault, words: str) -> None:
     with ForcedServer(fault) as server:

@@ -113,7 +113,7 @@ async def test_silence_and_then_an_answer(server: MisbehavingServer, silent: Any
     async with client(server, attempts=2, idle_timeout=1.5, on_retry=notes.append) as made:
         _, turn = await ask(made)
     assert turn.message.text == "fine"
-    assert "nothing came for 1.5 s" in notes[0].reason
+    assert "no data for 1.5 s" in notes[0].reason
 
 
 async def test_a_connection_left_open_after_the_end_is_not_waited_for(server: MisbehavingServer) -> None:

@@ -201,7 +201,7 @@ def test_a_history_of_somebody_else_is_not_gone_on_with(tmp_path: Path, calendar
     bench.messages[1]["tool_calls"][0]["function"]["arguments"] = '{"test_file": "x"}'
     reply = bench.ask()
     assert not reply.calls
-    assert "does not go on as I would have" in reply.text
+    assert "does not follow my own steps" in reply.text
 
 
 @pytest.mark.integration
@@ -247,7 +247,7 @@ def test_notes_in_results_do_no_harm() -> None:
 
 def test_missing_tools_are_named() -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS[-1:]}
-    assert "was not given code_exec and file_edit" in respond(body, Budget()).text
+    assert "I lack code_exec and file_edit" in respond(body, Budget()).text
 
 
 def test_arguments_a_tool_does_not_know_are_left_out(tmp_path: Path) -> None:

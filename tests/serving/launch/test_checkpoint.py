@@ -96,7 +96,7 @@ def test_weights_that_are_lacking_are_counted(tmp_path: Path) -> None:
     index = {"weight_map": {f"layer{number}": f"model-{number}.safetensors" for number in range(5)}}
     folder = folder_of(tmp_path, CONFIG, "model-0.safetensors", "model-3.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"lacks 3 of its 5 files of weights \(model-1"):
+    with pytest.raises(CheckpointError, match=r"lacks 3 of its 5 weight files \(model-1"):
         read_checkpoint(str(folder), {})
     assert read_checkpoint(str(folder), {}, weights=False).folder == folder
 
@@ -115,7 +115,7 @@ def test_weights_that_are_lacking_are_counted(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_neither_a_folder_nor_a_name_is_refused(name: str) -> None:
-    with pytest.raises(CheckpointError, match="is not there: a checkpoint is a folder"):
+    with pytest.raises(CheckpointError, match="does not exist: give a folder"):
         read_checkpoint(name, {})
 
 

@@ -167,7 +167,7 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
 @pytest.mark.docker
 def test_an_image_that_is_not_here_is_an_error_unless_it_may_be_fetched(folder: Path, image: str) -> None:
     missing = f"{NAME}-none:1"
-    with pytest.raises(LaunchError, match=f"fetch it with `docker pull {missing}`"):
+    with pytest.raises(LaunchError, match=f"pull it with `docker pull {missing}`"):
         container_start(job(), image=missing, name=f"{NAME}-6", folder=folder, environ=os.environ)
     start = container_start(
         job(), image=missing, name=f"{NAME}-6", folder=folder, environ=os.environ, pull=True
@@ -182,7 +182,7 @@ def test_the_port_is_published_where_the_job_listens(image: str, folder: Path) -
         given = job(host=host)
         start = container_start(given, image=image, name="n", folder=folder, environ=os.environ)
         assert f"{shown}:{given.port}:{given.port}" in start.argv
-    with pytest.raises(ValueError, match="not on a name like 'gpu-box'"):
+    with pytest.raises(ValueError, match="not a name like 'gpu-box'"):
         container_start(job(host="gpu-box"), image=image, name="n", folder=folder, environ=os.environ)
 
 

@@ -30,13 +30,13 @@ CASES: dict[str, tuple[FaultKind, tuple[str, ...]]] = {
     "hub-gated-run": (FaultKind.GATED, ("MiniMaxAI/MiniMax-M3", "licence", "hf auth login")),
     "hub-token-run": (FaultKind.GATED, ("refuses the token", "HF_TOKEN")),
     "hub-missing-run": (FaultKind.MODEL_MISSING, ("no model MiniMaxAI/MiniMax-M3", "hf auth login")),
-    "hub-rate-run": (FaultKind.NETWORK, ("no more requests",)),
+    "hub-rate-run": (FaultKind.NETWORK, ("limits requests",)),
     "hub-offline-run": (FaultKind.OFFLINE, ("unset HF_HUB_OFFLINE",)),
     "hub-dns-run": (FaultKind.NETWORK, ("cannot be reached", "HTTPS_PROXY")),
     "uvicorn-port-run": (FaultKind.PORT, ("Port 8000",)),
     # logs pasted into issues
     "vllm-port-issue9763": (FaultKind.PORT, ("Port 8000", "m3agent serve stop", "--port 8001")),
-    "vllm-rendezvous-port-issue11617": (FaultKind.PORT, ("among themselves", "start it again")),
+    "vllm-rendezvous-port-issue11617": (FaultKind.PORT, ("internal communication", "start it again")),
     "sglang-gated-pull14644": (FaultKind.GATED, ("hf auth login",)),
     "sglang-capture-oom-issue5285": (
         FaultKind.CAPTURING,
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[FaultKind, tuple[str, ...]]] = {
     "trtllm-cache-oom-issue5872": (FaultKind.CACHE, ("108.86 of 140.06 GiB", "free_gpu_memory_fraction")),
     "vllm-memory-held-issue25837": (FaultKind.HELD, ("0.8 of the 4.0 GiB of GPU 0",)),
     "vllm-context-issue16118": (FaultKind.CONTEXT, ("1,048,576 tokens needs 24.00 GiB", "--context 435584")),
-    "vllm-driver-pull2544": (FaultKind.DRIVER, ("up to CUDA 12.4", "newer driver")),
+    "vllm-driver-pull2544": (FaultKind.DRIVER, ("CUDA up to 12.4", "newer driver")),
     "vllm-architecture-issue14452": (FaultKind.ARCHITECTURE, ("no kernels for this kind of GPU",)),
     "vllm-nccl-issue4618": (FaultKind.COMMUNICATION, ("8 GPUs", "NCCL_DEBUG=WARN")),
     "vllm-shm-issue14537": (FaultKind.SHARED_MEMORY, ("--ipc=host",)),
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[FaultKind, tuple[str, ...]]] = {
     "vllm-positions-source": (FaultKind.POSITIONS, ("1,048,576", "524,288 positions", "--context 524288")),
     "sglang-positions-source": (FaultKind.POSITIONS, ("524,288 positions", "SGLANG_ALLOW_OVERWRITE")),
     "torch-no-gpu-source": (FaultKind.NO_GPU, ("sees no GPU", "nvidia-smi")),
-    "vllm-few-gpus-source": (FaultKind.NO_GPU, ("8 GPUs are to be used", "sees 4", "--gpus")),
+    "vllm-few-gpus-source": (FaultKind.NO_GPU, ("8 GPUs are wanted", "sees 4", "--gpus")),
     "cuda-fabric-source": (FaultKind.NO_GPU, ("fabric manager",)),
     "argparse-option-source": (FaultKind.OPTION, ("--enable-moe-ep",)),
     "click-option-source": (FaultKind.OPTION, ("TensorRT-LLM does not know the option --block-size",)),
@@ -181,12 +181,12 @@ def test_every_row_is_hit_by_a_log() -> None:
     ]
     idle = [row.what for row in ROWS if not any(row.pattern.search(text) for text in texts)]
     assert set(idle) <= {
-        "The address to listen on is none of this machine's",
-        "Port {port} is for the administrator only",
+        "The address to listen on does not belong to this machine",
+        "Port {port} needs administrator rights",
         "{model} is neither a folder here nor a model on Hugging Face",
-        "The NVIDIA driver here does not go with the CUDA that {name} is built for",
-        "{gpus} GPUs are to be used, and the engine sees fewer",
-        "{name}'s packages do not go together: {said}{symbol}",
+        "The NVIDIA driver here does not match the CUDA that {name} is built for",
+        "{gpus} GPUs are wanted, and the engine sees fewer",
+        "{name}'s packages are incompatible: {said}{symbol}",
         "{name} has no {what_parser} parser {given}",
     }
 
@@ -211,7 +211,7 @@ def test_every_row_is_hit_by_a_log() -> None:
             "newer driver",
         ),
         ("RuntimeError: CUDA error: invalid device ordinal", FaultKind.NO_GPU, "8 GPUs"),
-        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", FaultKind.MODULE, "do not go together"),
+        ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", FaultKind.MODULE, "are incompatible"),
         (
             "KeyError: \"Reasoning parser 'x' not found. Available parsers: minimax_m3\"",
             FaultKind.PARSER,

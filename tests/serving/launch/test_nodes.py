@@ -123,7 +123,7 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
     try:
         argv = as_node(job_of("vllm-nvidia-tp8"), 0, master).argv
     except ValueError as error:
-        assert "is no address of the first node" in str(error)
+        assert "is not an address of the first node" in str(error)
     else:
         (host,), (port,) = option(argv, "--master-addr"), option(argv, "--master-port")
         assert master in (host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}")
@@ -133,9 +133,9 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
 @pytest.mark.parametrize(
     ("name", "nodes", "addresses", "said"),
     [
-        ("trtllm-gb200-2x4", 2, ADDRESSES, "by Slurm only"),
-        ("dynamo-vllm-agg", 2, ADDRESSES, "launch files of its own"),
-        ("vllm-nvidia-tp8", 3, [*ADDRESSES, "10.0.0.3"], "cannot be divided among 3 nodes"),
+        ("trtllm-gb200-2x4", 2, ADDRESSES, "Only Slurm"),
+        ("dynamo-vllm-agg", 2, ADDRESSES, "its own launch files"),
+        ("vllm-nvidia-tp8", 3, [*ADDRESSES, "10.0.0.3"], "cannot be divided evenly among 3 nodes"),
         ("vllm-nvidia-tp8", 1, ["10.0.0.1"], "One node needs no node numbers"),
         ("vllm-nvidia-tp8", 2, ["10.0.0.1"], "name 2 addresses"),
         ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "each once"),
@@ -147,7 +147,7 @@ def test_what_cannot_be_spread_is_refused(name: str, nodes: int, addresses: list
 
 
 def test_only_vllm_goes_by_ray_and_only_nodes_that_there_are_have_a_number() -> None:
-    with pytest.raises(ValueError, match="Only vLLM is spread by Ray"):
+    with pytest.raises(ValueError, match="Ray can spread only vLLM"):
         node_commands(job_of("sglang-8gpu"), ADDRESSES, executor="ray")
     with pytest.raises(ValueError, match="There is no node 2"):
         as_node(job_of("vllm-nvidia-tp8"), 2, "10.0.0.1")

@@ -43,7 +43,7 @@ def test_what_people_write(text: str, name: str, nodes: int, per_node: int) -> N
         ("8xH300", "did you mean H200"),
         ("8xMI350", "MI350X"),
         ("H200-80", "H200"),
-        ("8xRTX4090", "it knows H100-80, H200"),
+        ("8xRTX4090", "known GPUs are H100-80, H200"),
         ("", "write it like 8xH200"),
         ("8x", "write it like 8xH200"),
         ("2x2x2xH200", "write it like 8xH200"),

@@ -22,8 +22,8 @@ NEWEST = {"vllm": listing("vllm"), "sglang": listing("sglang")}
 # Documented commands that the engine does not accept unchanged, and why.
 DOCKER = "the recipe starts a container, in which another one is run"
 KNOWN = {
-    "vllm-nvidia-docker": (DOCKER, ["`docker` is not how vLLM {} is started; that is `vllm serve`."]),
-    "vllm-amd-docker": (DOCKER, ["`docker` is not how vLLM {} is started; that is `vllm serve`."]),
+    "vllm-nvidia-docker": (DOCKER, ["`docker` does not start vLLM {}; the command is `vllm serve`."]),
+    "vllm-amd-docker": (DOCKER, ["`docker` does not start vLLM {}; the command is `vllm serve`."]),
     "sglang-8gpu": (
         "written for a build before the release, with a parser that was renamed",
         ["`--tool-call-parser` has no `minimax-m3-nom`; did you mean `minimax-m3`?"],
@@ -31,7 +31,7 @@ KNOWN = {
     "sglang-cloud-2gpu": (
         "an abbreviation, and an option of releases long before M3",
         [
-            "`--tp` is short for `--tp-size` until another version has more such: write it in full.",
+            "`--tp` is short for `--tp-size` only in this version: write it in full.",
             "SGLang {} has no option `--enable-moe-ep`; did you mean `--enable-eplb`?",
         ],
     ),
@@ -47,7 +47,7 @@ def test_there_are_the_listings_that_the_planner_counts_on() -> None:
 
 @pytest.mark.parametrize(("engine", "version"), [("vllm", "0.23.0"), ("trtllm", None)])
 def test_a_listing_that_there_is_none_of_is_refused(engine: str, version: str | None) -> None:
-    with pytest.raises(ValueError, match=f"There is no option listing of {engine}"):
+    with pytest.raises(ValueError, match=f"There is no option list of {engine}"):
         listing(engine, version)
 
 
@@ -123,7 +123,7 @@ GOOD = ["vllm", "serve", "M", "--block-size", "128"]
         ("--served-model-name", "`--served-model-name` needs a value."),
         ('--hf-overrides {"a":1', "`--hf-overrides` takes JSON that is complete"),
         ("--compilation-config mode", "`--compilation-config` takes JSON, not `mode`."),
-        ("--block-size.x 1", "`--block-size.x`: --block-size is no group of settings"),
+        ("--block-size.x 1", "`--block-size.x`: --block-size is not a group of settings"),
         ("-O4", "`-O4`: -O takes 0, 1, 2 or 3."),
         ("-O", "`-O`: -O takes 0, 1, 2 or 3."),
         ("--block_size 64", "`--block_size` stands twice"),
@@ -186,7 +186,7 @@ def test_the_old_vllm_has_other_switches() -> None:
             "`--kv-cache-dtype` has no `fp8`; ",
         ),
         ("python -m sglang.launch_server --model-path M --tp-size x", "`--tp-size` takes a number, not `x`."),
-        ("ollama serve M", "`ollama serve` is not how SGLang 0.5.23 is started"),
+        ("ollama serve M", "`ollama serve` does not start SGLang 0.5.23"),
     ],
 )
 def test_programs_and_models(argv: str, sentence: str) -> None:

@@ -291,7 +291,7 @@ def test_a_call_without_a_name_is_answered_and_not_run() -> None:
     [made] = said(call(0, None, READ, "x")).calls
     assert (made.name, made.arguments) == ("unnamed", None)
     assert made.error is not None
-    assert "without the name" in made.error
+    assert "had no tool name" in made.error
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
