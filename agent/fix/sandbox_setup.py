@@ -11,6 +11,7 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.declared import read_declared
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import REPOSITORY, files_of, find_environment, touch
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
