@@ -62,9 +62,13 @@ def node_commands(
     Raises:
         ValueError: The job cannot be spread in this way, or the addresses do not match its nodes.
     """
-    if len(addresses) != job.nodes or len(set(addresses)) != job.nodes:
+    if len(addresses) != job.nodes:
         raise ValueError(
-            f"The engine needs {job.nodes} nodes: name {job.nodes} different addresses, not {len(addresses)}."
+            f"The engine needs {job.nodes} nodes: name {job.nodes} addresses, not {len(addresses)}."
+        )
+    if len(set(addresses)) != job.nodes:
+        raise ValueError(
+            f"The engine needs {job.nodes} different nodes, and one address is given twice: name another."
         )
     if executor == "ray":
         return _ray_commands(job, addresses)

@@ -128,7 +128,7 @@ async def test_tests_that_it_runs_count(tmp_path: Path, command: str, tested: bo
 async def test_it_never_writes_a_marker_over_a_secret(tmp_path: Path) -> None:
     async with core(tmp_path) as it:
         content = {"target": "a.py", "lines": "KEY = '<REDACTED:github-token>'"}
-        assert "stands for a secret" in (await it.calls.run(call("1", "append", **content), 1)).content
+        assert "stands for a hidden secret" in (await it.calls.run(call("1", "append", **content), 1)).content
         name = {"target": "<REDACTED:github-token>", "lines": "x"}
         assert (await it.calls.run(call("2", "append", **name), 1)).content == "appended"
 

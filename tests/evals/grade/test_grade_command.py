@@ -106,7 +106,7 @@ def test_predictions_of_every_shape_are_read(
         ("p.jsonl", '{"instance_id": "a", "model_patch": "x"}\n{', "line 2 is not JSON"),
         ("p.jsonl", '{"model_patch": "x"}', "line 1 has no instance_id"),
         ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is not a string"),
-        ("p.json", "[1]", "entry 1 is no object"),
+        ("p.json", "[1]", "entry 1 is not an object"),
         ("p.json", "3", "holds no predictions"),
         ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a occurs twice"),
     ],

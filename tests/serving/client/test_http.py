@@ -33,7 +33,7 @@ def test_the_numbers_of_a_prompt_that_is_too_long(text: str, limit: int, asked: 
     error = refusal(400, text, "gpu:8000")
     assert isinstance(error, ContextTooLong)
     assert (error.limit, error.asked) == (limit, asked)
-    assert f"{limit:,} tokens and {asked:,}" in str(error)
+    assert f"{limit:,} tokens, and {asked:,}" in str(error)
 
 
 def test_a_prompt_that_was_not_even_counted() -> None:

@@ -309,7 +309,7 @@ def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
     garbage = tmp_path / "garbage.log"
     garbage.write_bytes(bytes(range(128, 256)) * 4000)
     fault = explained(garbage, 1)
-    assert (fault.kind, "is no text" in fault.sentence) == (FaultKind.LOG, True)
+    assert (fault.kind, "is not text" in fault.sentence) == (FaultKind.LOG, True)
 
 
 def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path) -> None:

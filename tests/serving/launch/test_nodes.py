@@ -138,7 +138,7 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
         ("vllm-nvidia-tp8", 3, [*ADDRESSES, "10.0.0.3"], "cannot be divided evenly among 3 nodes"),
         ("vllm-nvidia-tp8", 1, ["10.0.0.1"], "One node needs no node numbers"),
         ("vllm-nvidia-tp8", 2, ["10.0.0.1"], "name 2 addresses"),
-        ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "each once"),
+        ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "given twice"),
     ],
 )
 def test_what_cannot_be_spread_is_refused(name: str, nodes: int, addresses: list[str], said: str) -> None:

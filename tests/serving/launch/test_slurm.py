@@ -231,5 +231,5 @@ def test_tensorrt_llm_wants_the_checkpoint_in_a_folder(tmp_path: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     guide = recipe("trtllm-gb200-2x4")
     given = EngineJob("trtllm", guide.argv, {"MODEL": guide.checkpoint}, guide.files, "0.0.0.0", 8000, 8)
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         slurm_start(given, folder=tmp_path, environ=environ)

@@ -126,8 +126,8 @@ GOOD = ["vllm", "serve", "M", "--block-size", "128"]
         ("--block-size.x 1", "`--block-size.x`: --block-size is not a group of settings"),
         ("-O4", "`-O4`: -O takes 0, 1, 2 or 3."),
         ("-O", "`-O`: -O takes 0, 1, 2 or 3."),
-        ("--block_size 64", "`--block_size` stands twice"),
-        ("--enable-prefix-caching --no-enable-prefix-caching", "`--no-enable-prefix-caching` stands twice"),
+        ("--block_size 64", "`--block_size` is given twice"),
+        ("--enable-prefix-caching --no-enable-prefix-caching", "`--no-enable-prefix-caching` is given twice"),
     ],
 )
 def test_what_is_wrong_is_named(more: str, sentence: str) -> None:

@@ -48,7 +48,7 @@ def test_a_million_tokens_on_four_h200() -> None:
     assert plan.kv_tokens == pytest.approx(1_075_456, rel=0.002)
     assert plan.memory.kv_spare / GIB == pytest.approx(0.75, abs=0.1)
     assert any("26,112 tokens (2.5%" in reason for reason in plan.reasons)
-    assert plan.warnings[0].startswith("thin:")
+    assert plan.warnings[0].startswith("tight:")
 
 
 def test_half_a_million_on_four_h200_needs_no_tricks() -> None:
@@ -173,7 +173,7 @@ def test_costs() -> None:
         (0, 1, None, "out of range"),
         (2_000_000, 1, None, "2,000,000 tokens is out of range"),
         (1024, 1, 2048, "not within"),
-        (1024, 0, None, "none"),
+        (1024, 0, None, "0 sequences"),
     ],
 )
 def test_wishes_that_are_none(context: int, concurrency: int, typical: int | None, said: str) -> None:

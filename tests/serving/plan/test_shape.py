@@ -146,7 +146,7 @@ def test_a_split_model_is_the_model_and_some_copies(precision: Precision) -> Non
 
 def test_heads_come_out_even() -> None:
     assert [tp for tp in range(1, 129) if possible_tp(tp)] == [1, 2, 4, 8, 16, 32, 64]
-    with pytest.raises(ValueError, match="over 3 GPUs"):
+    with pytest.raises(ValueError, match="among 3 GPUs"):
         Split(3)
 
 
