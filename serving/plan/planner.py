@@ -549,7 +549,7 @@ class _Candidate:
         if self.room.tokens < self.wish.context * (1 + ERROR):
             safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
             yield (
-                f"tight: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
+                f"narrow margin: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
                 f"not start, a context of {safe:,} is safe"
             )
         if not self.fleet.gpu.measured:

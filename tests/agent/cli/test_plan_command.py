@@ -32,7 +32,7 @@ def test_a_million_tokens_on_four_h200() -> None:
     assert "--max-model-len 1048576 --max-num-batched-tokens 4096" in done.stdout
     assert "--language-model-only" in done.stdout
     assert "(2.5%, 0.7 GiB a GPU) to spare" in done.stdout
-    assert "warning      tight:" in done.stdout
+    assert "warning      narrow margin:" in done.stdout
 
 
 def test_json_has_all_of_it() -> None:

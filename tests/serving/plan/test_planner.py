@@ -48,7 +48,7 @@ def test_a_million_tokens_on_four_h200() -> None:
     assert plan.kv_tokens == pytest.approx(1_075_456, rel=0.002)
     assert plan.memory.kv_spare / GIB == pytest.approx(0.75, abs=0.1)
     assert any("26,112 tokens (2.5%" in reason for reason in plan.reasons)
-    assert plan.warnings[0].startswith("tight:")
+    assert plan.warnings[0].startswith("narrow margin:")
 
 
 def test_half_a_million_on_four_h200_needs_no_tricks() -> None:
