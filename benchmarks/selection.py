@@ -34,7 +34,7 @@ from m3agent.agent.context.selection.query import read_issue
 from m3agent.agent.context.selection.select import (
     DEFAULT,
     Candidate,
-    Signs,
+    Evidence,
     Weights,
     issue_values,
     read_signs,
@@ -262,7 +262,7 @@ def measure(
 
 
 def _rankings(
-    candidates: list[Candidate], signs: Signs, chance: random.Random
+    candidates: list[Candidate], signs: Evidence, chance: random.Random
 ) -> list[tuple[str, list[float]]]:
     return [
         ("random", [chance.random() for _ in candidates]),

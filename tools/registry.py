@@ -29,7 +29,7 @@ def own_schemas() -> list[dict[str, Any]]:
     return [tool.schema() for tool in TOOLS]
 
 
-class Others(Protocol):
+class ExternalTools(Protocol):
     """Tools of other programs, which work outside the sandbox. schemas: the entries of a request's `tools` for them."""
 
     schemas: list[dict[str, Any]]
@@ -45,7 +45,7 @@ class Toolset:
     The tools of others stand after ours.
     """
 
-    def __init__(self, sandbox: Sandbox, folder: Path, others: Others | None = None) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, others: ExternalTools | None = None) -> None:
         self._sandbox = sandbox
         self._folder = folder
         self._by_name = {tool.name: tool for tool in TOOLS}

@@ -32,7 +32,7 @@ _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 @dataclass(frozen=True)
-class Heads:
+class RemoteBranches:
     """The branches of origin.
 
     Attributes:
@@ -44,7 +44,7 @@ class Heads:
     ids: dict[str, str]
 
 
-async def heads_of_origin(repository: Repository) -> Heads:
+async def heads_of_origin(repository: Repository) -> RemoteBranches:
     """Ask origin for its branches.
 
     Raises:
@@ -60,10 +60,10 @@ async def heads_of_origin(repository: Repository) -> Heads:
             default = what.removeprefix("ref: refs/heads/")
         elif ref.startswith("refs/heads/"):
             ids[ref.removeprefix("refs/heads/")] = what
-    return Heads(default, ids)
+    return RemoteBranches(default, ids)
 
 
-def has_commit(repository: Repository, heads: Heads, base: str, commit: str) -> bool:
+def has_commit(repository: Repository, heads: RemoteBranches, base: str, commit: str) -> bool:
     """Return whether origin has `commit`: in its branch `base`, or in any branch as of the last fetch."""
     with contextlib.suppress(
         GitCommandFailed

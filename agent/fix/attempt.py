@@ -13,7 +13,7 @@ from m3agent.agent.errors import UsageError
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.request import FixRequest
-from m3agent.agent.fix.run_context import Ground
+from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
 from m3agent.agent.loop.compaction import Window
 from m3agent.agent.loop.limits import RunLimits
@@ -92,11 +92,11 @@ class Attempt:
         self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
         await self.stack.enter_async_context(self.sandbox)
 
-    async def work(self, ground: Ground, dirty: int, cache_is_warm: asyncio.Event) -> None:
+    async def work(self, run_context: RunContext, dirty: int, cache_is_warm: asyncio.Event) -> None:
         """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
         Args:
-            ground: The model server and the packed repository.
+            run_context: The model server and the packed repository.
             dirty: Number of files that differ from the commit.
             cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
                 it, so that the server finds their prompts in its cache.
@@ -105,17 +105,17 @@ class Attempt:
             SandboxError, ModelServerError, M3AgentError: The attempt ended early.
         """
         assert self.sandbox is not None
-        self.server_key = ground.key
+        self.server_key = run_context.key
         try:
             client = await self.stack.enter_async_context(
                 Client(
-                    ground.endpoint,
-                    api_key=ground.key,
+                    run_context.endpoint,
+                    api_key=run_context.key,
                     on_retry=lambda note: self.session.write(session_events.retry(note)),
                 )
             )
             if self.messages is None:
-                begun = Conversation.begin(self.session.folder, self._first_messages(ground, dirty))
+                begun = Conversation.begin(self.session.folder, self._first_messages(run_context, dirty))
                 self.messages = self.stack.enter_context(contextlib.closing(begun))
             if self.variation.number > 1:
                 await cache_is_warm.wait()
@@ -124,10 +124,10 @@ class Attempt:
                 cache_is_warm.set()
                 self.on_delta(delta)
 
-            self.loop = self._new_loop(client, self.sandbox, ground, self.messages, on_delta)
+            self.loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta)
             if self.request.resume is not None:
                 await self.sandbox.rollback(self.request.resume.tree)
-                self.loop.go_on_from(self.request.resume)
+                self.loop.resume_from(self.request.resume)
             self.outcome = await self.loop.run(self.pending)
             self.patch = await self.sandbox.patch()
         finally:
@@ -161,13 +161,13 @@ class Attempt:
         self.evidence = known[self.patch.tree]
         session_events.log_verification(self.session, self.evidence)
 
-    def _first_messages(self, ground: Ground, dirty: int) -> list[dict[str, Any]]:
-        issue, settings, endpoint = self.request.issue, self.request.settings, ground.endpoint
-        assert ground.context is not None, "only a resumed session has none"
+    def _first_messages(self, run_context: RunContext, dirty: int) -> list[dict[str, Any]]:
+        issue, settings, endpoint = self.request.issue, self.request.settings, run_context.endpoint
+        assert run_context.context is not None, "only a resumed session has none"
         if issue.images and not endpoint.images and self.variation.number == 1:
             self.say(f"{endpoint.host} accepts no images: the issue's {len(issue.images)} are left out")
         return prompt.first_messages(
-            ground.context,
+            run_context.context,
             issue,
             self.request.repository.head,
             dirty,
@@ -181,7 +181,7 @@ class Attempt:
         self,
         client: Client,
         sandbox: Sandbox,
-        ground: Ground,
+        run_context: RunContext,
         messages: Conversation,
         on_delta: Callable[[Delta], None],
     ) -> Loop:
@@ -195,11 +195,11 @@ class Attempt:
             messages,
             stall,
             tools.schemas,
-            prices=ground.prices,
+            prices=run_context.prices,
             thinking=self.request.settings.thinking,
             sampling=self.variation.sampling,
             on_delta=on_delta,
         )
         calls = Calls(sandbox, tools, self.session)
-        window = Window(ground.endpoint.max_model_len)
+        window = Window(run_context.endpoint.max_model_len)
         return Loop(model, calls, sandbox, self.session, self.limits, messages, stall, window)

@@ -18,7 +18,7 @@ from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
-from m3agent.agent.fix.run_context import Ground, prepare
+from m3agent.agent.fix.run_context import RunContext, prepare
 from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
@@ -44,14 +44,14 @@ class PreparedFix:
     """What all attempts share.
 
     Attributes:
-        ground: The model server and the packed repository.
+        run_context: The model server and the packed repository.
         backend, spec: How to start sandboxes.
         dirty: Number of files that differ from the commit.
         started: Returns the first event of an attempt's log.
         shared: Events of the preparation, which every attempt's log contains.
     """
 
-    ground: Ground
+    run_context: RunContext
     backend: Backend
     spec: SandboxSpec
     dirty: int
@@ -203,8 +203,10 @@ async def _prepare(
         await first.start_sandbox(ready, backend)
         return ready
 
-    ground, ready, _ = await all_of(prepare(request, server, state, log, say), start_sandbox(), offer_tools())
-    return PreparedFix(ground, backend, ready, dirty, started, shared)
+    run_context, ready, _ = await all_of(
+        prepare(request, server, state, log, say), start_sandbox(), offer_tools()
+    )
+    return PreparedFix(run_context, backend, ready, dirty, started, shared)
 
 
 async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
@@ -219,7 +221,7 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
         try:
             if attempt is not first:
                 await _set_up(attempt, first, prepared)
-            await attempt.work(prepared.ground, prepared.dirty, cache_is_warm)
+            await attempt.work(prepared.run_context, prepared.dirty, cache_is_warm)
             async with verifying:
                 await attempt.verify(prepared.backend, prepared.spec, known)
         except FAILURES as error:

@@ -30,7 +30,7 @@ from m3agent.serving.client.prices import Prices
 
 
 @dataclass(frozen=True)
-class Ground:
+class RunContext:
     """What all attempts at an issue share.
 
     Attributes:
@@ -52,7 +52,7 @@ async def prepare(
     state: Path,
     log: Callable[[Event], None],
     say: Callable[[str], None],
-) -> Ground:
+) -> RunContext:
     """Probe the server and pack the repository for it.
 
     Args:
@@ -75,7 +75,7 @@ async def prepare(
     log(session_events.endpoint_probed(endpoint, findings, time.monotonic() - started))
     for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
         say(advice)
-    return Ground(endpoint, server.key, prices, context)
+    return RunContext(endpoint, server.key, prices, context)
 
 
 async def _pack(

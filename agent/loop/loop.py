@@ -17,7 +17,7 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import completion_gate, prompt, turn_events
 from m3agent.agent.loop.compaction import Window, calls_made
 from m3agent.agent.loop.limits import RunLimits
-from m3agent.agent.loop.model_step import Chanting, Model
+from m3agent.agent.loop.model_step import Model, RepetitiveStream
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.loop.tool_executor import Calls, PendingCall
 from m3agent.agent.session import events
@@ -67,7 +67,7 @@ class Loop:
     asked: int = 0
     told: str = ""
 
-    def go_on_from(self, point: ResumePoint) -> None:
+    def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.asked, self.told = point.turn, point.asked, point.tell
         self.calls.number, self.calls.tested_tree, self.calls.tests = (
@@ -107,7 +107,7 @@ class Loop:
                     raise
                 too_long = True
                 continue
-            except Chanting as chanting:
+            except RepetitiveStream as chanting:
                 note, stop = await self._heed(chanting.verdict)
                 if stop is not None:
                     return Outcome("stalled", stop.text, "")
@@ -201,7 +201,7 @@ class Loop:
         before, kept = len(self.messages), self.window.kept_steps(self.messages)
         self._tell(prompt.SUMMARISE)
         own = ""
-        with contextlib.suppress(ContextTooLong, Chanting):
+        with contextlib.suppress(ContextTooLong, RepetitiveStream):
             own = (await self.model.ask("none", self.window.summary_tokens)).message.text.strip()
         text = prompt.summary(
             own or calls_made(self.messages[FIRST : kept.start]), await self._where_it_stands()
@@ -220,7 +220,7 @@ class Loop:
         reason = f"the limit of {limit} was reached"
         try:
             answer = await self.model.ask("none", LAST_WORDS_TOKENS, time.monotonic() + LAST_WORDS_SECONDS)
-        except (ModelServerError, Chanting):
+        except (ModelServerError, RepetitiveStream):
             return Outcome("limit", reason, "")  # the summary is optional: the work counts
         return Outcome("limit", reason, answer.message.text)
 

@@ -22,7 +22,7 @@ from m3agent.serving.wire import ThinkingMode
 SAID = frozenset({"reasoning", "text"})
 
 
-class Chanting(Exception):
+class RepetitiveStream(Exception):
     """A streaming answer repeats itself over and over; it was aborted."""
 
     def __init__(self, verdict: StallVerdict) -> None:
@@ -98,7 +98,7 @@ class Model:
                 self.on_delta(item)
                 if item.kind in SAID and (verdict := self.stall.hear(item.text)):
                     self.on_delta(Delta("reset", ""))
-                    raise Chanting(verdict)
+                    raise RepetitiveStream(verdict)
         assert answer is not None, "a client's stream ends in a Turn"
         price = self.prices.of(answer.usage, answer.seconds) if self.prices is not None else None
         self.limits.add(answer, price)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from m3agent.agent.stall.history import CallHistory, PastCall
 from m3agent.agent.stall.observation import Action, ObservedCall, StallVerdict
-from m3agent.agent.stall.repetition import Chant
+from m3agent.agent.stall.repetition import RepetitionDetector
 from m3agent.agent.stall.thresholds import Thresholds
 
 ADVICE = {
@@ -69,7 +69,7 @@ class StallDetector:
         self._told = 0
         self._history = CallHistory(self.thresholds)
         self._loops: dict[str, DetectedLoop] = {}
-        self._chant = Chant(self.thresholds)
+        self._chant = RepetitionDetector(self.thresholds)
         self._empty = 0
         self._cut_off = 0
         self._failing: frozenset[str] | None = None

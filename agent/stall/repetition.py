@@ -9,7 +9,7 @@ CODE = 4
 """Factor for the limits of repeats and characters inside a block of code, where tables and data repeat themselves."""
 
 
-class Chant:
+class RepetitionDetector:
     """Searches the end of a stream for repetition every `chant_step` characters, regardless of how its pieces are cut."""
 
     def __init__(self, thresholds: Thresholds) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, Validator, instance_id, instance_of, row_of
-from m3agent.evals.create.folder import CreatedFolder, Tried
+from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate
 from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
@@ -134,7 +134,7 @@ async def _try(
     candidate: MinedCommit,
     wish: CreateRequest,
     validate: Validator,
-) -> Tried:
+) -> ValidatedCandidate:
     started = time.monotonic()
     recipe = await asyncio.to_thread(
         recipe_of, history, candidate.base, candidate.commit, wish.python, tuple(DEBIAN)
@@ -150,7 +150,7 @@ async def _try(
     reason = found.reason or (
         "" if found.fail_to_pass else "no test fails before the fix and passes after it"
     )
-    tried = Tried(
+    tried = ValidatedCandidate(
         verdict="invalid" if reason else "valid",
         reason=reason
         or f"{len(found.fail_to_pass)} fail before and pass after, {len(found.pass_to_pass)} pass both times",

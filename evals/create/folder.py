@@ -43,7 +43,7 @@ HIDDEN = ("test_cmd_full",)
 """Keys of `environment` that the agent must not see: the value names the test files."""
 
 
-class Tried(BaseModel):
+class ValidatedCandidate(BaseModel):
     """A candidate that was validated. `seconds` is the wall time of the validation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +61,7 @@ class _File(BaseModel):
 
     v: Literal[1] = 1
     repo: str
-    tried: dict[str, Tried] = Field(default_factory=dict)
+    tried: dict[str, ValidatedCandidate] = Field(default_factory=dict)
 
 
 class CreatedFolder:
@@ -75,7 +75,7 @@ class CreatedFolder:
     """
 
     def __init__(
-        self, path: Path, repo: str, tried: dict[str, Tried], rows: dict[str, dict[str, Any]]
+        self, path: Path, repo: str, tried: dict[str, ValidatedCandidate], rows: dict[str, dict[str, Any]]
     ) -> None:
         self.path = path.resolve()  # git runs in other folders
         self.repo = repo
@@ -120,7 +120,7 @@ class CreatedFolder:
         """Path of the repository's archive, which may not exist yet."""
         return self.path / "repos" / f"{folder_name(self.repo)}.shallow.git.tar.gz"
 
-    def add(self, sha: str, tried: Tried, row: dict[str, Any] | None, store: TreeStore) -> None:
+    def add(self, sha: str, tried: ValidatedCandidate, row: dict[str, Any] | None, store: TreeStore) -> None:
         """Record a tried candidate; `row` is the new instance, or None if the candidate is invalid.
 
         Raises:

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from m3agent.evals.create.history import Commit, CommitHistory
 from m3agent.evals.environments.base import RELEASED
 from m3agent.sandbox.declared.declared import Declared, read_declared
-from m3agent.sandbox.declared.types import Files, Found, table
+from m3agent.sandbox.declared.types import Files, ScanResult, table
 from m3agent.sandbox.images.environment import acceptable_pythons, files_of
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -50,7 +50,7 @@ def recipe_of(
     """
     files = files_of(Workspace(history.store, base))
     declared = read_declared(files)
-    texts = [files.text(name, Found()) or "" for name in BUILD_FILES]
+    texts = [files.text(name, ScanResult()) or "" for name in BUILD_FILES]
     release = history.release(base)
     minor = python or choose_python(accepted(declared, texts), commit.date.date(), available)
     lines = [line.partition(" --hash")[0] for line in declared.requirements]
@@ -95,7 +95,7 @@ def accepted(declared: Declared, texts: Sequence[str]) -> tuple[str, ...]:
 
 def is_installable(files: Files) -> bool:
     """Return whether pip can install the tree. A pyproject.toml may exist only to configure other tools."""
-    whole = files.toml("pyproject.toml", Found())
+    whole = files.toml("pyproject.toml", ScanResult())
     return "setup.py" in files.paths or bool(
         table(whole, "project") or table(whole, "build-system") or table(whole, "tool", "poetry")
     )

@@ -61,14 +61,14 @@ _not_pulled: set[str] = set()
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseImage:
     """A base image and the minor version of the Python in it."""
 
     image: Image
     python: str
 
 
-def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: threading.Event) -> Base:
+def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: threading.Event) -> BaseImage:
     """The base for a minor version of Python, pulled or made if it is not here. Blocking; minutes.
 
     Raises:
@@ -77,15 +77,15 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
     wanted = python or DEFAULT_PYTHON
     name = f"python:{wanted}-bookworm"
     if image := local_image(api, name):
-        return Base(image, wanted)
+        return BaseImage(image, wanted)
     there = nearest(wanted)
     tag = _tag(there)
     if there == wanted and (image := local_image(api, tag)):
         touch(state, tag)
-        return Base(image, wanted)
+        return BaseImage(image, wanted)
     if name not in _not_pulled:
         if pull(name, say) and (image := local_image(api, name)):
-            return Base(image, wanted)
+            return BaseImage(image, wanted)
         _not_pulled.add(name)
     if there != wanted:
         say(f"Python {wanted} is not available here: using {there}")
@@ -95,7 +95,7 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
     touch(state, tag)
     image = local_image(api, tag)
     assert image is not None
-    return Base(image, there)
+    return BaseImage(image, there)
 
 
 def nearest(wanted: str) -> str:

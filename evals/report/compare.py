@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from m3agent.evals.data.run_folder import config_hash
 from m3agent.evals.report.counting import Tally
 from m3agent.evals.report.paired import Paired, paired
-from m3agent.evals.report.usage import Used, used
+from m3agent.evals.report.usage import UsageSummary, used
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RunComparison:
     only_here: tuple[str, ...]
     only_there: tuple[str, ...]
     left_out: tuple[str, ...]
-    used: tuple[Used, Used]
+    used: tuple[UsageSummary, UsageSummary]
     notes: tuple[str, ...]
 
 
@@ -74,7 +74,7 @@ def compare(here: Tally, there: Tally) -> RunComparison:
     )
 
 
-def _used(tally: Tally, counted: list[str]) -> Used:
+def _used(tally: Tally, counted: list[str]) -> UsageSummary:
     wanted = set(counted)
     return used([result for result in tally.counting() if result.instance_id in wanted])
 

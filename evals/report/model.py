@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.report.counting import Attempt, Tally
 from m3agent.evals.report.statistics import Mean, mean, pass_all_k, pass_at_k
-from m3agent.evals.report.usage import Used, used
+from m3agent.evals.report.usage import UsageSummary, used
 
 FORMAT = 1
 """Version of the JSON; it changes when a field changes its meaning."""
@@ -73,7 +73,7 @@ class RepositoryResults:
     invalid: int
     score: Score
     verdicts: dict[Verdict, int]
-    used: Used
+    used: UsageSummary
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class RunReport:
     missing: tuple[Attempt, ...]
     verdicts: dict[Verdict, int]
     pass_k: tuple[PassK, ...]
-    used: Used
+    used: UsageSummary
     repositories: tuple[RepositoryResults, ...]
     agreement: Agreement | None
     undone: tuple[str, ...]

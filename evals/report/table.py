@@ -11,7 +11,7 @@ from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
 from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.model import RunReport, Score
-from m3agent.evals.report.usage import Amount, Used
+from m3agent.evals.report.usage import Amount, UsageSummary
 
 MOST_FAILURES = 200
 """Attempts that did not resolve their instance, listed below the numbers."""
@@ -93,7 +93,7 @@ def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:
     yield f"  {wording.LEVEL} interval, by repository", wording.clustered_of(score)
 
 
-def _amounts(used: Used) -> Iterable[tuple[str, str]]:
+def _amounts(used: UsageSummary) -> Iterable[tuple[str, str]]:
     yield "cost", _amount(used.cost, price)
     yield "tokens", _amount(used.tokens, count)
     yield "  prompt", _amount(used.prompt_tokens, count)
@@ -120,7 +120,7 @@ def _amount(amount: Amount, shown_as: wording.Shown) -> str:
     return ", ".join(parts) + unknown
 
 
-def _stalls(used: Used) -> str:
+def _stalls(used: UsageSummary) -> str:
     stalls = used.stalls
     if not stalls.known:
         return UNKNOWN

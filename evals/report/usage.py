@@ -72,7 +72,7 @@ class Stalls:
 
 
 @dataclass(frozen=True)
-class Used:
+class UsageSummary:
     """What a set of attempts used. `tokens` are prompt and completion tokens. Seconds are wall time.
 
     `test_seconds` are those of the processes that ran tests.
@@ -106,14 +106,14 @@ def seconds_of(result: AttemptRecord) -> float:
     return math.fsum((result.seconds.environment, result.seconds.agent, result.seconds.grade))
 
 
-def used(results: Sequence[AttemptRecord]) -> Used:
+def used(results: Sequence[AttemptRecord]) -> UsageSummary:
     """Return what the attempts used; their order does not matter."""
     resolved = sum(result.verdict is Verdict.RESOLVED for result in results)
 
     def amount(values: Iterable[float | None]) -> Amount:
         return _amount(list(values), resolved)
 
-    return Used(
+    return UsageSummary(
         attempts=len(results),
         resolved=resolved,
         tokens=amount(map(tokens_of, results)),

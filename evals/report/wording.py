@@ -8,7 +8,7 @@ from m3agent.agent.report.text import UNKNOWN, count, share
 from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.model import RunReport, Score
 from m3agent.evals.report.statistics import CONFIDENCE, Interval
-from m3agent.evals.report.usage import Amount, Used
+from m3agent.evals.report.usage import Amount, UsageSummary
 
 Shown = Callable[[float | None], str]
 """Formats a number, or None for an unknown one."""
@@ -83,7 +83,7 @@ def least(shown: str, amount: Amount) -> str:
     return f"at least {shown}" if amount.unknown else shown
 
 
-def phases(used: Used) -> list[tuple[str, Amount]]:
+def phases(used: UsageSummary) -> list[tuple[str, Amount]]:
     """Return the names of the phases with their seconds."""
     return [
         ("environment", used.environment_seconds),

@@ -19,7 +19,7 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Grade, OfficialGrade, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
-from m3agent.evals.run.protocols import Assignment, AttemptListener, Delivery, Parts
+from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts, Delivery
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
@@ -48,7 +48,7 @@ class EvalAttempt:
     instance: Instance
     number: int
     folder: Path
-    parts: Parts
+    parts: AttemptParts
     told: AttemptListener = field(default_factory=AttemptListener)
     hold: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
@@ -178,10 +178,10 @@ class EvalAttempt:
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalMaker:
     """Make attempts on this machine. The agents' processes keep the file descriptors in `hold` open."""
 
-    parts: Parts
+    parts: AttemptParts
     hold: tuple[int, ...] = ()
 
     @property

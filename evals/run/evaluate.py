@@ -11,9 +11,9 @@ from typing import Any
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.run.attempt import Here
+from m3agent.evals.run.attempt import LocalMaker
 from m3agent.evals.run.progress import RunProgress
-from m3agent.evals.run.protocols import Maker, Parts
+from m3agent.evals.run.protocols import AttemptParts, Maker
 from m3agent.evals.run.run import run_all
 
 
@@ -58,7 +58,7 @@ class Experiment:
 def evaluate(
     wanted: Experiment,
     output: Path,
-    parts_of: Callable[[Callable[[str], None]], Parts],
+    parts_of: Callable[[Callable[[str], None]], AttemptParts],
     say: Callable[[str], None],
     run: Callable[[Coroutine[Any, Any, None]], None],
     *,
@@ -93,14 +93,14 @@ def evaluate(
 
 @contextlib.contextmanager
 def _maker(
-    parts_of: Callable[[Callable[[str], None]], Parts],
+    parts_of: Callable[[Callable[[str], None]], AttemptParts],
     say: Callable[[str], None],
     lock: int,
     cluster: str | None,
 ) -> Iterator[Maker]:
     parts = parts_of(say)
     if cluster is None:
-        yield Here(parts, (lock,))
+        yield LocalMaker(parts, (lock,))
         return
     from m3agent.evals.run.cluster.ray_cluster import connected
 

@@ -157,7 +157,7 @@ class Maker(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class AttemptParts:
     """All parts of attempts.
 
     Attributes:

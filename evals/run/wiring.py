@@ -11,7 +11,7 @@ from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.checkout import checkout
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
-from m3agent.evals.run.protocols import EvaluatedAgent, Parts
+from m3agent.evals.run.protocols import AttemptParts, EvaluatedAgent
 
 CACHE = Path("evals", "code")
 """Folder below the state folder for unpacked archives and fetched commits."""
@@ -24,7 +24,7 @@ def standard_parts(
     *,
     official: bool = False,
     invalid: Mapping[str, str] | None = None,
-) -> Parts:
+) -> AttemptParts:
     """Return parts that cache their data in this machine's state folder.
 
     Args:
@@ -38,6 +38,6 @@ def standard_parts(
     cache = state / CACHE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     grader = Grader(state, say, official=official)
-    return Parts(
+    return AttemptParts(
         partial(checkout, cache=cache), Environments(state, say), grader, agent, seconds, invalid or {}
     )

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.sandbox.declared.types import Files, Found, table
+from m3agent.sandbox.declared.types import Files, ScanResult, table
 
 DOCKERFILES = ("Dockerfile", "Containerfile")
 PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
@@ -54,7 +54,7 @@ class Container:
     args: dict[str, str] = field(default_factory=dict)
 
 
-def read_containers(files: Files, found: Found) -> list[Container]:
+def read_containers(files: Files, found: ScanResult) -> list[Container]:
     """Return the images that the repository provides, best first."""
     containers = []
     nested = sorted(p for p in files.paths if re.fullmatch(r"\.devcontainer/[^/]+/devcontainer\.json", p))
@@ -74,7 +74,7 @@ def without_comments(text: str) -> str:
     return TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
 
 
-def _devcontainer(files: Files, place: str, found: Found) -> Container | None:
+def _devcontainer(files: Files, place: str, found: ScanResult) -> Container | None:
     text = files.text(place, found)
     if text is None:
         return None

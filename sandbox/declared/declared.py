@@ -14,7 +14,7 @@ from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
-from m3agent.sandbox.declared.types import DeclaredProject, Files, Found
+from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Declared:
 
 def read_declared(files: Files) -> Declared:
     """Read all files that declare dependencies; unusable declarations give notices, never errors."""
-    found = Found()
+    found = ScanResult()
     read_pyproject(files, found)
     read_setup_cfg(files, found)
     read_setup_py(files, found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from m3agent.sandbox.declared.types import Files, Found, strings, table
+from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
 
 UV, POETRY = "uv.lock", "poetry.lock"
 
 
-def read_locks(files: Files, found: Found) -> None:
+def read_locks(files: Files, found: ScanResult) -> None:
     """Add the versions of uv.lock, otherwise those of poetry.lock."""
     name = UV if UV in files.paths else POETRY
     listed = files.toml(name, found).get("package")

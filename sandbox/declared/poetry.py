@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from m3agent.sandbox.declared.types import Found, strings, table, wanted
+from m3agent.sandbox.declared.types import ScanResult, strings, table, wanted
 
 SOURCE = "pyproject.toml"
 CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)([^\s,]*)")
@@ -53,7 +53,7 @@ def _above(version: str, at: int) -> str:
     return ".".join(map(str, [*numbers[:at], numbers[at] + 1]))
 
 
-def read_poetry(poetry: dict[str, Any], found: Found) -> None:
+def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
     """Add the requirements of `[tool.poetry]`: dependencies, and test and development groups and extras."""
     dependencies = table(poetry, "dependencies")
     extras = {
@@ -74,7 +74,7 @@ def read_poetry(poetry: dict[str, Any], found: Found) -> None:
                     _dependency(name, one, extras, found)
 
 
-def _dependency(name: str, wish: object, extras: set[str], found: Found) -> None:
+def _dependency(name: str, wish: object, extras: set[str], found: ScanResult) -> None:
     details = {"version": wish} if isinstance(wish, str) else wish
     if not isinstance(details, dict):
         found.notice(SOURCE, f"the dependency {name} cannot be parsed: left out")

@@ -9,14 +9,14 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
 from m3agent.sandbox.declared.requirements import read_requirements
-from m3agent.sandbox.declared.types import DeclaredProject, Files, Found, strings, table, wanted
+from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table, wanted
 
 SOURCE = "pyproject.toml"
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}
 UNKNOWN_VERSION = "0+unknown"
 
 
-def read_pyproject(files: Files, found: Found) -> None:
+def read_pyproject(files: Files, found: ScanResult) -> None:
     """Add the requirements of pyproject.toml."""
     whole = files.toml(SOURCE, found)
     project, tool = table(whole, "project"), table(whole, "tool")
@@ -68,7 +68,7 @@ def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> DeclaredProje
     )
 
 
-def _extras(extras: dict[str, Any], found: Found) -> None:
+def _extras(extras: dict[str, Any], found: ScanResult) -> None:
     """Add the extras for tests and development, and those that they include (`project[other]`)."""
     own = canonicalize_name(found.project.name) if found.project else None
     todo = [name for name in extras if wanted(name)]
@@ -89,7 +89,7 @@ def _extras(extras: dict[str, Any], found: Found) -> None:
                 todo += [other for other in extras if canonicalize_name(other) in asked]
 
 
-def _group(groups: dict[str, Any], name: str, found: Found, seen: set[str]) -> None:
+def _group(groups: dict[str, Any], name: str, found: ScanResult, seen: set[str]) -> None:
     """Add a dependency group and the groups that it includes."""
     if name in seen:
         return
@@ -107,7 +107,7 @@ def _group(groups: dict[str, Any], name: str, found: Found, seen: set[str]) -> N
                 _group(groups, other, found, seen)
 
 
-def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], found: Found) -> None:
+def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], found: ScanResult) -> None:
     """Add the dependencies that setuptools takes from requirements files."""
     listed = strings(project.get("dynamic"))
     tables = [table(dynamic, "dependencies")] if "dependencies" in listed else []

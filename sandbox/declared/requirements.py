@@ -6,7 +6,7 @@ import posixpath
 import re
 import shlex
 
-from m3agent.sandbox.declared.types import Files, Found
+from m3agent.sandbox.declared.types import Files, ScanResult
 
 # The words that a file's name may contain. Other words (docs, lint, gpu) name files that tests do not need.
 WORDS = {"requirements", "requirement", "reqs", "base", "common", "core", "main", "ci"}
@@ -33,7 +33,7 @@ def requirements_files(files: Files) -> list[str]:
     return sorted(named, key=lambda path: (path.count("/"), len(path), path))
 
 
-def read_requirements(files: Files, path: str, found: Found) -> None:
+def read_requirements(files: Files, path: str, found: ScanResult) -> None:
     """Add the requirements of a file and of the files that it names."""
     _read(files, path, found, constraint=False, seen=set())
 
@@ -45,7 +45,7 @@ def logical_lines(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _read(files: Files, path: str, found: Found, *, constraint: bool, seen: set[str]) -> None:
+def _read(files: Files, path: str, found: ScanResult, *, constraint: bool, seen: set[str]) -> None:
     if path in seen:
         return  # a cycle, or named twice
     seen.add(path)
@@ -54,7 +54,7 @@ def _read(files: Files, path: str, found: Found, *, constraint: bool, seen: set[
         _line(files, path, line, found, constraint=constraint, seen=seen)
 
 
-def _line(files: Files, path: str, line: str, found: Found, *, constraint: bool, seen: set[str]) -> None:
+def _line(files: Files, path: str, line: str, found: ScanResult, *, constraint: bool, seen: set[str]) -> None:
     name, value = _option(line)
     if name in FILE_OPTIONS:
         other = posixpath.normpath(posixpath.join(posixpath.dirname(path), value))

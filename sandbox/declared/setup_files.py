@@ -11,14 +11,14 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_requirements
-from m3agent.sandbox.declared.types import DeclaredProject, Files, Found, strings, table, wanted
+from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table, wanted
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
 FACTOR = re.compile(r"[!\w{},.-]+:\s")
 SCRIPT = re.compile(r"\s*([^=\s]+)\s*=\s*(\S.*)")
 
 
-def read_setup_cfg(files: Files, found: Found) -> None:
+def read_setup_cfg(files: Files, found: ScanResult) -> None:
     """Add the requirements of setup.cfg."""
     config = files.ini(CFG, found)
     if config.has_section("metadata"):
@@ -40,7 +40,7 @@ def read_setup_cfg(files: Files, found: Found) -> None:
             _lines(files, lines, found)
 
 
-def read_setup_py(files: Files, found: Found) -> None:
+def read_setup_py(files: Files, found: ScanResult) -> None:
     """Add the requirements in the literal arguments of setup() in setup.py."""
     text = files.text(PY, found)
     if text is None:
@@ -88,7 +88,7 @@ def read_setup_py(files: Files, found: Found) -> None:
                         found.require(part.strip(), PY)
 
 
-def read_tox(files: Files, found: Found) -> None:
+def read_tox(files: Files, found: ScanResult) -> None:
     """Add the dependencies of tox's main environment, without those for a single factor."""
     config = files.ini(TOX, found)
     for raw in config.get("testenv", "deps", fallback="").splitlines():
@@ -109,7 +109,7 @@ def read_tox(files: Files, found: Found) -> None:
             found.require(line, TOX)
 
 
-def _lines(files: Files, value: str, found: Found) -> None:
+def _lines(files: Files, value: str, found: ScanResult) -> None:
     """Add requirements of setup.cfg, one per line, or those of the files that the value names."""
     if value.strip().startswith("file:"):
         for path in value.strip().removeprefix("file:").split(","):

@@ -26,7 +26,7 @@ class DeclaredProject:
 
 
 @dataclass
-class Found:
+class ScanResult:
     """Results so far.
 
     Attributes:
@@ -92,7 +92,7 @@ class Files:
         self.paths = frozenset(paths)
         self._read = read
 
-    def text(self, path: str, found: Found) -> str | None:
+    def text(self, path: str, found: ScanResult) -> str | None:
         """Return a file's text, or None if it is missing or not readable as text (with a notice)."""
         if path not in self.paths:
             return None
@@ -106,7 +106,7 @@ class Files:
             found.notice(path, "not UTF-8 text: not read")
             return None
 
-    def toml(self, path: str, found: Found) -> dict[str, Any]:
+    def toml(self, path: str, found: ScanResult) -> dict[str, Any]:
         """Return a TOML file's tables; empty if it is missing or invalid (with a notice)."""
         text = self.text(path, found)
         if text is None:
@@ -117,7 +117,7 @@ class Files:
             found.notice(path, f"not valid TOML ({str(error).rstrip('.')}): not read")
             return {}
 
-    def ini(self, path: str, found: Found) -> configparser.ConfigParser:
+    def ini(self, path: str, found: ScanResult) -> configparser.ConfigParser:
         """Return an INI file's sections; empty if it is missing or invalid (with a notice)."""
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         text = self.text(path, found)

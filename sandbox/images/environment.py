@@ -27,7 +27,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image
 from m3agent.sandbox.declared.container import read_containers
 from m3agent.sandbox.declared.declared import Declared, read_declared
-from m3agent.sandbox.declared.types import Files, Found
+from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
 from m3agent.sandbox.images.container_build import build_container
 from m3agent.sandbox.images.env_build import Job, build_environment
@@ -159,7 +159,7 @@ class _Finder:
 
     def _own(self) -> str | None:
         """Return the image of the repository's devcontainer.json or Dockerfile, or None if none works."""
-        found = Found()
+        found = ScanResult()
         for container in read_containers(self.files, found):
             while found.notices:
                 self.say(found.notices.pop(0))

@@ -20,7 +20,7 @@ from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.gpus import GPUS, Gpu
-from m3agent.serving.plan.known_issues import EngineKind, Setup, Severity, Trap, met
+from m3agent.serving.plan.known_issues import EngineKind, KnownIssue, Setup, Severity, met
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
 from m3agent.serving.plan.planner import PlanRequest
 
@@ -230,7 +230,7 @@ async def _key_check(endpoint: Endpoint, api_key: str | None, own_address: str |
     return Check(name, False, f"none is needed at {where}{sent}: anyone who can reach it can use it", fix)
 
 
-def _met(engine: EngineKind, version: str, block_size: int | None, gpu: Gpu) -> list[Trap]:
+def _met(engine: EngineKind, version: str, block_size: int | None, gpu: Gpu) -> list[KnownIssue]:
     """Return the traps that apply because of the version or the block size, whatever the other options are."""
     plain = Setup(engine, gpu.vendor, gpu.architecture, Precision.MXFP8, NATIVE_CONTEXT)
     known = replace(plain, version=version, block_size=block_size or plain.block_size)

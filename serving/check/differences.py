@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from m3agent.serving.check.script import Said
+from m3agent.serving.check.script import ScriptedMessage
 from m3agent.serving.wire.arguments import NAMESPACE
 
 _SHOWN = 24  # characters to quote on each side of a difference
 
 
-def faults(said: Said, wanted: Said) -> list[str]:
+def faults(said: ScriptedMessage, wanted: ScriptedMessage) -> list[str]:
     """Return what is wrong with a message that should equal `wanted`; empty if nothing is."""
     found: list[str] = []
     within = bool(wanted.reasoning) and wanted.reasoning in said.text

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.serving.check.script import TOOLS, Said
+from m3agent.serving.check.script import TOOLS, ScriptedMessage
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.stream.accumulator import Accumulator
 from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
@@ -16,7 +16,7 @@ from m3agent.serving.errors import StreamCut
 
 
 @dataclass(frozen=True)
-class Heard:
+class DualReading:
     """An answer, read in two ways.
 
     Attributes:
@@ -26,13 +26,13 @@ class Heard:
         beginning: First characters of the answer: reasoning, text or call, whichever came first.
     """
 
-    plain: Said
-    ours: Said
+    plain: ScriptedMessage
+    ours: ScriptedMessage
     finish: str | None
     beginning: str
 
 
-async def hear(client: Client, body: bytes, deadline: float) -> Heard:
+async def hear(client: Client, body: bytes, deadline: float) -> DualReading:
     """Send one chat request that offers `TOOLS`, and read the answer.
 
     Args:
@@ -56,9 +56,9 @@ async def hear(client: Client, body: bytes, deadline: float) -> Heard:
         (call.name, call.arguments_text if call.arguments is None else call.arguments)
         for call in message.calls
     )
-    return Heard(
+    return DualReading(
         plain.said(client.endpoint.reasoning_field),
-        Said(message.reasoning, message.text, calls),
+        ScriptedMessage(message.reasoning, message.text, calls),
         ours.finish_reason,
         plain.beginning,
     )
@@ -83,14 +83,14 @@ class _Plain:
         if len(self.beginning) < _BEGINNING:
             self.beginning = (self.beginning + "".join(pieces))[:_BEGINNING]
 
-    def said(self, reasoning_field: str) -> Said:
+    def said(self, reasoning_field: str) -> ScriptedMessage:
         """Return the message.
 
         If reasoning came in several fields, the result has the field that this kind of server uses.
         """
         reasoning = self._reasoning.get(reasoning_field) or next(iter(self._reasoning.values()), "")
         calls = tuple((name, _value(arguments)) for _, (name, arguments) in sorted(self._calls.items()))
-        return Said(reasoning, self._text, calls)
+        return ScriptedMessage(reasoning, self._text, calls)
 
     def _take(self, part: Mapping[str, Any]) -> Iterator[str]:
         for field, _, piece in reasoning_pieces(part):

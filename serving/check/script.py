@@ -68,7 +68,7 @@ _CALLS = (
 
 
 @dataclass(frozen=True)
-class Said:
+class ScriptedMessage:
     """A message.
 
     Attributes:
@@ -82,10 +82,12 @@ class Said:
     calls: tuple[tuple[str, Any], ...]
 
 
-def wanted(thinking: ThinkingMode) -> Said:
+def wanted(thinking: ThinkingMode) -> ScriptedMessage:
     """Return the message that has to arrive; it has no reasoning if thinking is disabled."""
     reasoning = "" if thinking == "disabled" else "The clock drifts: is `a < b`?\nI look first."
-    return Said(reasoning, "Two calls, then I plan.", tuple((call.name, call.arguments) for call in _CALLS))
+    return ScriptedMessage(
+        reasoning, "Two calls, then I plan.", tuple((call.name, call.arguments) for call in _CALLS)
+    )
 
 
 def markup(thinking: ThinkingMode) -> str:

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.differences import faults
-from m3agent.serving.check.dual_read import Heard, hear
+from m3agent.serving.check.dual_read import DualReading, hear
 from m3agent.serving.check.examined import examined_checks
 from m3agent.serving.check.prefix_probe import Findings, examine
-from m3agent.serving.check.script import MARKERS, TOOLS, Said, grammar, markup, wanted
+from m3agent.serving.check.script import MARKERS, TOOLS, ScriptedMessage, grammar, markup, wanted
 from m3agent.serving.check.token_ids import CONNECT_SECONDS, SECONDS, ids_check
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import Endpoint, Flavour
@@ -175,7 +175,7 @@ class _Trial:
             return Check(self._name, False, f"{how}: {error}")
         return self._verdict(outcomes)
 
-    async def _ask(self, *, stream: bool, taste: bool = False) -> Heard:
+    async def _ask(self, *, stream: bool, taste: bool = False) -> DualReading:
         """Return the answer, or with `taste` its first few tokens."""
         text = markup(self._thinking)
         parameters = request_parameters(
@@ -196,7 +196,7 @@ class _Trial:
         body = RequestBody().encode(_MESSAGES, parameters)
         return await hear(self._client, body, time.monotonic() + self._limit)
 
-    def _is_bound(self, heard: Heard) -> bool:
+    def _is_bound(self, heard: DualReading) -> bool:
         """Return whether the grammar controls the answer: part of the message stands near its beginning."""
         firsts = [text[:12] for text in (self._wanted.reasoning, self._wanted.text) if text]
         return any(first in heard.beginning[: _LOOSE + len(first)] for first in firsts)
@@ -206,7 +206,7 @@ class _Trial:
         how = """--structured-outputs-config '{"enable_in_reasoning": true}' enables this check"""
         return Check(self._name, None, detail, how if self._flavour == "vllm" else "")
 
-    def _judge(self, heard: Heard) -> tuple[bool | None, list[str]]:
+    def _judge(self, heard: DualReading) -> tuple[bool | None, list[str]]:
         """Compare the answer with the message.
 
         Returns:
@@ -227,7 +227,7 @@ class _Trial:
         # Losses come first. The other faults follow, so that the user can fix all at once.
         return False, list(dict.fromkeys([*faults(heard.ours, self._wanted), *wrong]))
 
-    def _fits_loosely(self, said: Said) -> bool:
+    def _fits_loosely(self, said: ScriptedMessage) -> bool:
         """Return whether the message is complete after one token of the model's own."""
         more = len(said.reasoning) + len(said.text) - len(self._wanted.reasoning) - len(self._wanted.text)
         return (

@@ -20,8 +20,8 @@ from m3agent.serving.plan.memory_model import (
     M3,
     NATIVE_CONTEXT,
     QUERY_HEADS,
+    LayerCounts,
     Precision,
-    Shape,
     Split,
     weight_bytes,
 )
@@ -58,7 +58,7 @@ class Checkpoint:
 
     name: str
     folder: Path | None
-    shape: Shape = M3
+    shape: LayerCounts = M3
     precision: Precision | None = None
     positions: int = NATIVE_CONTEXT
     whole: bool = True
@@ -142,7 +142,7 @@ def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
     sparse = text.get("moe_layer_freq")
     if isinstance(sparse, list) and sparse:
         count = sum(bool(one) for one in sparse)
-        shape = Shape(dense=len(sparse) - count, sparse=count)
+        shape = LayerCounts(dense=len(sparse) - count, sparse=count)
     else:
         shape = M3
     positions = text.get("max_position_embeddings")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from m3agent.serving.errors import shorten
 from m3agent.serving.launch.engine_log import LogReader
-from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, Asked, FaultKind, FaultRow, Values
+from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, FaultKind, FaultRow, LaunchContext, Values
 
-__all__ = ["Asked", "Fault", "FaultKind", "explain", "read_log"]
+__all__ = ["Fault", "FaultKind", "LaunchContext", "explain", "read_log"]
 
 _SHOWN = 200  # most characters of a quoted log line
 _VALUE = 160  # most characters of a value that a pattern found
@@ -62,7 +62,7 @@ def read_log(path: Path, engine: str | None = None) -> LogReader:
     return reader
 
 
-def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, asked: Asked) -> Fault:
+def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, asked: LaunchContext) -> Fault:
     """Explain why an engine ended.
 
     The function never raises. If the log tells nothing, the sentence says so.
@@ -98,7 +98,7 @@ def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, ask
     return fault or _last_words(engine, reader, causes or errors, exit_code, asked)
 
 
-def _known(engine: str, text: str, reader: LogReader, asked: Asked) -> Fault | None:
+def _known(engine: str, text: str, reader: LogReader, asked: LaunchContext) -> Fault | None:
     for row in ROWS:
         if row.phases is not None and reader.progress.phase not in row.phases:
             continue
@@ -109,7 +109,7 @@ def _known(engine: str, text: str, reader: LogReader, asked: Asked) -> Fault | N
     return None
 
 
-def _sentence(row: FaultRow, found: re.Match[str], engine: str, asked: Asked) -> str | None:
+def _sentence(row: FaultRow, found: re.Match[str], engine: str, asked: LaunchContext) -> str | None:
     values: Values = {
         "name": _name(engine),
         "too_old": TOO_OLD.get(engine, TOO_OLD["vllm"]),
@@ -136,7 +136,7 @@ def _line_around(text: str, found: re.Match[str]) -> str:
 
 
 def _without_words(
-    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
+    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
 ) -> Fault | None:
     """Return the fault that the exit status or the end of the log implies; None if neither tells the cause."""
     number, name, log = _signal(exit_code), _name(engine), asked.log
@@ -198,7 +198,7 @@ def _without_words(
 
 
 def _last_words(
-    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: Asked
+    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
 ) -> Fault:
     words = errors or [line.message for line in reader.tail if line.message.strip()]
     shown = _shortened(words[-1]) if words else "no readable output"

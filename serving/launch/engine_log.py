@@ -27,7 +27,7 @@ from m3agent.serving.launch.load_signs import (
     TRT_GRAPH,
     TRT_GRAPHS,
     Bar,
-    Facts,
+    EngineFacts,
     LoadPhase,
     LoadProgress,
     bar_of,
@@ -63,7 +63,7 @@ class LogReader:
     """
 
     def __init__(self, engine: str | None = None) -> None:
-        self.facts = Facts()
+        self.facts = EngineFacts()
         self.progress = LoadProgress(LoadPhase.STARTING)
         self.bytes_seen = 0
         self._ready_when = READY_WHEN.get(engine or "", READY_ELSE)

@@ -62,7 +62,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class LaunchContext:
     """What the engine was started with.
 
     Attributes:
@@ -90,7 +90,7 @@ class FaultRow:
     Attributes:
         kind: Kind of the fault.
         pattern: Pattern of the log.
-        what: Template of what happened. It may use the pattern's groups, the values of `Asked`, and the
+        what: Template of what happened. It may use the pattern's groups, the values of `LaunchContext`, and the
             results of `reckon`.
         fix: Template of what to do, with the same values.
         source: Where the text comes from.

@@ -62,7 +62,7 @@ class LoadProgress:
 
 
 @dataclass
-class Facts:
+class EngineFacts:
     """What an engine reported about itself; None if it did not. GiB are of one GPU."""
 
     version: str | None = None
@@ -118,7 +118,7 @@ def bar_of(what: str) -> Bar:
     return Bar(LoadPhase.WEIGHTS, what, "parts" if "weights" in what else "shards")
 
 
-Take = Callable[[Facts, re.Match[str]], None]
+Take = Callable[[EngineFacts, re.Match[str]], None]
 
 
 @dataclass(frozen=True)
@@ -142,30 +142,30 @@ def _number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def _version(facts: Facts, found: re.Match[str]) -> None:
+def _version(facts: EngineFacts, found: re.Match[str]) -> None:
     facts.version = found[1]
 
 
-def _tokens(facts: Facts, found: re.Match[str]) -> None:
+def _tokens(facts: EngineFacts, found: re.Match[str]) -> None:
     facts.kv_tokens = _number(found[1])
 
 
-def _concurrency(facts: Facts, found: re.Match[str]) -> None:
+def _concurrency(facts: EngineFacts, found: re.Match[str]) -> None:
     facts.max_concurrency = float(found[1])
 
 
-def _loaded(facts: Facts, found: re.Match[str]) -> None:
+def _loaded(facts: EngineFacts, found: re.Match[str]) -> None:
     groups = found.groupdict()
     facts.weights_gib = float(groups["gib"])
     if groups.get("seconds"):
         facts.load_seconds = float(groups["seconds"])
 
 
-def _cache(facts: Facts, found: re.Match[str]) -> None:
+def _cache(facts: EngineFacts, found: re.Match[str]) -> None:
     facts.cache_gib = float(found[1])
 
 
-def _backend(facts: Facts, found: re.Match[str]) -> None:
+def _backend(facts: EngineFacts, found: re.Match[str]) -> None:
     chosen = found[1].strip()
     if chosen not in facts.backends and len(facts.backends) < _MOST_BACKENDS:
         facts.backends.append(chosen)

@@ -16,7 +16,7 @@ from m3agent.serving.client.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.engine import EngineProcess
 from m3agent.serving.launch.engine_faults import explain
-from m3agent.serving.launch.fault_rows import Asked
+from m3agent.serving.launch.fault_rows import LaunchContext
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
@@ -199,7 +199,7 @@ class Server:
     def _why(self, engine: EngineProcess) -> str:
         engine.news()
         job, launch = self._launch.job, self._launch
-        asked = Asked(job.port, job.model, launch.context, job.gpus, launch.folder / LOG)
+        asked = LaunchContext(job.port, job.model, launch.context, job.gpus, launch.folder / LOG)
         return explain(job.engine, engine.log, engine.exit_code, asked).sentence
 
     async def _check(self, engine: EngineProcess) -> None:

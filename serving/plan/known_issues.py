@@ -113,7 +113,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Trap:
+class KnownIssue:
     """One row of the table.
 
     Attributes:
@@ -137,7 +137,7 @@ _REFUSE, _WARN = Severity.REFUSE, Severity.WARN
 _SEED = "vLLM's recipe for M3"
 
 TRAPS = (
-    Trap(
+    KnownIssue(
         "parameters-230b",
         _REFUSE,
         lambda s: s.assumed_parameters is not None and s.assumed_parameters <= WRONG_PARAMETERS,
@@ -145,7 +145,7 @@ TRAPS = (
         "count 427B parameters, as this planner does",
         "the config's tensors: 427,040,140,160",
     ),
-    Trap(
+    KnownIssue(
         "vllm-without-m3",
         _REFUSE,
         lambda s: s.on_vllm and s.between("0", "0.24"),
@@ -153,7 +153,7 @@ TRAPS = (
         "install vLLM 0.24.0, or 0.27.1 and later",
         "vLLM 0.22 and 0.23, which lack it",
     ),
-    Trap(
+    KnownIssue(
         "vllm-0.25-off-blackwell",
         _REFUSE,
         lambda s: s.on_vllm and s.between("0.25", "0.27.1") and s.architecture is not Architecture.BLACKWELL,
@@ -161,7 +161,7 @@ TRAPS = (
         "install vLLM 0.24.0, or 0.27.1 and later",
         "vllm-project/vllm#48603",
     ),
-    Trap(
+    KnownIssue(
         "nvfp4-off-blackwell",
         _REFUSE,
         lambda s: s.precision is Precision.NVFP4 and s.architecture is not Architecture.BLACKWELL,
@@ -169,7 +169,7 @@ TRAPS = (
         "take MXFP8",
         "vllm-project/vllm#49070",
     ),
-    Trap(
+    KnownIssue(
         "mxfp4-off-cdna4",
         _REFUSE,
         lambda s: s.precision is Precision.MXFP4 and s.architecture is not Architecture.CDNA4,
@@ -177,7 +177,7 @@ TRAPS = (
         "take MXFP8",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "mxfp4-fp8-kv",
         _REFUSE,
         lambda s: s.precision is Precision.MXFP4 and s.fp8_kv,
@@ -185,7 +185,7 @@ TRAPS = (
         "leave out --kv-cache-dtype",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "mxfp4-aiter",
         _WARN,
         lambda s: s.precision is Precision.MXFP4 and s.moe_backend != "aiter",
@@ -194,7 +194,7 @@ TRAPS = (
         "measure both for your workload: agents depend on the prefix cache",
         f"{_SEED}; vllm-project/vllm#46419, #46692",
     ),
-    Trap(
+    KnownIssue(
         "index-fp8-off-blackwell",
         _REFUSE,
         lambda s: (
@@ -204,7 +204,7 @@ TRAPS = (
         "leave out --attention_config.indexer_kv_dtype",
         "vllm-project/vllm#50856",
     ),
-    Trap(
+    KnownIssue(
         "long-without-override",
         _REFUSE,
         lambda s: s.on_vllm and s.context > NATIVE_CONTEXT and s.rope is Rope.NATIVE,
@@ -213,7 +213,7 @@ TRAPS = (
         "with VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
         f"1,000,200 tokens served on four H200; {_SEED}",
     ),
-    Trap(
+    KnownIssue(
         "yarn-on-nvidia",
         _REFUSE,
         lambda s: s.on_vllm and not s.on_amd and s.rope in (Rope.YARN, Rope.YARN_TOP_LEVEL),
@@ -221,7 +221,7 @@ TRAPS = (
         "override text_config.max_position_embeddings; positions are then extrapolated",
         "vLLM 0.33, models/minimax_m3/nvidia/model.py",
     ),
-    Trap(
+    KnownIssue(
         "yarn-top-level",
         _REFUSE,
         lambda s: s.on_vllm and s.on_amd and s.rope is Rope.YARN_TOP_LEVEL,
@@ -229,7 +229,7 @@ TRAPS = (
         "put rope_scaling under text_config",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "extrapolated-window",
         _WARN,
         lambda s: s.on_vllm and s.context > NATIVE_CONTEXT and s.rope is Rope.EXTENDED,
@@ -237,7 +237,7 @@ TRAPS = (
         "use at most 524,288 if that is enough",
         "vLLM 0.33, models/minimax_m3/nvidia/model.py",
     ),
-    Trap(
+    KnownIssue(
         "amd-long-switch",
         _REFUSE,
         lambda s: (
@@ -250,7 +250,7 @@ TRAPS = (
         "set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "block-size",
         _REFUSE,
         lambda s: s.on_vllm and s.block_size != BLOCK,
@@ -258,7 +258,7 @@ TRAPS = (
         "--block-size 128",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "amd-cudagraph",
         _WARN,
         lambda s: s.on_vllm and s.on_amd and s.env.get("VLLM_USE_BREAKABLE_CUDAGRAPH") != "0",
@@ -266,7 +266,7 @@ TRAPS = (
         "set VLLM_USE_BREAKABLE_CUDAGRAPH=0",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "amd-attention",
         _REFUSE,
         lambda s: s.on_vllm and s.on_amd and s.attention_backend != "TRITON_ATTN",
@@ -274,7 +274,7 @@ TRAPS = (
         "--attention-backend TRITON_ATTN",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "encoder-and-text-only",
         _REFUSE,
         lambda s: s.on_vllm and s.text_only and s.encoder_parallel,
@@ -282,7 +282,7 @@ TRAPS = (
         "leave out one: --mm-encoder-tp-mode with its backend and cache, or --language-model-only",
         _SEED,
     ),
-    Trap(
+    KnownIssue(
         "vllm-parser",
         _REFUSE,
         lambda s: s.on_vllm and s.parser not in (None, "minimax_m3"),
@@ -290,7 +290,7 @@ TRAPS = (
         "--tool-call-parser minimax_m3 --reasoning-parser minimax_m3",
         "vLLM 0.24 and 0.33, whose options have no choices",
     ),
-    Trap(
+    KnownIssue(
         "sglang-parser",
         _REFUSE,
         lambda s: s.engine is EngineKind.SGLANG and s.parser not in (None, "minimax-m3"),
@@ -298,7 +298,7 @@ TRAPS = (
         "--tool-call-parser minimax-m3 --reasoning-parser minimax-m3",
         "SGLang 0.5.23, its options",
     ),
-    Trap(
+    KnownIssue(
         "sglang-fp8-name",
         _REFUSE,
         lambda s: s.engine is EngineKind.SGLANG and s.kv_dtype == "fp8",
@@ -306,7 +306,7 @@ TRAPS = (
         "--kv-cache-dtype fp8_e4m3 (or fp8_e5m2)",
         "SGLang 0.5.23, its options",
     ),
-    Trap(
+    KnownIssue(
         "trtllm-bf16-only",
         _REFUSE,
         lambda s: s.engine is EngineKind.TRTLLM and (s.precision is not Precision.BF16 or s.fp8_kv),
@@ -314,7 +314,7 @@ TRAPS = (
         "take BF16, or vLLM",
         "TensorRT-LLM 1.3.0rc20, its guide to M3",
     ),
-    Trap(
+    KnownIssue(
         "trtllm-no-prefix-reuse",
         _WARN,
         lambda s: s.engine is EngineKind.TRTLLM,
@@ -322,7 +322,7 @@ TRAPS = (
         "use vLLM or SGLang for agents",
         "TensorRT-LLM 1.3.0rc20, its guide to M3",
     ),
-    Trap(
+    KnownIssue(
         "no-prefix-caching",
         _WARN,
         lambda s: s.engine is not EngineKind.TRTLLM and not s.prefix_caching,
@@ -330,7 +330,7 @@ TRAPS = (
         "--enable-prefix-caching; SGLang: no --disable-radix-cache",
         "measured on four H200, vLLM 0.24",
     ),
-    Trap(
+    KnownIssue(
         "data-parallel-prefix",
         _WARN,
         lambda s: s.dp > 1,
@@ -338,7 +338,7 @@ TRAPS = (
         "send a session's turns to one rank, or use one rank",
         "vLLM's data parallelism",
     ),
-    Trap(
+    KnownIssue(
         "several-nodes",
         _WARN,
         lambda s: s.nodes > 1,
@@ -346,7 +346,7 @@ TRAPS = (
         "stay within one node if M3 fits",
         "not measured",
     ),
-    Trap(
+    KnownIssue(
         "kv-copies",
         _WARN,
         lambda s: s.tp > 4,
@@ -354,7 +354,7 @@ TRAPS = (
         "for more concurrent sequences use TP4 with data parallelism",
         "vLLM 0.24, models/minimax_m3/nvidia/model.py",
     ),
-    Trap(
+    KnownIssue(
         "remote-code",
         _WARN,
         lambda s: s.trust_remote_code,
@@ -362,7 +362,7 @@ TRAPS = (
         "leave it out: vLLM has the model; if an engine requires it, pin the checkpoint's revision",
         "vLLM 0.24, TensorRT-LLM's guide to M3, which requires it",
     ),
-    Trap(
+    KnownIssue(
         "not-measured-engine",
         _WARN,
         lambda s: not s.on_vllm,
@@ -374,7 +374,7 @@ TRAPS = (
 """All rows. The order has no formal rule: rows that most users may meet come first."""
 
 
-def met(setup: Setup, severity: Severity | None = None) -> list[Trap]:
+def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
     """Return the rows that apply to a setup, of one severity or (None) of both."""
     return [trap for trap in TRAPS if severity in (None, trap.severity) and trap.applies(setup)]
 

@@ -33,7 +33,7 @@ Takes = Literal["none", "maybe", "one", "some", "any"]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownOption:
     """An option as the engine defines it.
 
     Attributes:
@@ -57,7 +57,7 @@ class OptionListing:
 
     engine: str
     version: str
-    options: Mapping[str, Known]
+    options: Mapping[str, KnownOption]
 
     @property
     def name(self) -> str:
@@ -98,10 +98,10 @@ def listing(engine: str, version: str | None = None) -> OptionListing:
         )
     file = resources.files("m3agent.serving.plan") / "listings" / f"{engine}-{version or known[-1]}.json"
     data = json.loads(file.read_text("utf-8"))
-    options: dict[str, Known] = {}
+    options: dict[str, KnownOption] = {}
     for row in data["options"]:
         names = tuple(data["registries"].get(row.get("registry"), row.get("names", ())))
-        option = Known(
+        option = KnownOption(
             tuple(row["flags"]), row.get("takes", "one"), row.get("type"), names, row.get("repeats", False)
         )
         options |= dict.fromkeys(option.flags, option)
@@ -122,7 +122,7 @@ def problems(argv: Sequence[str], listing: OptionListing) -> list[str]:
     found: list[str] = []
     places = 1 if command.starts.endswith("serve") else 0
     found += [f"`{word}` belongs to no option." for word in command.positional[places:]]
-    seen: set[Known] = set()
+    seen: set[KnownOption] = set()
     for option in command.options:
         found += _problems_of(option, listing)
         known = listing.options.get(listing.spelt(flag_of(option)))
@@ -150,7 +150,9 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     if known is None and "." in spelt and base is not None and listing.engine == "vllm":
         if base.type not in ("json", "json or text"):
             return [f"`{flag}`: {base.flags[0]} is not a group of settings, so nothing can be set in it."]
-        known = Known((spelt,))  # a setting inside a group; the engine's parser does not list these settings
+        known = KnownOption(
+            (spelt,)
+        )  # a setting inside a group; the engine's parser does not list these settings
     if known is None:
         return [_unknown(flag, spelt, listing)]
     if wrong := _count(flag, values, known):
@@ -161,7 +163,7 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     return [sentence for check in checks if (sentence := _value_problem(*check))]
 
 
-def _inside(flag: str, value: str, spelt: str, listing: OptionListing) -> list[tuple[str, str, Known]]:
+def _inside(flag: str, value: str, spelt: str, listing: OptionListing) -> list[tuple[str, str, KnownOption]]:
     """Return the settings inside a JSON group that the listing knows by name, each with its option."""
     group = json.loads(value) if _json(value) else None
     return [
@@ -179,7 +181,7 @@ def _unknown(flag: str, spelt: str, listing: OptionListing) -> str:
     return f"{listing.name} has no option `{flag}`{_hint(spelt, listing.options)}"
 
 
-def _count(flag: str, values: tuple[str, ...], known: Known) -> list[str]:
+def _count(flag: str, values: tuple[str, ...], known: KnownOption) -> list[str]:
     least, most = _COUNTS[known.takes]
     if len(values) < least:
         return [f"`{flag}` needs a value."]
@@ -190,7 +192,7 @@ def _count(flag: str, values: tuple[str, ...], known: Known) -> list[str]:
     return []
 
 
-def _value_problem(flag: str, value: str, known: Known) -> str | None:
+def _value_problem(flag: str, value: str, known: KnownOption) -> str | None:
     if known.names and value not in known.names:
         return f"`{flag}` has no `{value}`{_hint(value, known.names)}"
     if known.type is not None and not _TYPES[known.type](value):
@@ -198,7 +200,7 @@ def _value_problem(flag: str, value: str, known: Known) -> str | None:
     return None
 
 
-def _hint(word: str, known: Sequence[str] | Mapping[str, Known]) -> str:
+def _hint(word: str, known: Sequence[str] | Mapping[str, KnownOption]) -> str:
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean `{near[0]}`?" if near else "."
 

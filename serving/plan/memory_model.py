@@ -79,7 +79,7 @@ _WEIGHT_BYTES = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class LayerCounts:
     """Number of layers of each kind; all widths are M3's.
 
     Attributes:
@@ -96,7 +96,7 @@ class Shape:
         return self.dense + self.sparse
 
 
-M3 = Shape()
+M3 = LayerCounts()
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def vision_parameters() -> int:
     )
 
 
-def parameters(shape: Shape = M3, *, vision: bool = True) -> int:
+def parameters(shape: LayerCounts = M3, *, vision: bool = True) -> int:
     """Return the number of parameters; for `M3` with vision it is `TOTAL_PARAMETERS`."""
     linear = _attention(shape, 1) + _feed_forward(shape, 1) + _experts(shape)
     router = shape.sparse * (HIDDEN * EXPERTS + EXPERTS)
@@ -162,7 +162,9 @@ def parameters(shape: Shape = M3, *, vision: bool = True) -> int:
     return text + (vision_parameters() if vision else 0)
 
 
-def weight_bytes(shape: Shape, precision: Precision, split: Split, *, vision: bool, positions: int) -> int:
+def weight_bytes(
+    shape: LayerCounts, precision: Precision, split: Split, *, vision: bool, positions: int
+) -> int:
     """Return the bytes on each GPU after loading: weights, scales, and the table of rotary positions.
 
     The value is derived. It is within 0.2% of vLLM's log for both models that we loaded. Embeddings and the
@@ -184,7 +186,7 @@ def weight_bytes(shape: Shape, precision: Precision, split: Split, *, vision: bo
     return math.ceil(quantised + _experts(shape) / split.gpus * experts + router + plain + encoder + rotary)
 
 
-def kv_bytes_per_token(shape: Shape, tp: int, kv: KvDtype, index_bytes: int = INDEX_BYTES) -> int:
+def kv_bytes_per_token(shape: LayerCounts, tp: int, kv: KvDtype, index_bytes: int = INDEX_BYTES) -> int:
     """Return the bytes of KV cache for one token on each GPU. Derived, and equal to vLLM's own computation.
 
     All layers have keys and values. Each sparse layer also has one index key, which every GPU stores whole.
@@ -229,7 +231,7 @@ class Batch:
     graphs: tuple[int, ...] = (1, 2, 4, 8)
 
 
-def other_bytes(shape: Shape, split: Split, batch: Batch, *, vision: bool) -> int:
+def other_bytes(shape: LayerCounts, split: Split, batch: Batch, *, vision: bool) -> int:
     """Return the bytes for activations, logits, graphs and buffers: all but weights and KV cache.
 
     With data parallelism the experts see the tokens of all ranks (assumed).
@@ -251,7 +253,7 @@ def outside_bytes(split: Split, batch: Batch, context: int) -> int:
 
 
 @dataclass(frozen=True)
-class Room:
+class GpuMemory:
     """Memory of one GPU, in bytes.
 
     Attributes:
@@ -287,17 +289,17 @@ def room(
     batch: Batch,
     positions: int,
     vision: bool = False,
-    shape: Shape = M3,
-) -> Room:
+    shape: LayerCounts = M3,
+) -> GpuMemory:
     """Return how an engine's memory divides. `kv` is negative by the number of missing bytes."""
     allowed = int(total * utilisation)
     weights = weight_bytes(shape, precision, split, vision=vision, positions=positions)
     other = other_bytes(shape, split, batch, vision=vision)
     token = kv_bytes_per_token(shape, split.tp, kv)
-    return Room(total, allowed, weights, other, allowed - weights - other, token)
+    return GpuMemory(total, allowed, weights, other, allowed - weights - other, token)
 
 
-def _attention(shape: Shape, tp: int) -> int:
+def _attention(shape: LayerCounts, tp: int) -> int:
     """Return the parameters of all attention layers on each of `tp` GPUs.
 
     Queries are split evenly; keys and values by head; every GPU has one whole index key.
@@ -310,15 +312,15 @@ def _attention(shape: Shape, tp: int) -> int:
     return shape.layers * main + shape.sparse * index
 
 
-def _feed_forward(shape: Shape, tp: int) -> int:
+def _feed_forward(shape: LayerCounts, tp: int) -> int:
     """Return the parameters of dense layers and shared experts on each of `tp` GPUs."""
     return 3 * HIDDEN * (shape.dense * DENSE_WIDTH + shape.sparse * EXPERT_WIDTH) // tp
 
 
-def _experts(shape: Shape) -> int:
+def _experts(shape: LayerCounts) -> int:
     """Return the parameters of all routed experts together."""
     return shape.sparse * EXPERTS * 3 * HIDDEN * EXPERT_WIDTH
 
 
-def _norms(shape: Shape) -> int:
+def _norms(shape: LayerCounts) -> int:
     return shape.layers * (2 * HIDDEN + 2 * HEAD) + shape.sparse * 2 * INDEX_HEAD + HIDDEN

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from m3agent.serving.client.prices import HOSTED
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
-from m3agent.serving.plan.known_issues import EngineKind, Rope, Setup, Severity, Trap, met
+from m3agent.serving.plan.known_issues import EngineKind, KnownIssue, Rope, Setup, Severity, met
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -20,10 +20,10 @@ from m3agent.serving.plan.memory_model import (
     NATIVE_CONTEXT,
     TOTAL_PARAMETERS,
     Batch,
+    GpuMemory,
     KvDtype,
+    LayerCounts,
     Precision,
-    Room,
-    Shape,
     Split,
     outside_bytes,
     possible_tp,
@@ -86,7 +86,7 @@ class PlanRequest:
     precision: Precision | None = None
     engine: EngineKind | None = None
     vision: bool = False
-    shape: Shape = M3
+    shape: LayerCounts = M3
 
     def __post_init__(self) -> None:
         if not BLOCK <= self.context <= LONGEST_CONTEXT:
@@ -383,9 +383,9 @@ class _Candidate:
     profile: _Profile
     utilisation: float
     batch: Batch
-    room: Room
+    room: GpuMemory
     setup: Setup
-    barred: list[Trap] = field(default_factory=list)
+    barred: list[KnownIssue] = field(default_factory=list)
 
     @property
     def outside(self) -> int:
@@ -635,7 +635,7 @@ def _candidate(
     )
 
 
-def _other_engine(engine: EngineKind, found: Room, outside: int) -> tuple[float, Room]:
+def _other_engine(engine: EngineKind, found: GpuMemory, outside: int) -> tuple[float, GpuMemory]:
     """Return the share of memory for the engine's own option, and how its memory divides.
 
     Both follow the engine's documentation; they are assumed, not measured.
@@ -646,7 +646,7 @@ def _other_engine(engine: EngineKind, found: Room, outside: int) -> tuple[float,
     else:
         kv = int(_TRTLLM_SHARE * (found.total - outside - found.weights - found.other))
         share = _TRTLLM_SHARE
-    return share, Room(
+    return share, GpuMemory(
         found.total, found.weights + found.other + kv, found.weights, found.other, kv, found.token
     )
 

@@ -21,7 +21,7 @@ from m3agent.agent.stall import StallDetector, Thresholds
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.serving.client.messages import Delta, ToolCall
 from m3agent.serving.client.prices import Prices
-from m3agent.tools.registry import Others, Toolset
+from m3agent.tools.registry import ExternalTools, Toolset
 from tests.fakes.client import Answer, Asked, ScriptedClient, call, calls, says
 from tests.fakes.machine import Script, sandbox_over
 from tests.fakes.suite import Run, Suite
@@ -124,7 +124,7 @@ async def core(
     window: int | None = None,
     messages: Iterable[Message] = FIRST_MESSAGES,
     prices: Prices | None = None,
-    others: Others | None = None,
+    others: ExternalTools | None = None,
 ) -> AsyncIterator[Core]:
     """Start a session over `files` whose model gives these answers; `script` runs the commands in the sandbox."""
     lines: list[Line] = []

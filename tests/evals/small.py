@@ -26,7 +26,7 @@ from m3agent.evals.data.results import Grade, OfficialGrade, TestCount, Verdict
 from m3agent.evals.run.evaluate import Experiment, evaluate
 from m3agent.evals.run.other_agent import OtherAgent, parse_command
 from m3agent.evals.run.own_agent import OwnAgent
-from m3agent.evals.run.protocols import EvaluatedAgent, Parts
+from m3agent.evals.run.protocols import AttemptParts, EvaluatedAgent
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed
 from m3agent.sandbox.store.git import TreeStore, run_git
@@ -114,8 +114,8 @@ class SmallGrader:
         return Grade(verdict=Verdict.RESOLVED if good else Verdict.UNRESOLVED, fail_to_pass=count), None
 
 
-def parts_with(agent: EvaluatedAgent, _: Callable[[str], None] = print, **seconds: float) -> Parts:
-    return Parts(
+def parts_with(agent: EvaluatedAgent, _: Callable[[str], None] = print, **seconds: float) -> AttemptParts:
+    return AttemptParts(
         checkout, BareEnvironments(), SmallGrader(), agent, {"environment": 60, "tests": 60, **seconds}
     )
 

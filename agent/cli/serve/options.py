@@ -13,12 +13,12 @@ from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, Prepared
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.gpus import Fleet, parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind
-from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision, Shape
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import recipe
 from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
 
-SMALLEST = Shape(dense=1, sparse=1)
+SMALLEST = LayerCounts(dense=1, sparse=1)
 """The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
 DYNAMO_RECIPE = "dynamo-vllm-agg"
 

@@ -108,7 +108,7 @@ DEFAULT = Weights()
 
 
 @dataclass
-class Signs:
+class Evidence:
     """The unscaled evidence for each file: one number per file in each list; greater is better."""
 
     words: list[float]
@@ -210,7 +210,7 @@ def _outlines(
 
 def read_signs(
     candidates: Sequence[Candidate], query: Query, terms: TermStore, progress: Progress | None = None
-) -> Signs:
+) -> Evidence:
     """Compare all candidates with the query."""
     number = len(candidates)
     imports = ImportMap([candidate.path for candidate in candidates])
@@ -233,7 +233,7 @@ def read_signs(
             linked[target].append(index)
             linked[index].append(target)
     in_path = [_path_hits(candidate.path, wanted) for candidate in candidates]
-    return Signs(
+    return Evidence(
         words=_bm25(hits, lengths, query.terms),
         path=_rarity(in_path, query.terms),
         names=_rarity(names),
@@ -289,7 +289,9 @@ def _terms_of_path(path: str) -> frozenset[int]:
     return frozenset(term for word in words(path) for term in codes(word))
 
 
-def static_values(candidates: Sequence[Candidate], signs: Signs, weights: Weights = DEFAULT) -> list[float]:
+def static_values(
+    candidates: Sequence[Candidate], signs: Evidence, weights: Weights = DEFAULT
+) -> list[float]:
     """Return the issue-independent value of each file, from its importers, changes, kind and size."""
     degree, recency = _scaled(signs.degree), _scaled(signs.recency)
     return [
@@ -300,7 +302,7 @@ def static_values(candidates: Sequence[Candidate], signs: Signs, weights: Weight
     ]
 
 
-def issue_values(candidates: Sequence[Candidate], signs: Signs, weights: Weights = DEFAULT) -> list[float]:
+def issue_values(candidates: Sequence[Candidate], signs: Evidence, weights: Weights = DEFAULT) -> list[float]:
     """Return the value of each file for the issue."""
     own = [0.0] * len(candidates)
     for weight, sign in (

@@ -23,7 +23,7 @@ from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import AttemptRecord
 from m3agent.evals.run.attempt import EvalAttempt
 from m3agent.evals.run.cluster.sources import Parcel, arrived
-from m3agent.evals.run.protocols import AttemptListener, Parts
+from m3agent.evals.run.protocols import AttemptListener, AttemptParts
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.errors import SandboxError
 
@@ -37,7 +37,7 @@ PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
-class Order:
+class AttemptOrder:
     """An attempt to be made.
 
     Attributes:
@@ -48,7 +48,7 @@ class Order:
 
     instance: Instance
     number: int
-    parts_of: Callable[[Callable[[str], None]], Parts]
+    parts_of: Callable[[Callable[[str], None]], AttemptParts]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def fault(version: str) -> str:
 class Worker:
     """A Ray actor that makes one attempt. It must allow several concurrent method calls."""
 
-    def __init__(self, order: Order, sent: Parcel | None) -> None:
+    def __init__(self, order: AttemptOrder, sent: Parcel | None) -> None:
         self._order = order
         self._sent = sent
         self._news: list[News] = []

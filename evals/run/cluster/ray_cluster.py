@@ -26,9 +26,9 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
-from m3agent.evals.run.cluster.node import FinishedAttempt, News, Order, Worker, fault, unpack
+from m3agent.evals.run.cluster.node import AttemptOrder, FinishedAttempt, News, Worker, fault, unpack
 from m3agent.evals.run.cluster.sources import is_local, parcel
-from m3agent.evals.run.protocols import AttemptListener, Parts
+from m3agent.evals.run.protocols import AttemptListener, AttemptParts
 
 SCHEME = "ray"
 KNOCK_SECONDS = 10.0
@@ -43,7 +43,7 @@ CALLS_AT_ONCE = 4
 @contextlib.contextmanager
 def connected(
     address: str,
-    parts_of: Callable[[Callable[[str], None]], Parts],
+    parts_of: Callable[[Callable[[str], None]], AttemptParts],
     say: Callable[[str], None],
     *,
     shares_prefix: bool,
@@ -146,7 +146,7 @@ class RayCluster:
     """Make attempts on a cluster's nodes. `ray` is the package, already connected."""
 
     def __init__(
-        self, ray: Any, parts_of: Callable[[Callable[[str], None]], Parts], shares_prefix: bool
+        self, ray: Any, parts_of: Callable[[Callable[[str], None]], AttemptParts], shares_prefix: bool
     ) -> None:
         self.shares_prefix = shares_prefix
         self._ray = ray
@@ -176,7 +176,7 @@ class RayCluster:
         # not kept for the next attempt: hundreds of repositories would fill the cluster's memory
         if is_local(instance.task):
             sent = await asyncio.to_thread(parcel, instance.task, self._state)
-        order = Order(instance, number, self._parts_of)
+        order = AttemptOrder(instance, number, self._parts_of)
         worker = self._actor.options(
             num_cpus=1, max_restarts=0, max_concurrency=CALLS_AT_ONCE, scheduling_strategy="SPREAD"
         ).remote(order, sent)

@@ -14,7 +14,7 @@ from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.fix import attempt as attempt_module
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.request import FixRequest
-from m3agent.agent.fix.run_context import Ground
+from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.resume import ResumePoint
@@ -40,7 +40,7 @@ from tests.fakes.trees import memory_workspace
 
 ISSUE = Issue("Wrong sums", "add() gives wrong sums.", "text", "digest")
 PACKED = Context([b"<file>calc.py</file>\n"], (), (), 10, exact=True)
-GROUND = Ground(ENDPOINT, "sesame", Prices(prompt=1.0, completion=10.0), PACKED)
+RUN_CONTEXT = RunContext(ENDPOINT, "sesame", Prices(prompt=1.0, completion=10.0), PACKED)
 
 
 @dataclass

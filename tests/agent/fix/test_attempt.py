@@ -14,7 +14,7 @@ from m3agent.agent.context.types import Context, PackedFile
 from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import attempt as attempt_module
 from m3agent.agent.fix.attempt import Attempt
-from m3agent.agent.fix.run_context import Ground
+from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.issue.images import IssueImage
 from m3agent.agent.loop.prompt import SYSTEM
 from m3agent.agent.loop.resume import ResumePoint
@@ -36,7 +36,7 @@ from m3agent.serving.client.messages import AssistantMessage, Delta, ToolCall
 from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.errors import StreamCut
 from tests.agent.core import ADD, BUGGY, DONE, FIX, READ, TEST
-from tests.agent.fix.attempt_parts import GROUND, ISSUE, World
+from tests.agent.fix.attempt_parts import ISSUE, RUN_CONTEXT, World
 from tests.fakes.client import ENDPOINT, HOST, call, says
 from tests.fakes.trees import MemoryTrees, memory_workspace
 
@@ -52,11 +52,11 @@ def warm() -> asyncio.Event:
     return event
 
 
-async def work(attempt: Attempt, ground: Ground = GROUND, dirty: int = 0) -> Sandbox:
+async def work(attempt: Attempt, run_context: RunContext = RUN_CONTEXT, dirty: int = 0) -> Sandbox:
     """Run the attempt in its sandbox, and return the sandbox, which is closed by then."""
     await attempt.start_sandbox(SPEC, "bwrap")
     assert attempt.sandbox is not None
-    await attempt.work(ground, dirty, warm())
+    await attempt.work(run_context, dirty, warm())
     return attempt.sandbox
 
 
@@ -122,7 +122,9 @@ async def test_an_attempt_leaves_an_outcome_and_a_patch(world: World) -> None:
 
 async def test_limits_and_window_are_the_attempt_s_and_the_server_s(world: World) -> None:
     attempt = world.attempt(NO_CHANGE)
-    await work(attempt, dataclasses.replace(GROUND, endpoint=dataclasses.replace(ENDPOINT, max_model_len=9)))
+    await work(
+        attempt, dataclasses.replace(RUN_CONTEXT, endpoint=dataclasses.replace(ENDPOINT, max_model_len=9))
+    )
     assert attempt.loop is not None
     assert attempt.loop.window.limit == 9
     assert attempt.loop.limits is attempt.limits is attempt.loop.model.limits
@@ -161,7 +163,9 @@ async def test_images_that_the_server_does_not_take_are_said_once(
 ) -> None:
     issue = dataclasses.replace(ISSUE, images=(IssueImage("a.png", "image/png", b"x", "digest"),))
     attempt = world.attempt(NO_CHANGE, issue=issue, variation=Variation(number, 2))
-    await work(attempt, dataclasses.replace(GROUND, endpoint=dataclasses.replace(ENDPOINT, images=images)))
+    await work(
+        attempt, dataclasses.replace(RUN_CONTEXT, endpoint=dataclasses.replace(ENDPOINT, images=images))
+    )
     assert len(world.said) == notes
     assert all("accepts no images: the issue's 1 are left out" in said for said in world.said)
     content = world.clients[0].asked[0].messages[1]["content"]
@@ -174,7 +178,7 @@ async def test_whether_the_repository_s_instructions_are_followed(
 ) -> None:
     packed = Context([b"<file>AGENTS.md</file>\n"], (PackedFile("AGENTS.md", 3, 9),), (), 3, exact=True)
     attempt = world.attempt(NO_CHANGE, instructions=instructions, allow_net="pypi.org")
-    await work(attempt, dataclasses.replace(GROUND, context=packed))
+    await work(attempt, dataclasses.replace(RUN_CONTEXT, context=packed))
     told = world.clients[0].asked[0].messages[1]["content"]
     assert ("how to work on it" in told) is named
     assert "pypi.org" in told
@@ -199,7 +203,7 @@ async def test_the_others_wait_until_the_first_has_warmed_the_cache(world: World
     second = world.attempt(NO_CHANGE, variation=Variation(2, 2))
     event = Watched()
     await second.start_sandbox(SPEC, "bwrap")
-    working = asyncio.create_task(second.work(GROUND, 0, event))
+    working = asyncio.create_task(second.work(RUN_CONTEXT, 0, event))
     waiting = asyncio.create_task(event.waited_for.wait())
     await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
     assert second.messages is not None, "it is ready"
@@ -215,7 +219,7 @@ async def test_the_first_piece_of_an_answer_tells_that_the_cache_is_warm(world: 
     attempt = world.attempt([Delta("text", "No"), NO_CHANGE])
     attempt.on_delta = lambda _: seen.append(event.is_set())
     await attempt.start_sandbox(SPEC, "bwrap")
-    await attempt.work(GROUND, 0, event)
+    await attempt.work(RUN_CONTEXT, 0, event)
     assert seen == [True]
 
 
@@ -224,7 +228,7 @@ async def test_an_attempt_that_fails_keeps_nobody_waiting_and_leaves_nothing_ope
     attempt = world.attempt(StreamCut(HOST, "gone"))
     await attempt.start_sandbox(SPEC, "bwrap")
     with pytest.raises(StreamCut):
-        await attempt.work(GROUND, 0, event)
+        await attempt.work(RUN_CONTEXT, 0, event)
     assert event.is_set()
     assert (attempt.outcome, attempt.patch) == (None, None)
     assert attempt.sandbox is not None
@@ -381,7 +385,7 @@ async def test_the_work_goes_on_where_it_stopped(world: World, tmp_path: Path) -
         contextlib.closing(Conversation.begin(attempt.session.folder, [*messages, made]))
     )
     attempt.pending = point.pending(attempt.messages)
-    await work(attempt, dataclasses.replace(GROUND, context=None))
+    await work(attempt, dataclasses.replace(RUN_CONTEXT, context=None))
     assert attempt.patch is not None
     assert attempt.patch.tree == tree, "the work tree is as it was left"
     assert attempt.loop is not None

@@ -15,7 +15,7 @@ from m3agent.agent.session.usage import Totals
 from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.errors import SandboxDied
 from tests.agent.core import DONE, FIX, TEST
-from tests.agent.fix.attempt_parts import GROUND, World
+from tests.agent.fix.attempt_parts import RUN_CONTEXT, World
 
 SPEC = SandboxSpec(image="an-image")
 PACKED = events.ContextPacked(1, 2, True, {}, [], "digest", 0.1)
@@ -25,7 +25,7 @@ def started(variation: Variation) -> events.Event:
     return events.Error("started", str(variation.number), 0)
 
 
-PREPARED = PreparedFix(GROUND, "bwrap", SPEC, 0, started, [PACKED])
+PREPARED = PreparedFix(RUN_CONTEXT, "bwrap", SPEC, 0, started, [PACKED])
 
 
 def test_each_has_its_session_and_its_count(world: World) -> None:

@@ -554,7 +554,7 @@ async def test_where_a_session_goes_on(tmp_path: Path) -> None:
     point = ResumePoint({"tree": "t"}, "t", turn=4, calls=7, asked=1, tell="Mind the sign.", tested_tree="u")
     point.tests = {"passed": [], "failed": [ADD], "errored": []}
     async with core(tmp_path, READ, says("done"), says("done")) as it:
-        it.loop.go_on_from(point)
+        it.loop.resume_from(point)
         assert it.calls.tested_tree == "u"
         outcome = await it.loop.run()
         assert it.messages[2]["content"] == "Mind the sign."

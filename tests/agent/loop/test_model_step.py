@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.loop.limits import RunLimits
-from m3agent.agent.loop.model_step import Chanting
+from m3agent.agent.loop.model_step import RepetitiveStream
 from m3agent.agent.session.messages import Digest
 from m3agent.agent.stall import Thresholds
 from m3agent.serving.client.messages import AssistantMessage, Delta, Turn, Usage
@@ -119,7 +119,7 @@ async def test_pieces_are_shown_as_they_come(tmp_path: Path) -> None:
 async def test_a_chant_is_broken_off(tmp_path: Path, kind: str) -> None:
     pieces = [Delta(kind, CHANT[at : at + 500]) for at in range(0, len(CHANT), 500)]  # type: ignore[arg-type]
     async with core(tmp_path, [*pieces, says(CHANT)]) as it:
-        with pytest.raises(Chanting) as raised:
+        with pytest.raises(RepetitiveStream) as raised:
             await it.model.ask()
         assert (raised.value.verdict.rule, raised.value.verdict.action) == ("chant", "tell")
         assert str(raised.value) == raised.value.verdict.text

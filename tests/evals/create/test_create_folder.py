@@ -12,13 +12,13 @@ import pytest
 from m3agent.agent.errors import UsageError
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, folder_name, instance_id, instance_of, row_of
-from m3agent.evals.create.folder import CreatedFolder, Tried, view
+from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, view
 from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.data.instance import INSTANCE_ID
 from tests.evals.create.history_of import FIRST, FIX, MORE_TEST, Repo, candidate
 
-TRIED = Tried(verdict="valid", reason="1", instance_id="x", title="t", score=1, seconds=1.0)
+TRIED = ValidatedCandidate(verdict="valid", reason="1", instance_id="x", title="t", score=1, seconds=1.0)
 FOUND = Validated(("tests/test_calc.py::test_sum",), ("tests/test_calc.py::test_zero",))
 
 

@@ -21,7 +21,7 @@ from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, EvalAttempt
 from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
-from m3agent.evals.run.protocols import Assignment, AttemptListener, Parts
+from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
 
@@ -112,8 +112,8 @@ async def test_tests_that_take_too_long_are_a_timeout(make: Make) -> None:
     assert "tests" in result.reason
 
 
-def with_checkout(parts: Parts, lay_down: Callable[[Task, Path], Clean]) -> Parts:
-    return Parts(lay_down, parts.environments, parts.grader, parts.agent, parts.seconds)
+def with_checkout(parts: AttemptParts, lay_down: Callable[[Task, Path], Clean]) -> AttemptParts:
+    return AttemptParts(lay_down, parts.environments, parts.grader, parts.agent, parts.seconds)
 
 
 async def test_a_checkout_that_leaks_or_cannot_be_had_is_invalid(make: Make) -> None:

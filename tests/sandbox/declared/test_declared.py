@@ -15,7 +15,7 @@ from m3agent.sandbox.declared.container import Container, read_containers, witho
 from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.requirements import logical_lines, requirements_files
-from m3agent.sandbox.declared.types import Files, Found
+from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.images.environment import acceptable_pythons
 from m3agent.sandbox.images.indexes import find_indexes
 
@@ -356,7 +356,7 @@ def test_where_requirements_files_are_looked_for() -> None:
 
 
 def containers(texts: dict[str, str | bytes]) -> tuple[list[Container], list[str]]:
-    found = Found()
+    found = ScanResult()
     return read_containers(files_of(texts), found), found.notices
 
 

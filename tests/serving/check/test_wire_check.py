@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.prefix_probe import Findings
-from m3agent.serving.check.script import TOOLS, Said, markup, wanted
+from m3agent.serving.check.script import TOOLS, ScriptedMessage, markup, wanted
 from m3agent.serving.check.wire_check import wire_check
 from m3agent.serving.client.endpoint import Endpoint, Flavour, probe
 from m3agent.serving.wire import ThinkingMode, parse
@@ -43,7 +43,10 @@ async def checked(
 def test_the_message_is_one_that_our_own_parser_reads(thinking: ThinkingMode) -> None:
     right = wanted(thinking)
     read = parse(markup(thinking), TOOLS, thinking)
-    assert Said(read.reasoning, read.text, tuple((call.name, call.arguments) for call in read.calls)) == right
+    assert (
+        ScriptedMessage(read.reasoning, read.text, tuple((call.name, call.arguments) for call in read.calls))
+        == right
+    )
     assert bool(right.reasoning) == (thinking != "disabled")
 
 

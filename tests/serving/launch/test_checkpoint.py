@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.launch.checkpoint import CheckpointError, cache_folder, lacking_disk, read_checkpoint
-from m3agent.serving.plan.memory_model import M3, Precision, Shape
+from m3agent.serving.plan.memory_model import M3, LayerCounts, Precision
 
 CONFIG: dict[str, Any] = {
     "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
@@ -71,7 +71,7 @@ def test_its_precision_is_that_of_its_config(
 def test_fewer_layers_are_reckoned_with_and_other_widths_are_told(tmp_path: Path) -> None:
     config = with_text(moe_layer_freq=[0, 0, 1, 1], hidden_size=1024)
     found = read_checkpoint(str(folder_of(tmp_path, config)), {}, weights=False)
-    assert (found.shape, found.whole) == (Shape(dense=2, sparse=2), False)
+    assert (found.shape, found.whole) == (LayerCounts(dense=2, sparse=2), False)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.launch.engine_faults import Asked, Fault, FaultKind, explain
+from m3agent.serving.launch.engine_faults import Fault, FaultKind, LaunchContext, explain
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.fault_rows import ROWS
 
 LOGS = Path(__file__).parent / "logs"
 PAPER = Path(__file__).parents[3] / "docs" / "engines" / "failures.md"
-ASKED = Asked(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
+ASKED = LaunchContext(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
 
 CASES: dict[str, tuple[FaultKind, tuple[str, ...]]] = {
     # logs of our runs of vLLM 0.24 and huggingface_hub 2.4
