@@ -387,7 +387,7 @@ def test_prompts_of_all_kinds_of_blocks() -> None:
     assert "(clock.py: file:///repo/clock.py)" in found.text
     assert [image.media_type for image in found.images] == ["image/png"]
     assert found.issue().images == found.images
-    for data, why in ((PNG[:-3] + "!!!", "not base64"), (base64.b64encode(b"words").decode(), "no PNG")):
+    for data, why in ((PNG[:-3] + "!!!", "not base64"), (base64.b64encode(b"words").decode(), "not PNG")):
         with pytest.raises(UsageError, match=why):
             read_prompt([text_block("x"), image_block(data, "image/png")])
 

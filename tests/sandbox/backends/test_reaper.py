@@ -25,9 +25,9 @@ PROMISED = 2.0  # seconds until the containers must be gone
 
 CREATE = """
 import sys, time
-from m3agent.sandbox.backends.sandbox import Limits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.backends.docker_machine import DockerMachine
-machines = [DockerMachine(None, Limits(memory=256 << 20), lambda _: None) for _ in range(2)]
+machines = [DockerMachine(None, SandboxLimits(memory=256 << 20), lambda _: None) for _ in range(2)]
 for machine in machines:
     machine._create()
 if sys.argv[1] == "started":
