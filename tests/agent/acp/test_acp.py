@@ -348,7 +348,7 @@ def test_without_standard_input() -> None:
 
 def is_refused(status: int | None, said: bytes, errors: bytes) -> None:
     assert (status, said) == (2, b"")
-    assert errors.startswith(b"m3agent: m3agent acp is started by an editor")
+    assert errors.startswith(b"m3agent: An editor starts m3agent acp")
 
 
 @pytest.mark.integration

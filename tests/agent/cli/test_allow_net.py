@@ -39,7 +39,7 @@ def test_exec_opens_what_is_listed_and_nothing_else(make_repo: MakeRepo, backend
     opened = run(*argv, "--allow-net", "*.example.org,example.net:8443", *ask)
     assert "may reach *.example.org:80,443 example.net:8443 through a proxy" in opened.stderr
     for line, host in zip(opened.stdout.splitlines(), ("169.254.169.254", "other.example"), strict=True):
-        assert line.startswith(f"403 {host}:80 is not open")
+        assert line.startswith(f"403 {host}:80 is not allowed")
         assert "--allow-net" in line
         assert f"network: refused: {host}:80" in opened.stderr
 

@@ -39,7 +39,7 @@ def test_wrong_use(server: MisbehavingServer, make_repo: MakeRepo, tmp_path: Pat
     server.answers = [DONE]
     assert fix(make_repo(BUGGY), server.url).returncode == 1
     for arguments, word in (
-        (["--format", "atif"], "name one"),
+        (["--format", "atif"], "give one"),
         (["nosuch"], "nosuch"),
         (["last", "-o", str(tmp_path)], "folder"),
         (["last", "-o", str(tmp_path / "no" / "x")], "no folder"),

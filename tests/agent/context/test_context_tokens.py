@@ -388,9 +388,9 @@ class TestBrokenFiles:
             (b" \n", "it is empty"),
             (b"\x00\xff\xfe", "not complete JSON"),
             (b"[" * 200_000, "not complete JSON"),
-            (b"[]", "no tokenizer.json"),
-            (b"null", "no tokenizer.json"),
-            (b'{"model_type": "minimax"}', "no tokenizer.json"),
+            (b"[]", "not a tokenizer.json"),
+            (b"null", "not a tokenizer.json"),
+            (b'{"model_type": "minimax"}', "not a tokenizer.json"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "not complete JSON"),
         ],
     )

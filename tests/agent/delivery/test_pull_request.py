@@ -474,7 +474,7 @@ async def test_a_login_in_an_address_is_not_told(
     )
     monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
     git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
-    with pytest.raises(EnvironmentFault, match=r"branches: no way to http://host/$"):
+    with pytest.raises(EnvironmentFault, match=r"listed: no way to http://host/$"):
         await github.destination()
 
 

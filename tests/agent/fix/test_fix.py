@@ -378,7 +378,7 @@ def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
         ([str(tmp_path / "huge.md"), "--repo", str(repo)], 2, "larger"),
         (["missing.md", "--repo", str(repo)], 2, "missing.md"),
         ([ISSUE, "--repo", str(repo), "--engine", "vllmm"], 2, "vllmm"),
-        ([ISSUE, "--repo", str(repo), "--apply", "--branch", "x"], 2, "one of them"),
+        ([ISSUE, "--repo", str(repo), "--apply", "--branch", "x"], 2, "give only one"),
         ([ISSUE, "--repo", str(repo), "--seed", "1", "--endpoint", "http://127.0.0.1:9/v1"], 2, "--seed"),
         ([ISSUE, "--repo", str(repo), "--candidates", "0", "--engine", "embedded"], 2, "candidates"),
         ([ISSUE, "--repo", str(repo), "--engine", "embedded", "--branch", "a..b"], 2, "a..b"),

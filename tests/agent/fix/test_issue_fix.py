@@ -48,7 +48,7 @@ def test_an_issue_of_github_is_fixed(
     assert "## Comment by alice\n\nSame for <b>double</b>.\n</issue>\n" in text
     assert text.endswith("\nThe issue has 1 image, left out here: you cannot see images.\n")
     assert f"fetching owner/repo#1 from {tracker.host}" in done.stderr
-    assert "takes no images" in done.stderr
+    assert "accepts no images" in done.stderr
     issue = of_type(own_state, "session.started")[0]["issue"]
     assert issue["title"] == "Wrong sums"
     assert issue["source"] == f"{tracker.url}/owner/repo/issues/1"

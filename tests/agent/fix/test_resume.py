@@ -196,7 +196,7 @@ def test_what_cannot_be_resumed(
     for damaged, word in (
         (raw.replace('{"v":1', '{"v":9', 1), "version 9"),
         ("nonsense\n" + raw, "line 1"),
-        (raw.splitlines(keepends=True)[1], "anew"),
+        (raw.splitlines(keepends=True)[1], "again"),
     ):
         log.write_text(damaged)
         refused = resume()

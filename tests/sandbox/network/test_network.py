@@ -144,9 +144,9 @@ async def test_listed_hosts_answer_and_others_do_not(sandbox_of: SandboxOf) -> N
             assert other.startswith("403 other.example.org:80 is not allowed for this sandbox")
             assert "--allow-net" in other
             port = (await python(sandbox, FETCH, "http://up.example.org/")).stdout.decode()
-            assert port.startswith("403 up.example.org:80 is not open")
+            assert port.startswith("403 up.example.org:80 is not allowed")
             secure = (await python(sandbox, FETCH, "https://other.example.org/")).stdout.decode()
-            assert "403 other.example.org:443 is not open" in secure
+            assert "403 other.example.org:443 is not allowed" in secure
         assert up.seen == 1
     assert [(r.method, r.host, r.port, r.verdict) for r in log] == [
         ("GET", "up.example.org", up.port, "allowed"),
@@ -385,7 +385,7 @@ async def test_caps_on_bytes_requests_and_time(sandbox_of: SandboxOf) -> None:
         async with sandbox:
             assert (await python(sandbox, wait, up.port)).stdout == b"b''\n"
             assert (await python(sandbox, flood, up.port)).stdout == b"cut\n"
-            assert b"no more" in (await python(sandbox, wait, up.port)).stderr
+            assert b"its limit" in (await python(sandbox, wait, up.port)).stderr
             assert b"3 requests" in (await python(sandbox, wait, up.port)).stderr
     assert [r.verdict for r in log] == ["allowed", "allowed", "refused"]
     assert "silent" in log[0].reason

@@ -191,8 +191,8 @@ def hosted(code: int, words: str) -> dict[str, Any]:
     [
         (1004, 401, "M3AGENT_API_KEY"),
         (1008, 402, "top it up"),
-        (2013, 400, "does not accept"),
-        (1002, 429, "limiting"),
+        (2013, 400, "rejects this request"),
+        (1002, 429, "limits requests"),
         (4711, 500, "log"),
     ],
 )

@@ -206,7 +206,7 @@ def test_the_gpus_that_were_chosen_are_not_chosen_among_again(image: str, folder
 
 @pytest.mark.docker
 @pytest.mark.parametrize(
-    ("name", "said"), [("vllm-nvidia-docker", "docker's own"), ("trtllm-gb200-2x4", "use Slurm")]
+    ("name", "said"), [("vllm-nvidia-docker", "docker itself"), ("trtllm-gb200-2x4", "use --slurm")]
 )
 def test_a_recipe_that_brings_its_own_container_is_refused(
     image: str, folder: Path, name: str, said: str
