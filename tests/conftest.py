@@ -83,10 +83,10 @@ def pytest_collection(session: pytest.Session) -> None:
     here = Path(__file__).parent
     share = sorted(here.rglob("test_*.py"))[int(worker[1]) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
     for path in share:
-        with suppress(
-            Exception, pytest.skip.Exception
-        ):  # pytest reports the error when it collects the module
-            importlib.import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
+        if str(path.parent) not in sys.path:  # as pytest does, so that it finds the module imported
+            sys.path.insert(0, str(path.parent))
+        with suppress(Exception, pytest.skip.Exception):  # reported when the module is collected
+            importlib.import_module(path.stem)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
