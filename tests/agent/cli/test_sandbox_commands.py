@@ -317,7 +317,7 @@ def test_without_its_environment_a_sandbox_goes_on_bare_and_build_fails(
     repo = make_repo({"requirements.txt": "no-such-thing\n"})
     done = run("exec", "--repo", str(repo), "--sandbox", "docker", "echo", "bare")
     assert (done.returncode, done.stdout) == (0, b"bare\n")
-    assert b"going on without the repository's dependencies" in done.stderr
+    assert b"continuing without the repository's dependencies" in done.stderr
     built = run("build", "--repo", str(repo))
     assert (built.returncode, built.stdout) == (3, b"")
     assert b"the log is " in built.stderr
