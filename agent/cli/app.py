@@ -34,7 +34,6 @@ from m3agent.agent.cli.resume import fork, resume
 from m3agent.agent.cli.sandbox import sandbox_app
 from m3agent.agent.cli.serve import serve_app
 from m3agent.agent.cli.sessions import report, sessions_app
-from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -177,6 +176,7 @@ def context(
     """Pack the repository into one text, as the model gets it."""
     with faults():
         from m3agent.agent.cli import context as command
+        from m3agent.agent.context.checkout import Checkout
         from m3agent.agent.context.tokenizer.source import chosen_tokenizer
         from m3agent.agent.repo.repository import open_repository
         from m3agent.agent.settings.loader import load_settings
