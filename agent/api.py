@@ -37,6 +37,7 @@ class FixSettings(TypedDict, total=False):
     seed: int
     candidates: int
     reruns: int
+    verify_rounds: int
     memory: str
     cpus: float
     yes: bool

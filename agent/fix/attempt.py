@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.exit_codes import Failure
@@ -16,6 +16,7 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
 from m3agent.agent.loop.compaction import Window
+from m3agent.agent.loop.completion_gate import why_not_tested
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.loop import Loop, Outcome
 from m3agent.agent.loop.model_step import Model
@@ -24,9 +25,11 @@ from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import Calls, PendingCall
 from m3agent.agent.mcp.toolset import OtherTools
 from m3agent.agent.repo.snapshot import TREES
+from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.stall import StallDetector
+from m3agent.agent.verify.feedback import feedback_on, weakened_tests
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -66,6 +69,13 @@ class Attempt:
     outcome: Outcome | None = None
     patch: Patch | None = None
     evidence: Verification | None = None
+    """The verification of `patch`."""
+    rounds: int = 0
+    """How often a verdict went back to the model."""
+    named_red: dict[str, str] = field(default_factory=dict)
+    """Tests that verdicts named red when they went back to the model, each with the id of its tree."""
+    returned_tree: str | None = None
+    """State of the work tree whose verdict went back to the model last."""
     server_key: str | None = field(default=None, repr=False)
     """The model server's key. It must not appear in anything that is published."""
     failure: Failure | None = None
@@ -83,6 +93,8 @@ class Attempt:
         self.workspace = Workspace(store, point.started["tree"])
         self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
         self.pending = point.pending(self.messages)
+        self.rounds, self.named_red = point.rounds, dict(point.named_red)
+        self.returned_tree = point.returned.get("tree")
         self.session.write(session_events.session_resumed(point, self.messages, self.pending))
 
     async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:
@@ -92,7 +104,13 @@ class Attempt:
         self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
         await self.stack.enter_async_context(self.sandbox)
 
-    async def work(self, run_context: RunContext, dirty: int, cache_is_warm: asyncio.Event) -> None:
+    async def work(
+        self,
+        run_context: RunContext,
+        dirty: int,
+        cache_is_warm: asyncio.Event,
+        verify: Callable[[], Awaitable[None]],
+    ) -> None:
         """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
         Args:
@@ -100,6 +118,7 @@ class Attempt:
             dirty: Number of files that differ from the commit.
             cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
                 it, so that the server finds their prompts in its cache.
+            verify: Verifies `patch` and sets `evidence`.
 
         Raises:
             SandboxError, ModelServerError, M3AgentError: The attempt ended early.
@@ -124,15 +143,64 @@ class Attempt:
                 cache_is_warm.set()
                 self.on_delta(delta)
 
-            self.loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta)
-            if self.request.resume is not None:
-                await self.sandbox.rollback(self.request.resume.tree)
-                self.loop.resume_from(self.request.resume)
-            self.outcome = await self.loop.run(self.pending)
-            self.patch = await self.sandbox.patch()
+            loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta)
+            self.loop = loop
+            loop.review = lambda said: self._review(said, loop, verify)
+            if (point := self.request.resume) is not None:
+                await self.sandbox.rollback(point.tree)
+                loop.resume_from(point)
+                if point.returned and point.returned["turn"] == point.turn and loop.awaits_user:
+                    loop.told = loop.told or point.returned["text"]  # logged, but not sent
+            self.outcome = await loop.run(self.pending)
+            await self._take_patch()
         finally:
             cache_is_warm.set()
             await self.stack.aclose()
+
+    async def _take_patch(self) -> Patch:
+        """Set `patch` to the present change; forget the evidence if it belongs to another change."""
+        assert self.sandbox is not None
+        patch = await self.sandbox.patch()
+        if self.patch is None or self.patch.tree != patch.tree:
+            self.evidence = None
+        self.patch = patch
+        return patch
+
+    async def _review(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
+        """Verify the change that the model calls done.
+
+        Returns:
+            The message that returns the verdict to the model. Empty if the session ends: the change is verified, the
+            same change was returned before, no round is left, a limit is reached, or `said` gives the reason why the
+            change cannot be tested and no test says otherwise.
+        """
+        most = self.request.settings.verify_rounds
+        patch = await self._take_patch()
+        if self.rounds >= most or patch.empty or patch.tree == self.returned_tree:
+            return ""
+        await verify()
+        if self.is_verified or loop.limits.reached():
+            return ""
+        assert self.evidence is not None
+        if self.evidence.verdict == "unverified" and why_not_tested(said):
+            return ""
+        feedback = feedback_on(self.evidence, self.rounds + 1, most)
+        if feedback is None:
+            return ""
+        self.rounds += 1
+        self.returned_tree = patch.tree
+        self.named_red |= dict.fromkeys(feedback.tests, patch.tree)
+        self.session.write(
+            events.Feedback(
+                turn=loop.model.turn,
+                round=self.rounds,
+                kinds=list(feedback.kinds),
+                text=feedback.text,
+                tests=list(feedback.tests),
+                tree=patch.tree,
+            )
+        )
+        return feedback.text
 
     @property
     def is_verified(self) -> bool:
@@ -140,8 +208,13 @@ class Attempt:
         return self.evidence is not None and self.evidence.verdict == "verified"
 
     async def verify(self, backend: Backend, spec: SandboxSpec, known: dict[str, Verification]) -> None:
-        """Verify the patch unless it is empty. `known` caches verifications by tree id. Raises SandboxError."""
-        if self.patch is None or self.patch.empty:
+        """Verify the patch, unless it is empty or has been verified. Raises SandboxError.
+
+        Args:
+            backend, spec: How to start sandboxes.
+            known: Cache of verifications, by tree id.
+        """
+        if self.patch is None or self.patch.empty or self.evidence is not None:
             return
         assert self.workspace is not None
         log = session_events.log_requests(self.session, "verify")
@@ -158,8 +231,16 @@ class Attempt:
                 self.request.settings.reruns,
             )
             known[self.patch.tree] = found
-        self.evidence = known[self.patch.tree]
-        session_events.log_verification(self.session, self.evidence)
+        evidence = known[self.patch.tree]
+        weak = await asyncio.to_thread(
+            weakened_tests, self.workspace, self.named_red, self.patch.tree, evidence
+        )
+        if weak and evidence.verdict == "verified":
+            reason = f"a test that an earlier verdict named red was weakened: {', '.join(weak)}"
+            evidence = replace(evidence, verdict="unverified", reason=reason, weakened=tuple(weak))
+        self.evidence = evidence
+        by: Literal["gate", "end"] = "gate" if self.outcome is None else "end"
+        session_events.log_verification(self.session, evidence, self.rounds + 1, by)
 
     def _first_messages(self, run_context: RunContext, dirty: int) -> list[dict[str, Any]]:
         issue, settings, endpoint = self.request.issue, self.request.settings, run_context.endpoint

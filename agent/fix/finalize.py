@@ -14,6 +14,7 @@ from m3agent.agent.delivery.pull_request import offer
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
 from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
+from m3agent.agent.loop.completion_gate import why_not_tested
 from m3agent.agent.loop.loop import Outcome
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH
@@ -208,7 +209,9 @@ def _write(
     change = None
     if text and patch is not None and attempt.workspace is not None:
         change = Change(attempt.workspace, patch)
-    return FixResult(status, exit_code, reason, session.folder, attempt.evidence, change)
+    verified_this = patch is not None and attempt.patch is not None and patch.tree == attempt.patch.tree
+    evidence = attempt.evidence if verified_this else None
+    return FixResult(status, exit_code, reason, session.folder, evidence, change)
 
 
 def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:
@@ -223,4 +226,7 @@ def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]
         return Status.EMPTY, "the model changed nothing" + (
             f": {outcome.text.strip()[:300]}" if outcome.text.strip() else ""
         )
-    return Status(evidence.verdict), evidence.reason
+    reason = evidence.reason
+    if evidence.verdict == "unverified" and (why := why_not_tested(outcome.text)):
+        reason += f"; the model says that it is not tested: {why[:300]}"
+    return Status(evidence.verdict), reason

@@ -218,12 +218,15 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
     known: dict[str, Verification] = {}
 
     async def make(attempt: Attempt) -> None:
+        async def verify() -> None:
+            async with verifying:
+                await attempt.verify(prepared.backend, prepared.spec, known)
+
         try:
             if attempt is not first:
                 await _set_up(attempt, first, prepared)
-            await attempt.work(prepared.run_context, prepared.dirty, cache_is_warm)
-            async with verifying:
-                await attempt.verify(prepared.backend, prepared.spec, known)
+            await attempt.work(prepared.run_context, prepared.dirty, cache_is_warm, verify)
+            await verify()
         except FAILURES as error:
             attempt.failure = error
 

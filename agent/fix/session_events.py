@@ -126,8 +126,10 @@ def log_requests(session: Session, where: Literal["session", "verify"]) -> Calla
     return log
 
 
-def log_verification(session: Session, evidence: Verification) -> None:
-    """Log the test runs of a verification and its verdict."""
+def log_verification(
+    session: Session, evidence: Verification, number: int, by: Literal["gate", "end"]
+) -> None:
+    """Log the test runs of a verification and its verdict; `number` counts the session's verifications from 1."""
     runs: tuple[tuple[Literal["before", "after"], TestReport, str], ...] = (
         ("before", evidence.before, evidence.old_tree),
         ("after", evidence.after, evidence.new_tree),
@@ -145,7 +147,11 @@ def log_verification(session: Session, evidence: Verification) -> None:
             still_red=list(evidence.still_red),
             new=list(evidence.new_tests),
             flaky=list(evidence.flaky),
+            added_red=list(evidence.added_red),
+            undone=list(evidence.undone),
             seconds=evidence.seconds,
+            round=number,
+            by=by,
         )
     )
 

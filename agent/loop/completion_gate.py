@@ -19,7 +19,18 @@ ANNOUNCED = re.compile(
     re.IGNORECASE,
 )
 """Start of a last sentence that announces a step. M3 sometimes ends its turn there without taking the step."""
-STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*\S", re.MULTILINE | re.IGNORECASE)
+STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*(\S.*)", re.MULTILINE | re.IGNORECASE)
+
+
+def why_not_tested(text: str) -> str:
+    """Return the reason that an answer gives after "Not tested:"; empty if it gives none."""
+    stated = (match[2] for match in STATED.finditer(text) if match[1].lower() == NOT_TESTED.lower())
+    return next(stated, "").strip()
+
+
+def accepts(missing: str, asked: int) -> bool:
+    """Return whether a result is accepted, given what is missing and how often the model was told so before."""
+    return not missing or asked >= MOST_ASKED
 
 
 def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,13 +47,21 @@ class Outcome:
     text: str
 
 
+async def accept(_: str) -> str:
+    """Accept every result without a message for the model."""
+    return ""
+
+
 @dataclass
 class Loop:
     """The loop of one session.
 
     Attributes:
+        review: Called with the model's last answer when the gate accepts the result. It returns a message for the
+            model, which then continues, or an empty text, which ends the loop.
         asked: How often the gate has told the model what is missing.
         told: The user's message to the model in a resumed session.
+        accepted: The answer that the gate accepted before an earlier process of this session ended; else None.
     """
 
     model: Model
@@ -64,17 +72,25 @@ class Loop:
     messages: Conversation
     stall: StallDetector
     window: Window
+    review: Callable[[str], Awaitable[str]] = accept
     asked: int = 0
     told: str = ""
+    accepted: str | None = None
 
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.asked, self.told = point.turn, point.asked, point.tell
+        self.accepted = point.accepted
         self.calls.number, self.calls.tested_tree, self.calls.tests = (
             point.calls,
             point.tested_tree,
             point.tests,
         )
+
+    @property
+    def awaits_user(self) -> bool:
+        """Whether the model's answer is the last message, so that a user message has to follow."""
+        return bool(self.messages[-1]["role"] == "assistant")
 
     async def run(self, pending: Sequence[PendingCall] = ()) -> Outcome:
         """Run turns until there is an outcome.
@@ -89,7 +105,10 @@ class Loop:
             return Outcome("stalled", stop.text, "")
         if self.told:
             self._tell(self.told)
-        elif self.messages[-1]["role"] == "assistant" or prompt.asks_for_words(self.messages[-1]):
+        elif self.accepted is not None:
+            if outcome := await self._review(self.accepted):
+                return outcome
+        elif self.awaits_user or prompt.asks_for_words(self.messages[-1]):
             self._tell(prompt.RESUMED)
         too_long = shortened = False
         while True:
@@ -141,10 +160,18 @@ class Loop:
             tested_since_change=self.calls.tested_tree == tree,
         )
         self.session.write(events.Gate(turn=self.model.turn, missing=missing, asked=self.asked))
-        if not missing or self.asked >= completion_gate.MOST_ASKED:
-            return Outcome("done", "the model says it is done", message.text)
+        if completion_gate.accepts(missing, self.asked):
+            return await self._review(message.text, note)
         self.asked += 1
         self._tell(missing, note)
+        return None
+
+    async def _review(self, said: str, note: str = "") -> Outcome | None:
+        """End the loop, unless the review has a message for the model. `said` is the model's last answer."""
+        told = await self.review(said)
+        if not told:
+            return Outcome("done", "the model says it is done", said)
+        self._tell(told, note)
         return None
 
     async def _carry_out(self, calls: Sequence[PendingCall], note: str = "") -> StallVerdict | None:

@@ -10,6 +10,7 @@ from typing import Any
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.loop import turn_events
+from m3agent.agent.loop.completion_gate import accepts
 from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import PendingCall
 from m3agent.agent.session.log_reader import Line
@@ -40,6 +41,10 @@ class ResumePoint:
         tree: Last state of the work tree.
         turn, calls: Number of the last turn and of the last call.
         asked: How often the gate told the model what is missing.
+        accepted: The last answer, if the gate accepted it and its verdict did not go back to the model; else None.
+        rounds: How often a verdict went back to the model.
+        returned: The last `feedback`; empty without one.
+        named_red: Tests that earlier verdicts named red, each with the id of its tree.
         seconds: Time that earlier processes worked on the session.
         tell: The user's message to the model.
         tested_tree: State of the work tree in the last test run.
@@ -56,6 +61,10 @@ class ResumePoint:
     turn: int = 0
     calls: int = 0
     asked: int = 0
+    accepted: str | None = None
+    rounds: int = 0
+    returned: Line = field(default_factory=dict)
+    named_red: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     tell: str = ""
     tested_tree: str | None = None
@@ -126,6 +135,14 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             )
         for call in turn.calls:
             _count_call(point, call)
+        for returned in turn.of_type("feedback"):
+            point.rounds += 1
+            point.returned = returned
+            point.named_red |= dict.fromkeys(returned["tests"], returned["tree"])
+    if record.turns and not record.turns[-1].of_type("feedback"):
+        last = record.turns[-1]
+        if any(accepts(gate["missing"], gate["asked"]) for gate in last.of_type("gate")):
+            point.accepted = last.text
     return point
 
 

@@ -205,6 +205,7 @@ class SessionReport:
             ("good", "fixed", "fixed"),
             ("bad", "broken", "broken"),
             ("bad", "still red", "still_red"),
+            ("bad", "added red", "added_red"),
             ("plain", "new", "new"),
             ("plain", "flaky", "flaky"),
         )

@@ -217,6 +217,8 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
                 shown.incidents.append(_stall(line))
             case "gate":
                 shown.incidents.append(_gate(line))
+            case "feedback":
+                shown.incidents.append(Incident("verdict", f"returned to the model: {text(line, 'text')}"))
             case "context.summarised":
                 shown.incidents.append(_summary(line))
             case "file.changed":

@@ -6,7 +6,7 @@ they do not know. Writers never change the meaning of an existing field or type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 VERSION = 1
@@ -383,7 +383,11 @@ class Verify(Event):
         still_red: Tests that are red before and after the patch.
         new: Tests that the patch adds.
         flaky: Tests with different outcomes on the same tree; none of them is in fixed, broken or still_red.
+        added_red: Red tests that the patch adds or changes.
+        undone: Paths of the patch whose changes do not count.
         seconds: Wall time of the verification.
+        round: Number of the verification in the session, from 1.
+        by: Whether the completion gate asked for it, or the end of the session.
     """
 
     type = "verify"
@@ -395,6 +399,33 @@ class Verify(Event):
     new: list[str]
     flaky: list[str]
     seconds: float
+    added_red: list[str] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
+    round: int = 1
+    by: Literal["gate", "end"] = "end"
+
+
+@dataclass(frozen=True)
+class Feedback(Event):
+    """A verdict that is not `verified` was returned to the model.
+
+    Attributes:
+        turn: Number of the turn in which the model said that it was done.
+        round: Number of the verification, as in `verify`.
+        kinds: What the verdict found, the most important first: broken, added_red, still_red, cannot_import,
+            weakened, no_red_test, undone.
+        text: The message to the model.
+        tests: Red tests that the verdict rests on.
+        tree: State of the work tree that was verified.
+    """
+
+    type = "feedback"
+    turn: int
+    round: int
+    kinds: list[str]
+    text: str
+    tests: list[str]
+    tree: str
 
 
 @dataclass(frozen=True)

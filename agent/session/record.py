@@ -123,8 +123,8 @@ class SessionRecord:
         own_from: Index of the first turn that was not copied from another session.
         network: Each `network.request` of a verification, or from before the first turn.
         errors: Each `error`.
-        tests: The last `test.finished` of the verification for each of `before` and `after`.
-        verdict: The `verify` of the session's end.
+        tests: The `test.finished` of that verification for each of `before` and `after`.
+        verdict: The last `verify` since the last turn.
         choice: `attempt.chosen`.
         ended: `session.finished`; empty if the session was resumed after it.
         stretches: Times of the first and the last line of each process that worked on the session since its fork.
@@ -278,7 +278,7 @@ class _Reader:
         turn = self._new_turn(whole(line, "turn"))
         turn.request = line
         turn.before, self._next = self._next, []
-        self.record.ended = {}
+        self.record.ended, self.record.verdict, self.record.tests = {}, {}, {}
 
     def _new_turn(self, number_: int | None) -> TurnRecord:
         turn = TurnRecord(number_ or len(self.record.turns) + 1, self._position)
@@ -379,6 +379,7 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "stall": _Reader._stall,
     "gate": _Reader._of_turn,
     "context.summarised": _Reader._of_turn,
+    "feedback": _Reader._of_turn,
     "verify": _Reader._verify,
     "error": _Reader._error,
     "attempt.chosen": _Reader._chosen,

@@ -344,6 +344,16 @@ class Settings:
             at_most=20,
         ),
     ] = RERUNS
+    verify_rounds: Annotated[
+        int,
+        Setting(
+            "How often a verdict other than verified goes back to the model; 0 means never.",
+            more="The model can then correct its change in the same session, within all other limits.",
+            metavar="N",
+            at_least=0,
+            at_most=10,
+        ),
+    ] = 2
     memory: Annotated[
         str,
         Setting(

@@ -21,7 +21,7 @@ from m3agent.agent.trajectory.history import (
     results,
     system_text,
     text_in,
-    told_by_gate,
+    told_after,
 )
 
 SCHEMA = "ATIF-v1.8"
@@ -139,13 +139,18 @@ def _turn_steps(record: SessionRecord, kept: Sequence[Message] | None) -> Iterab
                 yield _step("user", turn.request, text_in(message.get("content")), {"kind": "harness"})
             unlogged -= len(told)
         read = results(kept, turn) if kept and turn.sent is not None else {}
-        gate_text = told_by_gate(turn, is_last=turn is answered[-1])
-        yield _agent_step(turn, gate_text != "", unlogged, read)
+        line, said = told_after(turn, is_last=turn is answered[-1])
+        yield _agent_step(turn, line.get("type") == "gate", unlogged, read)
         yield from _loose_steps(turn)
         before = (turn.sent if turn.sent is not None else before) + 1 + len(turn.asked)
-        if gate_text:
-            gate = turn.of_type("gate")[-1]
-            yield _step("user", gate, gate_text, {"kind": "gate", "asked": log.whole(gate, "asked")})
+        if said:
+            extra = {
+                "kind": line["type"],
+                "asked": log.whole(line, "asked"),
+                "round": log.whole(line, "round"),
+                "kinds": log.items(line, "kinds") or None,
+            }
+            yield _step("user", line, said, extra)
             before += 1
 
 
@@ -281,7 +286,7 @@ def _agent(record: SessionRecord) -> dict[str, Any]:
 
 def _extra(record: SessionRecord) -> dict[str, Any] | None:
     repository, verify, finished = log.mapping(record.started, "repository"), record.verdict, record.ended
-    lists = ("fixed", "broken", "still_red", "new", "flaky")
+    lists = ("fixed", "broken", "still_red", "new", "flaky", "added_red", "undone")
     evidence: dict[str, Any] = {key: log.text(verify, key) for key in ("verdict", "reason")}
     evidence |= {key: log.items(verify, key) for key in lists if key in verify}
     extra = {

@@ -52,10 +52,16 @@ def result_of(call: CallRecord) -> str | None:
     return redact_text(log.text(call.finished, "content")) + "".join(f"\n\n[note: {text}]" for text in told)
 
 
-def told_by_gate(turn: TurnRecord, *, is_last: bool) -> str:
-    """Return what the gate told the model after a turn; empty for nothing, and for the last turn with an answer."""
-    gates = turn.of_type("gate")
-    return log.text(gates[-1], "missing") if gates and not is_last else ""
+def told_after(turn: TurnRecord, *, is_last: bool) -> tuple[log.Line, str]:
+    """Return the event by which the gate or a verdict told the model something after a turn, and the text.
+
+    The text is empty if there was none, and for the last turn with an answer.
+    """
+    fields = {"gate": "missing", "feedback": "text"}
+    for line in reversed(turn.events):
+        if not is_last and (said := log.text(line, fields.get(line["type"], ""))):
+            return line, said
+    return {}, ""
 
 
 def offered(record: SessionRecord) -> list[Any]:
@@ -90,7 +96,7 @@ def logged_messages(record: SessionRecord) -> list[Message] | None:
             if result is None or call.is_interrupted:  # the model read another text than the log has
                 return None
             told.append({"role": "tool", "tool_call_id": call.key, "content": result})
-        if text := told_by_gate(turn, is_last=False):
+        if text := told_after(turn, is_last=False)[1]:
             told.append({"role": "user", "content": text})
     if not told:
         return None

@@ -169,12 +169,16 @@ class Screen:
             ("fixed", line["fixed"]),
             ("broken", line["broken"]),
             ("still red", line["still_red"]),
+            ("added red", line.get("added_red", [])),
             ("flaky", line["flaky"]),
         ):
             for ident in ids[:5]:
                 self._print("", printable_line(f"{name}: {ident}"))
             if len(ids) > 5:
                 self._print("", f"{name}: {len(ids) - 5} more")
+
+    def _on_feedback(self, line: Line) -> None:
+        self._print("verify", f"the verdict goes back to the model (round {line['round']})", "yellow")
 
     def _on_error(self, line: Line) -> None:
         text = printable_line(line["text"], 500)

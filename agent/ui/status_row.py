@@ -103,6 +103,8 @@ class StatusRow:
                 self._do(VERIFYING)
             case "verify":
                 self._do("finishing")
+            case "feedback":
+                self._do(PREPARING)
 
     def hear(self, delta: Delta) -> None:
         """Take a piece of the model's answer. This runs for every token, so it only stores values."""

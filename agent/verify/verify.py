@@ -9,6 +9,9 @@ A patch is verified if all of these hold:
 - Every test that was red on the old tree still runs on the new tree.
 - The test run on the new tree was not cut short.
 
+If the test files that matter cannot be imported with or without the patch, nothing can be tested, and the patch is
+unverified.
+
 The check uses the tests of the old tree:
 
 - It undoes the patch's changes to existing test files.
@@ -17,7 +20,8 @@ The check uses the tests of the old tree:
   that shadow modules of Python or pytest.
 
 If this shows nothing either way, the tests that the patch wrote into existing files count. They must have new ids, be
-red on the old code and green on the new code.
+red on the old code and green on the new code. If one of them, or a test that the patch changed, is red on the new
+code, the patch has failed.
 
 Tests that would decide the verdict run again. Flaky tests (`m3agent.agent.verify.flaky` has the rule) count neither way.
 Nothing runs again if no test was fixed or broken. Nothing runs again either if the run on the new tree was cut short:
@@ -29,9 +33,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Literal
 
 from m3agent.agent.settings.settings import RERUNS
@@ -68,6 +73,11 @@ class Verification:
         verdict: Whether the patch is believed.
         reason: The reason for the verdict, in one sentence.
         fixed, broken, still_red, new_tests, flaky: Sorted test ids; `m3agent.agent.session.events.Verify` defines the sets.
+        added_red: Sorted ids of red tests that the patch adds or changes.
+        undone: Sorted paths of the patch whose changes do not count: existing test files, and files that decide how
+            tests run.
+        errors: Error text of each red test on the new code.
+        weakened: Tests that an earlier verdict of the session named red and that the patch weakened, each with how.
         before: The first test run on the old tree.
         after: The first test run on the new tree.
         old_tree: Git tree id of the old code with the patch's new test files.
@@ -87,6 +97,10 @@ class Verification:
     old_tree: str
     new_tree: str
     seconds: float
+    added_red: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
+    weakened: tuple[str, ...] = ()
 
 
 def is_test_file(path: str) -> bool:
@@ -136,6 +150,19 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list
     return write(old.values()), write(new.values()), added
 
 
+def changes_undone(workspace: Workspace, patch: Patch) -> tuple[str, ...]:
+    """Return the sorted paths of the patch whose changes `trees_to_compare` undoes."""
+    base = workspace.entries(patch.base)
+    return tuple(
+        sorted(
+            path
+            for path in patch.paths
+            if is_surrounding(path, base)
+            or (is_test_file(path) and (path in base or PurePosixPath(path).name == "conftest.py"))
+        )
+    )
+
+
 def trees_with_new_tests(workspace: Workspace, patch: Patch) -> tuple[str, str] | None:
     """Write the old and the new code, both with all test files as the patch leaves them.
 
@@ -162,7 +189,10 @@ def without_surroundings(
 
 
 def judge(
-    before: TestReport, after: TestReport, touched: Collection[str] = ()
+    before: TestReport,
+    after: TestReport,
+    touched: Collection[str] = (),
+    not_importable: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Verdict, str, list[set[str]]]:
     """Judge a patch by the test runs before and after it.
 
@@ -170,6 +200,8 @@ def judge(
         before: The test run on the old tree.
         after: The test run on the new tree.
         touched: Paths that the patch changes. A patch that changes a test file must leave no red test in it.
+        not_importable: Test files that cannot be imported with or without the patch, with the reason. Their tests
+            show nothing about the patch.
 
     Returns:
         The verdict, its reason in one sentence, and the sets of fixed, broken and still red tests.
@@ -204,7 +236,10 @@ def judge(
         return "failed", "the test run on the patched tree did not finish", sets
     if gone:
         return "failed", f"{count(gone, 'test')} red before the patch and not run after it", sets
-    if evaded := {i for i in still_red if file_of(i) in touched}:
+    evaded = {i for i in still_red if file_of(i) in touched}
+    if not fixed and still_red and (evaded or still_red) <= not_importable.keys():
+        return "unverified", cannot_be_tested(not_importable), sets
+    if evaded:
         return (
             "failed",
             f"{count(evaded, 'test')} red before and after in test files that the patch changes",
@@ -226,6 +261,31 @@ def judge(
     if still_red:
         return "failed", f"{count(still_red, 'test')} red before and after the patch", sets
     return "unverified", "no test was red before the patch, so none shows that it fixes the issue", sets
+
+
+def cannot_be_tested(not_importable: Mapping[str, str]) -> str:
+    """Return the reason of a verdict if the test files that matter cannot be imported."""
+    first = min(not_importable)
+    files = f"{first} cannot" if len(not_importable) == 1 else f"{len(not_importable)} test files cannot"
+    return f"cannot be tested here, because {files} be imported with or without the patch: {not_importable[first]}"
+
+
+def files_not_importable(before: TestReport, after: TestReport, added: Collection[str]) -> dict[str, str]:
+    """Return the test files that fail to be imported on both trees for the same reason, with the reason.
+
+    Files that the patch adds are left out: the patch is responsible for them.
+    """
+    found: dict[str, str] = {}
+    for ident in before.red & after.red:
+        reasons = {_last_line(report.errors.get(ident, "")) for report in (before, after)}
+        if "::" not in ident and ident not in added and len(reasons) == 1 and (reason := reasons.pop()):
+            found[ident] = reason
+    return found
+
+
+def _last_line(error: str) -> str:
+    lines = [line.removeprefix("E ").strip() for line in error.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def file_of(ident: str) -> str:
@@ -334,13 +394,16 @@ async def verify(
     touched = set(patch.paths)
     if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
         touched |= {file_of(ident) for ident in before.red}  # a configuration file affects every test file
-    verdict, reason, (fixed, broken, still_red) = judge(before, after, touched)
+    missing = files_not_importable(before, after, added)
+    verdict, reason, (fixed, broken, still_red) = judge(before, after, touched, missing)
     flaky = frozenset[str]()
     if after.complete:
         flaky = await pair.find_flaky((before, after), fixed | broken, still_red)
         verdict, reason, (fixed, broken, still_red) = judge(
-            without(before, flaky), without(after, flaky), touched
+            without(before, flaky), without(after, flaky), touched, missing
         )
+    added_red = {i for i in after.red - flaky if file_of(i) in added}
+    errors = dict(after.errors)
     new_tests = {i for i in (*after.passed, *after.red) if file_of(i) in added}
     mixed = None
     if verdict == "unverified":
@@ -351,10 +414,16 @@ async def verify(
         red, green = await pair.run()
         new_tests = {*green.passed, *green.red} - known
         fixed = new_tests & red.red & set(green.passed)
-        if fixed and green.complete:
+        if green.complete:
             flaky |= await pair.find_flaky((red, green), fixed | green.red)
             fixed -= flaky
-            if fixed and green.red <= flaky:
+            changed_red = green.red - flaky - missing.keys()
+            added_red |= changed_red
+            errors |= green.errors
+            if changed_red:
+                verdict = "failed"
+                reason = f"{count(changed_red, 'test')} red that the patch adds or changes"
+            elif fixed:
                 verdict = "verified"
                 reason = f"{count(fixed, 'test')} added by the patch: red on the old code, green on the new"
     if flaky:
@@ -367,6 +436,9 @@ async def verify(
         still_red=tuple(sorted(still_red)),
         new_tests=tuple(sorted(new_tests)),
         flaky=tuple(sorted(flaky)),
+        added_red=tuple(sorted(added_red)),
+        undone=await asyncio.to_thread(changes_undone, workspace, patch),
+        errors=errors,
         before=before,
         after=after,
         old_tree=old,

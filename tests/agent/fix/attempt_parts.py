@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class World:
     said: list[str] = field(default_factory=list)
     deltas: list[Delta] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
+    workspace_files: Mapping[str, str] = field(default_factory=lambda: BUGGY)
 
     def new_client(
         self, endpoint: Endpoint, *, api_key: str | None, on_retry: Callable[[RetryNote], None]
@@ -100,13 +101,13 @@ class World:
         git_dir = f"{root}/.git"
         where = HostGit(str(root), git_dir, git_dir, str(root))
         repository = Repository(where, "0" * 40, "main", shallow=False)
-        wanted = settings_of({"reruns": 0} | settings)
+        wanted = settings_of({"reruns": 0, "verify_rounds": 0} | settings)
         request = FixRequest(issue, repository, wanted, hand_over, resume)
         session = Session.create(self.folder, [self.lines.append], name)
         self.sessions.append(session)
         limits = RunLimits(wanted.max_turns, wanted.max_minutes)
         made = Attempt(request, session, limits, variation, self.said.append, self.deltas.append)
-        made.workspace = workspace or memory_workspace(self.folder, BUGGY)
+        made.workspace = workspace or memory_workspace(self.folder, self.workspace_files)
         return made
 
     def log(self, kind: str) -> list[Line]:

@@ -56,8 +56,13 @@ async def work(attempt: Attempt, run_context: RunContext = RUN_CONTEXT, dirty: i
     """Run the attempt in its sandbox, and return the sandbox, which is closed by then."""
     await attempt.start_sandbox(SPEC, "bwrap")
     assert attempt.sandbox is not None
-    await attempt.work(run_context, dirty, warm())
+    await attempt.work(run_context, dirty, warm(), no_verification)
     return attempt.sandbox
+
+
+async def no_verification() -> None:
+    """Stands for the verification where the completion gate must not ask for one."""
+    raise AssertionError("the gate asked for a verification")
 
 
 # -- the sandbox -----------------------------------------------------------------------------------------------------
@@ -203,7 +208,7 @@ async def test_the_others_wait_until_the_first_has_warmed_the_cache(world: World
     second = world.attempt(NO_CHANGE, variation=Variation(2, 2))
     event = Watched()
     await second.start_sandbox(SPEC, "bwrap")
-    working = asyncio.create_task(second.work(RUN_CONTEXT, 0, event))
+    working = asyncio.create_task(second.work(RUN_CONTEXT, 0, event, no_verification))
     waiting = asyncio.create_task(event.waited_for.wait())
     await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
     assert second.messages is not None, "it is ready"
@@ -219,7 +224,7 @@ async def test_the_first_piece_of_an_answer_tells_that_the_cache_is_warm(world: 
     attempt = world.attempt([Delta("text", "No"), NO_CHANGE])
     attempt.on_delta = lambda _: seen.append(event.is_set())
     await attempt.start_sandbox(SPEC, "bwrap")
-    await attempt.work(RUN_CONTEXT, 0, event)
+    await attempt.work(RUN_CONTEXT, 0, event, no_verification)
     assert seen == [True]
 
 
@@ -228,7 +233,7 @@ async def test_an_attempt_that_fails_keeps_nobody_waiting_and_leaves_nothing_ope
     attempt = world.attempt(StreamCut(HOST, "gone"))
     await attempt.start_sandbox(SPEC, "bwrap")
     with pytest.raises(StreamCut):
-        await attempt.work(RUN_CONTEXT, 0, event)
+        await attempt.work(RUN_CONTEXT, 0, event, no_verification)
     assert event.is_set()
     assert (attempt.outcome, attempt.patch) == (None, None)
     assert attempt.sandbox is not None

@@ -168,6 +168,7 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "attempts",
         "candidates",
         "reruns",  # a repository must not get its flaky tests counted as evidence
+        "verify_rounds",
         "sandbox",
         "allow_net",
         "yes",

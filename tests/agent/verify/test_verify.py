@@ -476,23 +476,70 @@ async def test_a_test_added_to_an_existing_file_does_not_count_beside_others(tri
 
 
 @pytest.mark.parametrize(
-    ("tests", "added", "again"),
+    ("tests", "added"),
     [
-        (GREEN, "shown a\n", False),
-        (GREEN, "shown never\n", False),
-        (GREEN, "shown a+b\nred never\n", True),
-        (GREEN, "shown a+b\nhang never\n", False),
-        (f"{GREEN}skip shown\n", "shown a+b\n", False),
-        (GREEN, "skip shown\n", False),
+        (GREEN, "shown a\n"),
+        (GREEN, "shown a+b\nhang never\n"),
+        (f"{GREEN}skip shown\n", "shown a+b\n"),
+        (GREEN, "skip shown\n"),
     ],
-    ids=["green before", "red after", "half", "cut short", "not new", "skipped"],
+    ids=["green before", "cut short", "not new", "skipped"],
 )
-async def test_added_tests_that_show_nothing(trial: Trial, tests: str, added: str, again: bool) -> None:
+async def test_added_tests_that_show_nothing(trial: Trial, tests: str, added: str) -> None:
     result = await trial({"calc.py": FIXED, "test_calc.py": tests + added}, tests=tests)
     assert (result.verdict, result.reason, result.flaky) == ("unverified", NOTHING_RED, ())
-    assert any("again" in log for log in trial.logs()) is again, (
-        "where nothing can come of it, nothing is run again"
+    assert not any("again" in log for log in trial.logs()), "a rerun could not change the verdict"
+
+
+@pytest.mark.parametrize(
+    "added", ["shown never\n", "shown a+b\nred never\n"], ids=["alone", "beside a green one"]
+)
+async def test_a_red_test_that_the_patch_adds_fails_it(trial: Trial, added: str) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + added}, tests=GREEN)
+    red = ids("red" if "red" in added else "shown")
+    assert (result.verdict, result.added_red) == ("failed", red)
+    assert result.reason == "1 test red that the patch adds or changes"
+    assert set(red) <= result.errors.keys()
+    assert result.undone == ("test_calc.py",)
+    assert any("again" in log for log in trial.logs()), "it may be flaky"
+
+
+async def test_files_that_cannot_be_imported_either_way_show_nothing(trial: Trial) -> None:
+    more = {"test_broken.py": "import never\n", "test_other.py": "import never\n"}
+    result = await trial({"calc.py": FIXED}, tests=GREEN, more=more)
+    assert result.verdict == "unverified"
+    assert result.reason == (
+        "cannot be tested here, because 2 test files cannot be imported with or without the patch: test_broken.py error"
     )
+    assert result.still_red == ("test_broken.py", "test_other.py")
+    changed = await trial(
+        {"calc.py": FIXED, "test_broken.py": "import never\nmore a\n"}, tests=GREEN, more=more
+    )
+    assert changed.verdict == "unverified", "a change to such a file shows nothing either"
+
+
+async def test_a_file_that_the_patch_adds_must_be_importable(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED, "test_new.py": "import never\n"}, tests=GREEN)
+    assert (result.verdict, result.added_red) == ("failed", ("test_new.py",))
+
+
+async def test_what_can_be_tested_still_decides(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, more={"test_broken.py": "import never\n"})
+    assert (result.verdict, result.fixed) == ("verified", ids("add"))
+    lost = await trial({"calc.py": "a"}, more={"test_broken.py": "import never\n"})
+    assert (lost.verdict, lost.broken) == ("failed", ids("double"))
+
+
+async def test_changes_that_do_not_count_are_named(trial: Trial) -> None:
+    changes = {
+        "calc.py": FIXED,
+        "test_calc.py": f"{TESTS}more a\n",
+        "conftest.py": "",
+        "pytest.ini": "",
+        "doc.txt": "",
+    }
+    result = await trial(changes)
+    assert result.undone == ("conftest.py", "pytest.ini", "test_calc.py")
 
 
 async def test_no_tests_at_all(trial: Trial) -> None:

@@ -1,0 +1,213 @@
+"""Turn a verdict that is not `verified` into a message for the model, and find tests that a later patch weakens."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from m3agent.agent.context.output import redact_text
+from m3agent.agent.verify.verify import Verification, file_of
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_runner import first_error
+
+FeedbackKind = Literal[
+    "broken", "still_red", "added_red", "weakened", "no_red_test", "cannot_import", "undone"
+]
+
+MOST_NAMED = 20
+"""Most tests that one part of the message names."""
+MOST_ERRORS = 5
+"""Most tests of one part whose error the message shows."""
+SKIPS = frozenset({"skip", "skipif", "skipIf", "skipUnless", "skipTest", "xfail", "importorskip"})
+"""Names in pytest and unittest that skip a test or let it fail."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A message that returns a verdict to the model.
+
+    Attributes:
+        kinds: What the verdict found, the most important first.
+        text: The message.
+        tests: Ids of the red tests that the verdict rests on.
+    """
+
+    kinds: tuple[FeedbackKind, ...]
+    text: str
+    tests: tuple[str, ...]
+
+
+def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | None:
+    """Return the message for a verdict; None if the model cannot do anything about it.
+
+    Args:
+        evidence: A verification whose verdict is not `verified`.
+        number: Number of this message in the session, from 1.
+        most: Most messages of this kind in a session.
+    """
+    added, errors = set(evidence.added_red), evidence.errors
+    still_red = [ident for ident in evidence.still_red if ident not in added]
+    broken = [ident for ident in evidence.broken if ident not in added]
+    files = [ident for ident in (*still_red, *broken) if "::" not in ident]
+    parts: list[tuple[FeedbackKind, str, Sequence[str]]] = [
+        ("broken", "These tests pass without your change and do not pass with it", broken),
+        ("added_red", "These tests that your change adds or edits are red", evidence.added_red),
+        ("still_red", "These tests are red with and without your change", still_red),
+    ]
+    kinds = [kind for kind, _, idents in parts if idents]
+    texts = [_named(title, idents, errors) for _, title, idents in parts if idents]
+    if files:
+        kinds.append("cannot_import")
+    if evidence.weakened:
+        kinds.append("weakened")
+        texts.append(
+            "An earlier message named these tests red, and your change no longer has them as they were: "
+            f"{_list(evidence.weakened)}. Restore them and correct the code."
+        )
+    if not kinds and evidence.verdict == "unverified" and evidence.after.ran:
+        kinds.append("no_red_test")
+        texts.append(
+            "No test was red without your change, so no test shows that it fixes the issue. Write a test that fails "
+            "without your change and passes with it."
+        )
+    if not kinds:
+        return None
+    if evidence.undone:
+        kinds.append("undone")
+        texts.append(
+            "Changes to these files do not count, because the verification restores existing test files and files that "
+            f"decide how tests run: {_list(evidence.undone)}. New tests count."
+        )
+    text = (
+        f"Your change was verified in a fresh copy of the repository and is not accepted (message {number} of at most "
+        f"{most}): {evidence.reason}.\n\n"
+        + "\n\n".join(texts)
+        + "\n\nCorrect the change, run the tests, and "
+        "answer without a tool call when you are done. Do not delete, skip or weaken a test that is named here."
+    )
+    return Feedback(tuple(kinds), redact_text(text), tuple(sorted({*broken, *added, *still_red})))
+
+
+def _named(title: str, idents: Sequence[str], errors: Mapping[str, str]) -> str:
+    """Return a title with its tests; the first tests come with the last lines of their errors."""
+    lines = [f"{title} ({len(idents)}):"]
+    for position, ident in enumerate(idents[:MOST_NAMED]):
+        lines.append(f"- {ident}")
+        if position < MOST_ERRORS:
+            lines += [f"    {line}" for line in first_error(errors.get(ident, ""))]
+    if len(idents) > MOST_NAMED:
+        lines.append(f"- and {len(idents) - MOST_NAMED} more")
+    return "\n".join(lines)
+
+
+def _list(paths: Sequence[str]) -> str:
+    more = len(paths) - MOST_NAMED
+    return ", ".join(paths[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def weakened(ident: str, base: bytes | None, earlier: bytes | None, later: bytes | None) -> str:
+    """Return how a patch weakened a test that an earlier verdict named red; empty if it did not.
+
+    A test counts as weakened if it is gone, if something new may skip it, or if one of its assertions is gone. A test
+    that the base tree has in the same words never counts: verification restores it.
+
+    Args:
+        ident: Id of the test or of its file.
+        base: Content of the test's file in the base tree; None if it does not exist there.
+        earlier: Content in the tree in which the test was named red.
+        later: Content in the tree of the patch.
+    """
+    if earlier is None or earlier == later:
+        return ""
+    if base is not None and _test(base, ident) is not None:
+        return ""
+    if later is None:
+        return "deleted"
+    old, new = _test(earlier, ident), _test(later, ident)
+    if old is None:
+        return ""  # the earlier file could not be parsed, or the test is made at run time
+    if new is None:
+        return "deleted"
+    if _skips(_parsed(later)) - _skips(_parsed(earlier)):
+        return "skipped"
+    return "weakened" if _assertions(old) - _assertions(new) else ""
+
+
+def weakened_tests(
+    workspace: Workspace, named: Mapping[str, str], tree: str, evidence: Verification
+) -> list[str]:
+    """Return the tests that a patch weakened, each with how, as `tests/test_a.py::test_b was deleted`.
+
+    Args:
+        workspace: Holds the trees.
+        named: The tests that earlier verdicts named red, each with the id of its tree.
+        tree: Tree id of the patch.
+        evidence: The verification of the patch.
+    """
+    if not named:
+        return []
+    files = {each: workspace.entries(each) for each in {workspace.base, tree, *named.values()}}
+    skipped, ran = set(evidence.after.skipped), {*evidence.after.passed, *evidence.after.red}
+
+    def content(each: str, path: str) -> bytes | None:
+        entry = files[each].get(path)
+        return None if entry is None else workspace.store.get_blob(entry.sha)
+
+    found = []
+    for ident, earlier in sorted(named.items()):
+        path = file_of(ident)
+        how = weakened(ident, content(workspace.base, path), content(earlier, path), content(tree, path))
+        if not how and path not in files[workspace.base] and "::" in ident and ident not in ran:
+            how = "skipped" if ident in skipped else "deleted"
+        if how:
+            found.append(f"{ident} was {how}")
+    return found
+
+
+def _parsed(source: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _test(source: bytes, ident: str) -> ast.AST | None:
+    """Return the function or class that a test id names, or the whole module for the id of a file."""
+    found: ast.AST | None = _parsed(source)
+    for name in ident.partition("[")[0].split("::")[1:]:
+        found = next(
+            (
+                node
+                for node in getattr(found, "body", ())
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and node.name == name
+            ),
+            None,
+        )
+    return found
+
+
+def _skips(tree: ast.AST | None) -> Counter[str]:
+    return Counter(name for node in _nodes(tree) if (name := _name(node)) in SKIPS)
+
+
+def _assertions(tree: ast.AST) -> Counter[str]:
+    """Return the assertions in a test: `assert`, unittest's methods, and `pytest.raises` and its like."""
+    checks = ("assert", "raises", "warns", "fail")
+    return Counter(
+        ast.dump(node)
+        for node in _nodes(tree)
+        if isinstance(node, ast.Assert)
+        or (isinstance(node, ast.Call) and _name(node.func).startswith(checks))
+    )
+
+
+def _nodes(tree: ast.AST | None) -> Iterator[ast.AST]:
+    return ast.walk(tree) if tree is not None else iter(())
+
+
+def _name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

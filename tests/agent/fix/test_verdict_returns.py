@@ -1,0 +1,148 @@
+"""Test whole fixes in which the verdict goes back to the model: what the server receives, and killed sessions."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, events, fix, kill, of_type, start
+from tests.command_line import run
+from tests.conftest import one_kind
+from tests.servers.misbehaving import MisbehavingServer, history_faults
+
+pytestmark = pytest.mark.integration
+
+BREAK = calls("file_edit", path="calc.py", old="return a * 2", new="return a * 3")
+MEND = calls("file_edit", path="calc.py", old="return a * 3", new="return a * 2")
+RIGHT = {"calc.py": BUGGY["calc.py"].replace("a - b", "a + b"), "test_calc.py": BUGGY["test_calc.py"]}
+RENAME = calls("file_edit", path="calc.py", old="def double(a):", new="def double(a: int) -> int:")
+RED_TEST = calls(
+    "file_write",
+    path="test_new.py",
+    content="from calc import add\n\ndef test_new():\n    assert add(1, 1) == 3\n",
+)
+GOOD_TEST = calls(
+    "file_write",
+    path="test_new.py",
+    content="from calc import triple\n\ndef test_new():\n    assert triple(1) == 3\n",
+)
+TRIPLE = calls(
+    "file_edit",
+    path="calc.py",
+    old="    return a * 2\n",
+    new="    return a * 2\n\n\ndef triple(a):\n    return a * 3\n",
+)
+WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
+CORRECT = calls("file_edit", path="calc.py", old="return a * b", new="return a + b")
+
+
+@pytest.mark.parametrize(
+    ("files", "answers", "kinds", "words"),
+    [
+        (BUGGY, [FIX, BREAK, TEST, DONE, MEND, TEST, DONE], ["broken"], "- test_calc.py::test_double\n"),
+        (BUGGY, [WRONG, TEST, DONE, CORRECT, TEST, DONE], ["still_red"], "assert 6 == 5"),
+        (RIGHT, [TRIPLE, TEST, DONE, GOOD_TEST, TEST, DONE], ["no_red_test"], "Write a test that fails without"),
+    ],
+    ids=["broken", "still red", "no red test"],
+)  # fmt: skip
+def test_the_verdict_goes_back_and_the_change_is_corrected(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    own_state: Path,
+    files: dict[str, str],
+    answers: list[Any],
+    kinds: list[str],
+    words: str,
+) -> None:
+    model.answers = list(answers)
+    done = fix(make_repo(files), model.url)
+    assert done.returncode == 0, done.stderr
+    [told] = of_type(own_state, "feedback")
+    assert (told["round"], told["kinds"]) == (1, kinds)
+    sent = [message["content"] for message in model.chats[-1].json["messages"]]
+    assert sent.count(told["text"]) == 1
+    assert words in told["text"]
+    assert history_faults([chat.body for chat in model.chats]) == []
+    assert [(line["by"], line["round"]) for line in of_type(own_state, "verify")] == [
+        ("gate", 1),
+        ("gate", 2),
+    ]
+    assert "the verdict goes back to the model (round 1)" in done.stderr
+    for kind in ("atif", "sft"):
+        exported = run("sessions", "export", "last", "--format", kind)
+        assert exported.returncode == 0
+        assert json.dumps(told["text"])[1:40] in exported.stdout
+    assert run("report", "last", "-o", str(own_state / "page.html")).returncode == 0
+    assert "returned to the model" in (own_state / "page.html").read_text()
+
+
+def test_a_red_test_of_the_patch_fails_it(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, RED_TEST, TEST, DONE]
+    done = fix(make_repo(BUGGY), model.url)
+    assert done.returncode == 1
+    [told] = of_type(own_state, "feedback")
+    assert told["kinds"] == ["added_red"]
+    assert told["tests"] == ["test_new.py::test_new"]
+    assert events(own_state)[-1]["status"] == "failed"
+    assert "added red: test_new.py::test_new" in done.stderr
+
+
+def test_no_round_if_none_is_wanted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+    model.answers = [FIX, BREAK, TEST, DONE]
+    assert fix(make_repo(BUGGY), model.url, "--verify-rounds", "0").returncode == 1
+    assert of_type(own_state, "feedback") == []
+    assert len(model.chats) == 4
+
+
+def resumed_ends_verified(model: MisbehavingServer, home: Path) -> None:
+    """Resume the session, and check that its requests form one conversation with one message for the verdict."""
+    model.answers = [MEND, TEST, DONE]
+    done = run("sessions", "resume", "last")
+    assert done.returncode == 0, done.stderr
+    [told] = of_type(home, "feedback")
+    messages = model.chats[-1].json["messages"]
+    assert [message["content"] for message in messages].count(told["text"]) == 1
+    assert not any("The session was interrupted" in str(message["content"]) for message in messages)
+    assert history_faults([chat.body for chat in model.chats]) == []
+
+
+def test_killed_while_it_verifies(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+    model.answers = [FIX, BREAK, TEST, DONE]
+    process = start(make_repo(BUGGY), model.url, one_kind())
+    deadline = time.monotonic() + 60
+    while "gate" not in {event["type"] for event in _events(own_state)} and time.monotonic() < deadline:
+        time.sleep(0.005)
+    kill(process)
+    resumed_ends_verified(model, own_state)
+
+
+def test_killed_between_the_verdict_and_the_message(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, BREAK, TEST, DONE]
+    assert fix(make_repo(BUGGY), model.url).returncode == 1
+    # the state that a kill leaves behind: the log has the feedback, the conversation does not
+    [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    end = next(n for n, line in enumerate(lines, 1) if json.loads(line)["type"] == "feedback")
+    log.write_text("".join(lines[:end]))
+    told = log.with_name("messages.jsonl")
+    messages = told.read_text().splitlines(keepends=True)
+    position = next(
+        n
+        for n, line in enumerate(messages)
+        if json.loads(line)["content"] == json.loads(lines[end - 1])["text"]
+    )
+    told.write_text("".join(messages[:position]))
+    del model.requests[:]
+    resumed_ends_verified(model, own_state)
+
+
+def _events(home: Path) -> list[dict[str, Any]]:
+    return events(home) if list((home / "state" / "sessions").glob("*/events.jsonl")) else []
