@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 MOST_ASKED = 2
 """Most times that the model is told what is missing; after that its result is accepted as it is."""
@@ -20,6 +21,11 @@ ANNOUNCED = re.compile(
 )
 """Start of a last sentence that announces a step. M3 sometimes ends its turn there without taking the step."""
 STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*(\S.*)", re.MULTILINE | re.IGNORECASE)
+
+
+def shows_something(tests: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a test run shows anything: whether at least one test passed, failed or could not run."""
+    return any(tests[outcome] for outcome in ("passed", "failed", "errored"))
 
 
 def why_not_tested(text: str) -> str:

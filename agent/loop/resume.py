@@ -10,7 +10,7 @@ from typing import Any
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.loop import turn_events
-from m3agent.agent.loop.completion_gate import accepts
+from m3agent.agent.loop.completion_gate import accepts, shows_something
 from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.tool_executor import PendingCall
 from m3agent.agent.session.log_reader import Line
@@ -47,7 +47,7 @@ class ResumePoint:
         named_red: Tests that earlier verdicts named red, each with the id of its tree.
         seconds: Time that earlier processes worked on the session.
         tell: The user's message to the model.
-        tested_tree: State of the work tree in the last test run.
+        tested_tree: State of the work tree in the last test run with results.
         used: Tokens and cost so far.
         tests: Result of the last test run in the session's sandbox.
         variation: What distinguishes this attempt from others.
@@ -164,7 +164,9 @@ def _count_call(point: ResumePoint, call: CallRecord) -> None:
             result = turn_events.result_of(call.finished)
             point.stall.see(as_seen(_tool_call(call), result, redact_text(result.content), point.tree))
     for tests in call.of_type("test.finished"):
-        point.tested_tree, point.tests = tests["tree"], tests
+        point.tests = tests
+        if shows_something(tests):
+            point.tested_tree = tests["tree"]
 
 
 def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:

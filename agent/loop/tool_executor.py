@@ -10,6 +10,7 @@ from typing import Any
 
 from m3agent.agent.context.output import writes_marker
 from m3agent.agent.loop import turn_events
+from m3agent.agent.loop.completion_gate import shows_something
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
@@ -59,7 +60,7 @@ class Calls:
     session: Session
     number: int = 0
     tested_tree: str | None = None
-    """State of the work tree in the last test run."""
+    """State of the work tree in the last test run with results."""
     tests: Mapping[str, Any] | None = None
     """Result of the last test run: lists of test ids under `passed`, `failed`, `errored` and `skipped`."""
 
@@ -100,7 +101,9 @@ class Calls:
             changes = self.sandbox.workspace.store.changed_paths(before, after)
             self.session.write(events.FileChanged(turn=turn, call=number, changes=changes, tree=after))
         if "passed" in result.data:
-            self.tested_tree, self.tests = after, result.data
+            self.tests = result.data
+            if shows_something(result.data):
+                self.tested_tree = after
             self.session.write(turn_events.tests_finished(number, result, after))
         elif not refused and traits.mentions_tests(call.arguments):
             # the model may run tests with another tool than the test tool; they run on the current tree

@@ -57,7 +57,7 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         ("added_red", "These tests that your change adds or edits are red", evidence.added_red),
         ("still_red", "These tests are red with and without your change", still_red),
     ]
-    kinds = [kind for kind, _, idents in parts if idents]
+    kinds: list[FeedbackKind] = [kind for kind, _, idents in parts if idents]
     texts = [_named(title, idents, errors) for _, title, idents in parts if idents]
     if files:
         kinds.append("cannot_import")

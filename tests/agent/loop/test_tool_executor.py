@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from m3agent.tools.base import ToolResult
 from tests.agent.core import ADD, core, scans
 from tests.fakes.client import call
 from tests.fakes.machine import Command, Done
+from tests.fakes.suite import Run, Suite
 
 READ = call("read", "file_read", path="calc.py")
 FIX = call("fix", "file_edit", path="calc.py", old="a - b", new="a + b")
@@ -209,6 +211,25 @@ async def test_a_test_run_is_known_with_the_tree_that_it_saw(tmp_path: Path) -> 
         assert (red["where"], red["call"], red["failed"], red["complete"]) == ("session", 1, [ADD], True)
         assert red["tree"] == it.sandbox.workspace.base
         assert (green["call"], green["passed"], green["tree"]) == (3, [ADD], it.sandbox.tree)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "counts"),
+    [
+        ({}, False),
+        ({ADD: "skipped"}, False),
+        ({ADD: "failed"}, True),
+        ({ADD: "error"}, True),
+        ({ADD: "passed"}, True),
+    ],
+)
+async def test_a_run_without_a_result_does_not_count_as_tested(
+    tmp_path: Path, outcomes: Mapping[str, str], counts: bool
+) -> None:
+    async with core(tmp_path, script=Suite(lambda *_: Run(outcomes))) as it:
+        await it.calls.run(TEST, 1)
+        assert it.calls.tests is not None
+        assert it.calls.tested_tree == (it.sandbox.tree if counts else None)
 
 
 @pytest.mark.parametrize(
