@@ -140,7 +140,7 @@ def shows_secret(bench: Bench, packers: Mapping[str, Packer]) -> dict[str, bool]
 def recounted(bench: Bench, tokenizer: Path, outputs: Mapping[str, Path]) -> dict[str, int]:
     """Count the tokens of whole outputs with the vendor's own library. The result is empty if it is not installed."""
     source = find_tokenizer(str(tokenizer), env=bench.env, cache=str(bench.state / "context"))
-    assert source is not None, "a file was asked for"
+    assert source is not None, "the tokenizer is a file"
     counts: dict[str, int] = {}
     for name, output in outputs.items():
         if output.exists():

@@ -96,18 +96,18 @@ def with_tests_of(store: TreeStore, tree: str, commit: str, *more: str) -> str:
 
 
 def validated(store: TreeStore, repair: Repair) -> Task | str:
-    """Return the task for a repair, or the reason why it is none."""
+    """Return the task for a repair, or the reason why the repair cannot be a task."""
     full = with_tests_of(store, repair.parent, repair.commit)
     tests = [path for path in repair.tests if not path.endswith(("conftest.py", "__init__.py"))]
     red = {i for report in run_tests(Workspace(store, full), tests) for i in report.red if "::" in i}
     if not red:
-        return "no test of it is red without it"
+        return "none of its tests is red without the repair"
     gold = test_tree(store, with_tests_of(store, repair.parent, repair.commit, repair.path))
     turned = frozenset(red & set(gold.passed))
     if not gold.complete:
-        return "the tests do not run to their end with it"
+        return "with the repair, its tests do not run to the end"
     if not turned:
-        return "no test of it is green with it"
+        return "none of its tests turns green with the repair"
     for base, held_back in splits(store, repair, full, turned):
         report = test_tree(store, base)
         functions = functions_of(turned)
@@ -115,7 +115,7 @@ def validated(store: TreeStore, repair: Repair) -> Task | str:
         if report.complete and given:
             green, kept = frozenset(gold.passed), frozenset(report.passed)
             return Task(repair, base, full, turned, given, green, kept, held_back)
-    return "its tests are not red each time"
+    return "its tests are not red in every run without the repair"
 
 
 def splits(store: TreeStore, repair: Repair, full: str, turned: frozenset[str]) -> Iterator[tuple[str, str]]:

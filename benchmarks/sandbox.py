@@ -226,9 +226,8 @@ class Peer:
         return await left_in(self.api, self.container)
 
 
-PEER_PACKAGES = (
-    "/opt/m3agent/peers"  # mount point of a peer's packages: a folder that every image of ours has
-)
+PEER_PACKAGES = "/opt/m3agent/peers"
+"""Mount point of a peer's packages. Each image that m3agent makes has the folder above it."""
 
 
 def ours(backend: Backend, workspace: Workspace) -> Sandbox:

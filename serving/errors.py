@@ -81,7 +81,7 @@ class ContextTooLong(ModelServerError):
     """
 
     def __init__(self, limit: int | None, asked: int | None, *, host: str = "the endpoint") -> None:
-        wanted = f"{asked:,} tokens were asked for" if asked is not None else "more tokens were asked for"
+        wanted = f"{asked:,} tokens were requested" if asked is not None else "more tokens were requested"
         window = f"{limit:,}" if limit is not None else "fewer"
         super().__init__(
             f"The model server at {host} takes {window} tokens, and {wanted}; "

@@ -66,7 +66,7 @@ ENDS = [
     End(
         r"m3agent --install-completion",
         instead='bash -c "{}; true"',
-        why="the shell that asks is told by the processes above it, and make's is none that completes",
+        why="typer looks for the shell among the parent processes, and make's shell has no completion",
     ),
     End(
         r"m3agent acp$", instead="true | {} | cat", why="an editor starts it, with pipes, and goes away again"

@@ -27,9 +27,9 @@ from tests.installs import ROOT, install, new_environment, uv, uv_env
 pytestmark = pytest.mark.slow
 
 TAKEN = ("agent", "evals", "tools")
-"""Top-level names of ours that published packages also install."""
+"""Names of this repository's top-level folders that published packages also install."""
 BASE_MB = 45
-"""Megabytes of the base installation in November 2026: the files of its site-packages, without compiled ones."""
+"""Megabytes of the base installation in November 2026: the files of its site-packages, without bytecode."""
 
 
 def run(

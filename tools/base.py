@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 from m3agent.sandbox.backends.sandbox import Sandbox
 
 MOST_CHARACTERS = 30_000
-"""Of one result shown to the model; the whole is kept in the session's folder."""
+"""Most characters of a result that the model gets. The session's folder has the complete result."""
 
 MOST_REFUSAL = 6000
-"""Characters of why a call was not carried out."""
+"""Most characters of the reason why a call was refused."""
 
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -61,7 +61,7 @@ class ToolResult:
 
 
 def refusal(text: str) -> ToolResult:
-    """The result of a call that was not carried out. It may quote the call, which may be of any length, so it is cut."""
+    """Return the result of a refused call. The text may quote the call, which may be long, so it is cut."""
     return ToolResult(f"error: {cut(text, MOST_REFUSAL)}", is_error=True)
 
 

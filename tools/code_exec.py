@@ -29,7 +29,7 @@ class CodeExecArguments(Arguments):
     @field_validator("code")
     @classmethod
     def without_nul(cls, code: str) -> str:
-        """Refuse what interpreters make different things of: bash runs none of it, old Pythons what stands before."""
+        """Refuse NUL: bash does not run such a program at all, and old Python versions run the part before the NUL."""
         if "\0" in code:
             at = {"at": code.index("\0")}
             raise PydanticCustomError("nul", "character {at} is NUL, which no program may contain", at)
@@ -37,7 +37,7 @@ class CodeExecArguments(Arguments):
 
 
 def describe(result: ExecResult, timeout: float) -> str:
-    """The first line of a command's result."""
+    """Return the first line of a command's result."""
     if result.timed_out:
         return f"timed out after {timeout:g} s (processes killed)"
     if result.exit < 0:

@@ -53,17 +53,21 @@ class Toolset:
         other_schemas = [] if others is None else others.schemas
         self.other_names = [schema["function"]["name"] for schema in other_schemas]
         self.schemas = [*own_schemas(), *other_schemas]
-        """The `tools` list of a request: the same as long as the session lasts, for it is part of the prompt's prefix."""
+        """The `tools` list of every request. It never changes during a session, because it is part of the prompt's prefix."""
 
     async def call(
         self, name: str, arguments: dict[str, Any] | None, number: int, problem: str | None = None
     ) -> ToolResult:
-        """Carry out a call; exactly one result, also for one that is refused.
+        """Run a call and return its one result; a refused call has a result too.
 
-        `problem` is what was wrong with the arguments before they got here (not a JSON object).
+        Args:
+            name: Name of the tool, as the model wrote it.
+            arguments: None if they could not be read as a JSON object.
+            number: Number of the call in the session.
+            problem: Why the arguments could not be read.
 
         Raises:
-            SandboxError: the sandbox is gone or full on the host's side: not something to show a model.
+            SandboxError: The sandbox died, or the host's disk is full. The model cannot do anything about that.
         """
         tool = self._by_name.get(name)
         others = self._others if name in self.other_names else None

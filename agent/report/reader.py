@@ -31,7 +31,7 @@ MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
 STALL_ACTIONS = {
     "told": "the model was told",
-    "forced": "a different step was asked for",
+    "forced": "a different step was demanded",
     "stopped": "the session was stopped",
 }
 

@@ -38,7 +38,7 @@ def plans(seed: int, runs: int, kinds: Sequence[str]) -> Iterator[Plan]:
 def table(results: Sequence[Result]) -> str:
     """By kind, as Markdown."""
     lines = [
-        "| fault | runs | not hit | went on | resumed | begun anew | refused | violations | median s | worst s |",
+        "| fault | runs | not hit | went on | resumed | restarted | refused | violations | median s | worst s |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for kind in (*KINDS, "all"):
@@ -46,7 +46,9 @@ def table(results: Sequence[Result]) -> str:
         if not of:
             continue
         hit = [each for each in of if each.seconds is not None]
-        hows = [sum(each.how == how for each in hit) for how in ("at once", "resumed", "anew", "refused")]
+        hows = [
+            sum(each.how == how for each in hit) for how in ("at once", "resumed", "restarted", "refused")
+        ]
         wrong = sum(bool(each.violations) for each in of)
         took = [each.seconds for each in hit if each.seconds is not None]
         times = [f"{median(took):.1f}", f"{max(took):.1f}"] if took else ["", ""]

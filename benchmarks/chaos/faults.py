@@ -33,7 +33,7 @@ LINES = 43  # of the log of a fix without a fault, up to the verdict
 AT_THE_END = 0.2
 """Share of the kills and of the full disks that come after the verdict, where the user's own files are changed."""
 LONGEST = 0.6  # seconds after a line: as long as the longest of what a fix does between two
-BACK = 2.0  # seconds that a server, an engine or a disk is gone at the most, while the harness goes on
+BACK = 2.0  # most seconds that a server, an engine or a disk is unavailable while the harness continues
 DISK = 48 << 20  # bytes
 POLL = 0.002  # seconds between two looks
 PATIENCE = 30.0  # seconds for the model's server to say its port

@@ -35,19 +35,27 @@ MOST_RESUMED = 5
 LIMIT = 150.0  # seconds for one process of a run to come to its end
 PATIENCE = 10.0  # seconds for everything that a process started to be gone after it
 ERRORS = frozenset({3, 4})
-"""Exit codes of what a fault may end a fix with: the machine, the model's server. The session goes on after both."""
-ANEW = ("start the fix again", "there are no sessions")
-"""What resuming says of a session that ended before it had begun."""
+"""Exit codes that a fault may cause: of the machine, of the model server. The session can continue after both."""
+NOT_BEGUN = ("start the fix again", "there are no sessions")
+"""Parts of the messages of `sessions resume` for a session that ended before it had begun."""
 
-How = Literal["at once", "resumed", "anew", "refused"]
+How = Literal["at once", "resumed", "restarted", "refused"]
 
 
 @dataclass
 class Result:
-    """What came of a run. how: verified in the process that was hit, after resuming, or after a second fix where the first
-    had not begun; or ended with a clear refusal, to hand over again what is there whole, or onto a full disk, and then
-    nothing is there and the patch is kept. seconds: from the fault to the end, None where it did not come. ends: exit
-    codes; said: the last error, or line of standard error, of each process."""
+    """The result of a run.
+
+    Attributes:
+        how: `at once`: verified by the process that was hit. `resumed`: verified after resuming. `restarted`: verified by
+            a second fix, because the first had not begun. `refused`: ended with a clear refusal, because the patch is
+            already handed over completely, or because the disk is full (then nothing is handed over, and the patch is
+            kept).
+        seconds: From the fault to the end of the last process; None if the fault did not happen.
+        ends: Exit code of each process.
+        said: Last error of each process, else the last line of its standard error.
+        violations: One sentence for each broken rule.
+    """
 
     plan: Plan
     how: How = "at once"
@@ -75,7 +83,7 @@ class End:
 
 
 def play(plan: Plan, folder: Path) -> Result:
-    """Carry out one run in `folder`, which is made."""
+    """Do one run in the new folder `folder`."""
     # whatever a killed process leaves behind becomes our child, so that it can be found
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     result = Result(plan)
@@ -112,8 +120,8 @@ def play(plan: Plan, folder: Path) -> Result:
                     break
                 if end.code == 0 or (end.code == 2 and "is over (verified)" in end.said):
                     break
-                if any(words in end.said for words in ANEW):
-                    command, result.how = fix, "anew"
+                if any(words in end.said for words in NOT_BEGUN):
+                    command, result.how = fix, "restarted"
                 elif (end.code in (2, 5) and number and witness.handed_over()) or (
                     end.code == 5 and plan.kind == "disk"
                 ):
@@ -222,7 +230,7 @@ class Witness:
         return found
 
     def handed_over(self) -> bool:
-        """Whether the user's repository has the whole patch in the way that was asked for."""
+        """Whether the user's repository has the whole patch in the way that the plan demands."""
         if self._stage.plan.hand_over == "apply":
             return _read_files(self._stage.repo) == FIXED
         tree = git(self._stage.repo, "rev-parse", "--verify", "--quiet", f"{BRANCH}^{{tree}}").stdout
@@ -287,7 +295,7 @@ class Witness:
                 yield f"temporary file left: {path.relative_to(stage.work)}"
 
     def _repository(self) -> Iterator[str]:
-        """What happened to the user's repository: nothing, or all that was asked for."""
+        """Check the user's repository: it is unchanged, or the complete patch is handed over."""
         stage = self._stage
         if git(stage.repo, "rev-parse", "HEAD").stdout != self._head:
             yield "HEAD of the user's repository moved"

@@ -1,6 +1,6 @@
-"""Has a real engine say the lines of a script: random weights write nonsense, a grammar writes what it is told to.
+"""A proxy between m3agent and vLLM that makes a real engine write the lines of a script.
 
-Between m3agent and vLLM. To each chat request it adds `structured_outputs` with a regular expression that matches one
+Random weights write nonsense, so a grammar determines the text. To each chat request it adds `structured_outputs` with a regular expression that matches one
 text only, so the engine samples that text through its real tokenizer and sends it through its real reasoning and tool
 parsers. Nothing else is changed, on the way there or back.
 """

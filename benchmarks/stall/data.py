@@ -25,7 +25,7 @@ SHORTEST, LONGEST = 10, 24
 
 @dataclass(frozen=True)
 class Step:
-    """One turn: what the model thought and did, and what came of it."""
+    """One turn: what the model thought, what it did, and what it observed."""
 
     thought: str
     action: str

@@ -1,4 +1,4 @@
-"""The rules of other agents' loop detectors, written anew from what they do, to be replayed on the same runs.
+"""The rules of other agents' loop detectors, reimplemented from their code, to be replayed on the same runs.
 
 Each is fed one `Move` per turn and says whether it fires on it. Left out is what needs a model (gemini-cli's judge), and
 limits on the number of calls as such. What they call errors of a call is taken to be what SWE-agent's tools refuse. Read in
@@ -86,7 +86,7 @@ class Gemini:
 def chants(text: str, chunk: int = 50, times: int = 10) -> bool:
     """Whether a chunk comes so many times, on average at most five chunks apart, with few different texts between.
 
-    Lines of lists, tables, headings, quotations and blocks of code start the count anew.
+    Lines of lists, tables, headings, quotations and blocks of code restart the count.
     """
     seen: dict[str, list[int]] = {}
     code = False

@@ -57,7 +57,7 @@ NEEDLESS = (
 
 Say = Callable[[str], None]
 _not_pulled: set[str] = set()
-"""Images that no registry gave to this process: they are not asked for again."""
+"""Images that this process could not pull from any registry. It does not try them again."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class BaseImage:
 
 
 def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: threading.Event) -> BaseImage:
-    """The base for a minor version of Python, pulled or made if it is not here. Blocking; minutes.
+    """Return the base for a minor version of Python; pull or build it if it is not here. Blocking; takes minutes.
 
     Raises:
-        EnvironmentBuildFailed: there is none to be had on this machine; the sentence says what to do.
+        EnvironmentBuildFailed: This machine can neither pull nor build the base; the message says what to do.
     """
     wanted = python or DEFAULT_PYTHON
     name = f"python:{wanted}-bookworm"

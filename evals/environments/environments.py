@@ -31,9 +31,12 @@ Say = Callable[[str], None]
 
 
 class Environments:
-    """Makes images of instances; safe to ask for several at once, also from several processes.
+    """Builds the images of instances. Several threads and processes may use it at the same time.
 
-    state: gets logs, locks and times of use. disk_budget: in bytes.
+    Args:
+        state: Folder for logs, locks and times of use.
+        say: Receives notes for the user.
+        disk_budget: Limit for all images together, in bytes.
     """
 
     def __init__(self, state: Path, say: Say, *, disk_budget: int = DISK_BUDGET) -> None:
@@ -43,12 +46,13 @@ class Environments:
         self._used: set[str] = set()
 
     async def image(self, task: Task) -> str:
-        """The name of the image with the task's environment and its code installed, built if it is not here.
+        """Return the name of the image with the task's environment and code; build the image if it is not here.
 
         Raises:
-            EnvironmentBuildFailed: it cannot be built, for a reason of its own; the sentence names the log.
-            EngineUnavailable, ImageMissing: no engine; no such prebuilt image.
-            DataError, EnvironmentFault: the code cannot be had.
+            EnvironmentBuildFailed: The build itself fails; the message names its log.
+            EngineUnavailable: No container engine answers.
+            ImageMissing: The prebuilt image that the task names is not available.
+            DataError, EnvironmentFault: The task's code is not available.
         """
         image = await stoppable(lambda stop: self._image(task, stop))
         self._used.add(image)

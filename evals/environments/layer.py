@@ -52,12 +52,20 @@ def build_layer(
     say: Callable[[str], None],
     stop: threading.Event,
 ) -> None:
-    """Build the layer's image and tag it. Blocking; minutes. `stop` ends it early, with nothing left.
+    """Build the layer's image and tag it. Blocking; takes minutes.
 
-    work_tree: a checkout to put where sandboxes have theirs.
+    Args:
+        api: The engine's `docker.APIClient`.
+        layer: What to install.
+        below: The image to build on.
+        tag: Name of the new image.
+        work_tree: A checkout to copy to the place of a sandbox's work tree.
+        log: Where the complete output of the build goes.
+        say: Receives notes for the user.
+        stop: Ends the build early; nothing of it remains.
 
     Raises:
-        EnvironmentBuildFailed: it did not work, took too long or too much disk; the log has all that was said.
+        EnvironmentBuildFailed: A command failed, or the build exceeded its time or its disk space. The log has the output.
     """
     indexes = find_indexes(os.environ, Path.home())
     files = {**installers(), **layer.files, "layer.sh": layer.script.encode()}

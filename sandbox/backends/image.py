@@ -1,6 +1,6 @@
 """The image a Docker sandbox starts from.
 
-In this order: the one asked for; `python:3.12-slim`, if it is here already or a registry gives it; else a skeleton
+In this order: the image that the user names; `python:3.12-slim`, if it is here or a registry has it; else a skeleton
 of empty folders (imported in 70 ms) over which the host's own `/usr` is laid read-only, so that its python3 and
 git run inside. The skeleton needs a Linux host with an engine on the same machine and python3 under /usr.
 """
@@ -83,10 +83,15 @@ def skeleton_archive() -> bytes:
 
 
 def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Image:
-    """The image to use; `api` is a `docker.APIClient`. May take minutes when a registry delivers; `say` is told.
+    """Return the image to use. May take minutes if the image is pulled; `say` receives notes for the user.
+
+    Args:
+        api: The engine's `docker.APIClient`.
+        wanted: Name of the image that the user wants.
+        say: Receives notes for the user.
 
     Raises:
-        ImageMissing: the one asked for is not here, or none can be made on this machine.
+        ImageMissing: The wanted image is not here, or this machine can make no image.
     """
     if wanted is not None:
         if image := local_image(api, wanted):
@@ -102,7 +107,7 @@ def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Imag
             "a sandbox: install python3, or name a local image with --image"
         )
     say(f"no registry has {DEFAULT_IMAGE}: using a skeleton image over this host's read-only /usr")
-    # Podman heeds no tag of its own, but one in the name
+    # Podman ignores the separate argument for the tag, so the name contains the tag.
     api.import_image_from_data(skeleton_archive(), repository=SKELETON)
     return local_image(api, SKELETON) or Image(SKELETON, HOST_FOLDERS)
 

@@ -123,7 +123,7 @@ def build_context(workspace: Workspace, container: Container) -> bytes:
                 _add(archive, entry.path[len(prefix) :], entry.mode, blob)
             if buffer.tell() > MOST_CONTEXT:
                 raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
-        # the file itself goes along under a name of ours: it may lie outside the context
+        # The Dockerfile may be outside the context, so the archive contains it under a fixed name of m3agent's.
         dockerfile = workspace.store.get_blob(entries[container.dockerfile].sha)
         _add(archive, DOCKERFILE, 0o100644, dockerfile)
     return buffer.getvalue()

@@ -38,7 +38,7 @@ HOP_BY_HOP = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"),
     *(b"te", b"trailer", b"upgrade", b"host", b"content-length"),
 }
-"""Headers that a proxy must not forward (RFC 9110, 7.6.1), and two that it writes anew."""
+"""Headers that a proxy must not forward (RFC 9110, 7.6.1), and two that it replaces by its own."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class _Model:
             calls = [call for call in turn.message.calls if call.arguments is not None]
             self.called = self.called or any(call.name == "note_reading" for call in calls)
             if any(call.name == "note_reading" and call.arguments == wanted for call in calls):
-                return Check(name, True, f"called with the values that were asked for, try {number + 1}")
+                return Check(name, True, f"called with the given values, try {number + 1}")
             said = calls[0].arguments_text if calls else turn.message.text or turn.message.reasoning
         if self.called:
             return Check(

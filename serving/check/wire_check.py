@@ -119,11 +119,11 @@ def context_check(endpoint: Endpoint, context: int | None) -> Check:
     if length is None:
         return Check(name, None, "the server does not report its context window")
     if context is None:
-        return Check(name, None, f"{length:,} tokens; no window was asked for")
+        return Check(name, None, f"{length:,} tokens; no window was requested")
     if length == context:
-        return Check(name, True, f"{length:,} tokens, as asked for")
+        return Check(name, True, f"{length:,} tokens, as requested")
     fix = "check --max-model-len (SGLang: --context-length) in the server's command"
-    return Check(name, False, f"{length:,} tokens, {context:,} were asked for", fix)
+    return Check(name, False, f"{length:,} tokens, {context:,} were requested", fix)
 
 
 async def _bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:

@@ -137,7 +137,7 @@ async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | No
 
 
 def translate(error: "openai.APIError", host: str, api_key: str | None) -> ModelServerError:
-    """Convert an error of the SDK into one of ours; remove the key from the server's message."""
+    """Convert an error of the SDK into a ModelServerError; remove the key from the server's message."""
     import openai
 
     if isinstance(error, openai.APITimeoutError):
@@ -150,7 +150,7 @@ def translate(error: "openai.APIError", host: str, api_key: str | None) -> Model
 
 
 def response_error(response: "httpx2.Response", host: str, api_key: str | None) -> ModelServerError:
-    """Our error for an answer whose status is no success, with the key removed from the server's words."""
+    """Return the ModelServerError for an unsuccessful response, with the key removed from the server's message."""
     status = response.status_code
     if target := response.headers.get("location") if 300 <= status < 400 else None:
         elsewhere = f"if you trust {host_of(target)}, use its address as the endpoint"

@@ -469,7 +469,7 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"Unknown quantization method: (?P<given>[^.\n]{1,60})\."
             r"|[Qq]uantization method specified in the model config \((?P<theirs>[^)\n]{1,60})\) does not match"
         ),
-        "The quantisation asked for does not match the checkpoint or the engine: {given}{theirs}",
+        "The requested quantisation does not match the checkpoint or the engine: {given}{theirs}",
         "leave --quantization out: the checkpoint names its quantisation",
         _VLLM_ARGS,
     ),
@@ -563,7 +563,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
             r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len "
             r"\([^=\n]{1,60}=(?P<most>\d+)(?:\.0)?[^\n]*To allow overriding"
         ),
-        "A window of {asked} tokens was asked for, and the checkpoint's config has {shown} positions",
+        "A window of {asked} tokens was requested, and the checkpoint's config has {shown} positions",
         "take --context {most}, or use m3agent's plan for the longer window, which overrides the config",
         _VLLM_ARGS,
         reckon=_positions,
@@ -573,7 +573,7 @@ _ANY_TIME: tuple[FaultRow, ...] = (
         _re(
             r"context_length \((?P<asked>\d+)\) is greater than the derived context_length \((?P<most>\d+)\)[^\n]*To allow overriding"
         ),
-        "A window of {asked} tokens was asked for, and the checkpoint's config has {shown} positions",
+        "A window of {asked} tokens was requested, and the checkpoint's config has {shown} positions",
         "take --context {most}, or set SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1, which m3agent plan sets",
         "SGLang 0.5.23, configs/model_config.py",
         reckon=_positions,

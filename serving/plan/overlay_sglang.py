@@ -90,7 +90,7 @@ def _text_only(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.vision:
         return wanted.change(
             "vision",
-            "Images were asked for.",
+            "Images were requested.",
             _SGLANG,
             ("--enable-multimodal",),
             drop=["--language-model-only"],

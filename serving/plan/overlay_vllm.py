@@ -86,7 +86,7 @@ def _text_only(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.vision:
         return wanted.change(
             "vision",
-            "Images were asked for, and they need the encoder.",
+            "Images were requested, and they need the encoder.",
             _VLLM_PAGE,
             drop=["--language-model-only"],
         )

@@ -1,7 +1,7 @@
 """Plan how to serve M3: from GPUs and a wanted context to plans, best first, and to refusals with numbers.
 
 The module only computes; it starts nothing. It considers every way to spread M3 over all of the GPUs or some
-of them. So more GPUs never allow less.
+of them. So adding GPUs never makes a plan impossible.
 """
 
 from __future__ import annotations

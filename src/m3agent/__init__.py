@@ -1,6 +1,6 @@
 """m3agent: an agentic coding harness for MiniMax M3.
 
-`m3agent.fix` and what goes with it are loaded when they are first asked for.
+The names of the Python API, such as `m3agent.fix`, are imported at their first use.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true; `typing` would take longer to load than a warm pack runs

@@ -261,7 +261,7 @@ class TestSize:
         following = {"Link": f'<{tracker.url}{path}?page=2>; rel="next"'}
         tracker.pages[path] = Page([comment("a", "x" * 60_000)] * 10, headers=following)
         assert self.SENTENCE in refused(tracker, UsageError)
-        assert len(tracker.visits) == 3, "the list is not read to its end, which there is none of"
+        assert len(tracker.visits) == 3, "reading stops at the limit, although the list has no end"
 
     def test_pages_without_end(self, tracker: TrackerServer) -> None:
         tracker.add_issue(comments=1)

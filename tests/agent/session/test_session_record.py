@@ -82,7 +82,7 @@ def test_a_whole_fix(tmp_path: Path) -> None:
     assert len(found.of_type("test.finished")) == 2
     raw = (session.folder / "events.jsonl").read_bytes()
     (session.folder / "events.jsonl").write_bytes(raw[:-3])
-    assert read_session(session.folder).ended == {}, "half a line is none"
+    assert read_session(session.folder).ended == {}, "a line without its end does not count"
 
 
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
         read_session(tmp_path)
 
 
-def test_nothing_is_known_of_no_log() -> None:
+def test_the_record_of_an_empty_log_is_empty() -> None:
     found = record_of([])
     assert found == SessionRecord()
     assert (found.total("turns"), found.total("price")) == (0, None)

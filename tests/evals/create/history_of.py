@@ -71,7 +71,7 @@ def looked_at(history: CommitHistory, bounds: Bounds | None = None) -> MinedComm
 
 
 def candidate(history: CommitHistory) -> MinedCommit:
-    """Return the commit of HEAD as a candidate; fail if it is none."""
+    """Return the commit of HEAD as a candidate; fail if it is not one."""
     found = looked_at(history)
     assert isinstance(found, MinedCommit), found
     return found

@@ -26,7 +26,7 @@ async def test_a_model_that_answers(flavour: Literal["vllm", "sglang"]) -> None:
     with ForcedServer(flavour=flavour) as server:
         call, trip = await checked(server)
         assert len(server.chats) == 3
-    assert call == Check("tool call", True, "called with the values that were asked for, try 1")
+    assert call == Check("tool call", True, "called with the given values, try 1")
     assert trip.ok
     back = server.chats[2]["messages"]
     assert back[1]["reasoning" if flavour == "vllm" else "reasoning_content"] == "I look at the request."

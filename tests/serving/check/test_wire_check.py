@@ -60,7 +60,7 @@ async def test_a_server_that_is_right(
     assert found["no thinking"] == Check("no thinking", True, words)
     for name in WIRE[1:]:
         assert found[name] == Check(name, True, f"reasoning, {words}")
-    assert found["context"].detail == "131,072 tokens, as asked for"
+    assert found["context"].detail == "131,072 tokens, as requested"
     assert "ids equal those of tokenizer.json" in found["token ids"].detail
 
 
@@ -216,9 +216,9 @@ async def test_a_window_of_another_length() -> None:
     with ForcedServer(window=65_536) as server:
         check = (await checked(server, context=131_072))["context"]
         unasked = (await checked(server))["context"]
-    assert (check.ok, check.detail) == (False, "65,536 tokens, 131,072 were asked for")
+    assert (check.ok, check.detail) == (False, "65,536 tokens, 131,072 were requested")
     assert "--max-model-len" in check.fix
-    assert unasked == Check("context", None, "65,536 tokens; no window was asked for")
+    assert unasked == Check("context", None, "65,536 tokens; no window was requested")
 
 
 async def test_other_ids(encode: Encode, tokenizer_file: Path) -> None:
