@@ -20,48 +20,48 @@ in_memory := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/sh
   [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] && echo TMPDIR=/dev/shm)
 quality := PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --group quality
 
-test: setup ## set up what is missing, then run all that a change must pass (ARGS="-k name" and others)
+test: setup ## set up what is missing, then run the tests that every change must pass (ARGS="-k name" and others)
 	@$(in_memory) $(pytest) $(ARGS)
 
-test-unit: python ## the quick tests: no sandbox, no server, no process but git; for every save
+test-unit: python ## run the quick tests: no sandbox, no server, no process except git; about a minute
 	@$(in_memory) $(pytest) -m "not slow and not integration" $(ARGS)
 
-test-slow: setup ## the long tests
+test-slow: setup ## run the long tests
 	@$(pytest) -m slow $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)
 
-coverage: setup ## line and branch coverage of make test, with the processes that the tests start
+coverage: setup ## measure line and branch coverage of make test, including the processes that the tests start
 	@rm -rf .coverage && $(quality) coverage run -m pytest -n $(workers) --dist worksteal $(ARGS)
 	@$(quality) coverage combine --quiet && $(quality) coverage report --skip-covered
 
-mutants: setup ## plant faults in a module and see whether tests notice (ARGS="agent/loop/loop.py --tests tests/agent/loop/test_loop.py")
+mutants: setup ## insert faults into a module and check whether its tests detect them (ARGS="agent/loop/loop.py --tests tests/agent/loop/test_loop.py")
 	@$(quality) python scripts/quality/mutants.py $(ARGS)
 
-bench-sandbox: setup ## measure the sandbox against its peers (ARGS="--quick", "--json FILE" and others)
+bench-sandbox: setup ## measure the sandbox and compare it with other sandboxes (ARGS="--quick", "--json FILE" and others)
 	@$(in_venv) python benchmarks/sandbox.py $(ARGS)
 
-bench-context: setup ## measure packing a repository against its peers (REPO=path of a clone, ARGS="--rounds 9" and others)
+bench-context: setup ## measure packing a repository and compare it with other packers (REPO=path of a clone, ARGS="--rounds 9" and others)
 	@$(in_venv) python benchmarks/context.py $(REPO) $(ARGS)
 
-bench-client: setup ## measure what a turn costs on our side beside mini-swe-agent (ARGS="--turns 50" and others)
+bench-client: setup ## measure the client's cost of a turn and compare it with mini-swe-agent (ARGS="--turns 50" and others)
 	@$(in_venv) python benchmarks/client.py $(ARGS)
 
-bench-grading: setup ## grade beside the official harness (ARGS="ROWS --workers 2" and others)
+bench-grading: setup ## measure grading and compare it with the official harness (ARGS="ROWS --workers 2" and others)
 	@$(in_venv) python benchmarks/grading.py $(ARGS)
 
-bench-forgeries: setup ## grade forged patches by our rules and the official ones
+bench-forgeries: setup ## grade forged patches by m3agent's rules and by the official ones
 	@$(in_venv) python -m benchmarks.forgeries $(ARGS)
 
-bench-chaos: setup ## hit fixes with random faults and see what is left (ARGS="--runs 20", "--kinds disk" and others)
+bench-chaos: setup ## inject random faults into fixes and check that nothing is lost or left behind (ARGS="--runs 20", "--kinds disk" and others)
 	@$(in_venv) python -m benchmarks.chaos $(ARGS)
 
 docs: python ## build the site of the documentation into site/
 	@$(in_venv) NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 	@echo "The site is in site/index.html."
 
-docs-pages: python ## write what is made from the code and the lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py, the rooms in docs/architecture.md
+docs-pages: python ## generate pages and parts from the code and uv.lock: docs/commands.md, docs/settings.md, docs/licences.md, agent/api.py, docs/architecture.md
 	@$(in_venv) python scripts/docs/commands_page.py
 	@$(in_venv) python -m scripts.docs.settings_page
 	@$(in_venv) python -m scripts.docs.rooms --write

@@ -45,10 +45,16 @@ class Arguments(BaseModel):
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The one result of one call.
+    """The result of a call. Each call has exactly one.
 
-    content: what the model reads. digest: SHA-256 over the whole output, before cutting. full_path: where the whole
-    output is kept, when it was cut. data: structured; for tests the lists passed, failed, errored, skipped of ids.
+    Attributes:
+        content: The text for the model.
+        is_error: Whether the call failed or was refused.
+        exit_code: Exit status of the program that the call ran; None if it ran none.
+        digest: SHA-256 of the complete output, before it is cut.
+        truncated: Whether `content` is cut.
+        full_path: File with the complete output, if one was written.
+        data: Structured result. For tests: the ids in the lists passed, failed, errored and skipped.
     """
 
     content: str
@@ -67,7 +73,7 @@ def refusal(text: str) -> ToolResult:
 
 @dataclass
 class CallContext:
-    """What a call works with. `log` is where its whole output goes."""
+    """The sandbox of a call, and the file for its complete output (`log`)."""
 
     sandbox: Sandbox
     log: Path
@@ -104,8 +110,8 @@ class ToolTraits:
 
     def title(self, arguments: Mapping[str, Any] | None) -> str:
         """Return the first line of what a call is about, as the model wrote it; empty if there is none."""
-        told = _text(arguments, self.title_argument)
-        return (self.path(arguments) if told is None else told).strip().partition("\n")[0]
+        title = _text(arguments, self.title_argument)
+        return (self.path(arguments) if title is None else title).strip().partition("\n")[0]
 
     def mentions_tests(self, arguments: Mapping[str, Any] | None) -> bool:
         """Return whether a call runs a program that mentions tests, so that it may have run them."""
@@ -122,7 +128,7 @@ A = TypeVar("A", bound=Arguments)
 
 @dataclass(frozen=True)
 class Tool(ToolTraits, Generic[A]):
-    """A name, a description for the model, the type of its arguments and what it does."""
+    """A tool: its name, its description for the model, the type of its arguments, and the function that runs a call."""
 
     name: str
     description: str
@@ -130,7 +136,7 @@ class Tool(ToolTraits, Generic[A]):
     run: Callable[[CallContext, A], Awaitable[ToolResult]]
 
     def schema(self) -> dict[str, Any]:
-        """The entry in a request's `tools` list."""
+        """Return the tool's entry in a request's `tools` list."""
         parameters = self.arguments.model_json_schema()
         parameters.pop("title", None)
         parameters.pop("description", None)
@@ -143,17 +149,17 @@ class Tool(ToolTraits, Generic[A]):
 
 
 def readable(data: bytes) -> str:
-    """Output as text for a model and a terminal: escape sequences dropped, control characters made visible."""
+    """Decode output for a model or a terminal; remove escape sequences and make control characters visible."""
     return visible(ESCAPES.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")))
 
 
 def visible(text: str) -> str:
-    """Control characters, and those that turn the direction of writing, as escapes."""
+    """Replace control characters and characters that change the writing direction by escapes."""
     return CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def cut(text: str, limit: int = MOST_CHARACTERS) -> str:
-    """Head and tail of a text, with a line that says how much is missing between them."""
+    """Shorten a text to its head and tail, with a line between them that counts the omitted characters."""
     if len(text) <= limit:
         return text
     head, tail = text[: limit // 2], text[-(limit // 2) :]

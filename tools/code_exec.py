@@ -11,9 +11,9 @@ from pydantic_core import PydanticCustomError
 from m3agent.sandbox.backends.sandbox import ROOT, ExecResult
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 
-# The program goes into a file, not onto the command line, which holds 128 KiB at most. The name never changes, so
-# that equal failures have equal tracebacks; its folder is the first that Python looks for modules in, so it is one
-# that nothing imports (the standard library has a `code`, which `pdb` needs).
+# The program is passed in a file, because an argument of a command is limited to 128 KiB. The file's name never
+# changes, so that equal failures have equal tracebacks. Python searches the file's folder first for modules, so the
+# file must not have the name of a module (the standard library has `code`, which `pdb` needs).
 PROGRAM = "/tmp/m3agent/m3agent_code"  # noqa: S108 - inside the sandbox
 PYTHON = ("python3", f"{PROGRAM}.py")
 SHELL = ("sh", "-c", 'command -v bash > /dev/null && exec bash "$0"; exec sh "$0"', f"{PROGRAM}.sh")
@@ -48,27 +48,31 @@ def describe(result: ExecResult, timeout: float) -> str:
 
 
 def stream_text(data: bytes, omitted: int, limit: int) -> tuple[str, bool]:
-    """One output stream as the model sees it, and whether it was cut.
+    """Return an output stream as the model sees it, and whether it is cut.
 
-    Either all of it, or its head and tail with a line between them that counts the bytes missing there, those that
-    the sandbox did not keep (`omitted`, in the middle of `data`) included. `limit` is in characters.
+    A cut stream has a line between its head and its tail that counts the missing bytes.
+
+    Args:
+        data: The bytes that the sandbox kept.
+        omitted: Number of bytes that the sandbox dropped from the middle.
+        limit: Most characters to return.
     """
     if omitted <= 0 and len(data) <= 4 * limit and len(text := readable(data)) <= limit:
         return text, False
     keep = limit // 2
     head, tail = readable(data[:keep]), readable(data[-keep:])
     while 2 * keep > len(data) or len(head) + len(tail) > limit:
-        keep //= 2  # control characters take more room shown than they did as bytes
+        keep //= 2  # a control character becomes several characters
         head, tail = readable(data[:keep]), readable(data[-keep:])
     return f"{head}\n[... {omitted + len(data) - 2 * keep:,} bytes omitted ...]\n{tail}", True
 
 
 async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
-    """Run the program; its output is the result, also when it fails or is over its time."""
+    """Run the program. Its output is the result, even if it fails or exceeds its time limit."""
     argv = PYTHON if arguments.language == "python" else SHELL
     result = await context.sandbox.exec(
         argv,
-        env={"PWD": ROOT},  # as a shell gives it
+        env={"PWD": ROOT},  # as a shell would set it
         stdin=arguments.code.encode(),
         file=argv[-1],
         warm=arguments.language == "python",
@@ -76,7 +80,7 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
         log=context.log,
     )
     parts = [describe(result, arguments.timeout)]
-    # standard error is usually the shorter and the more telling: what it leaves is standard output's
+    # Standard error comes first: it is usually shorter and says more. Standard output gets the remaining room.
     shown_err, cut_err = stream_text(result.stderr, result.omitted[1], MOST_CHARACTERS // 2)
     room = MOST_CHARACTERS - min(len(shown_err), MOST_CHARACTERS // 2)
     shown_out, cut_out = stream_text(result.stdout, result.omitted[0], room)

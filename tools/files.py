@@ -55,10 +55,10 @@ class FileEditArguments(Arguments):
 
 
 def plain(path: str) -> str:
-    """The path as the sandbox wants it: relative, `./` and `/ws/` dropped.
+    """Return the path relative to the work tree, without `./` or `/ws/`.
 
     Raises:
-        PathEscapes: it names git's own folder.
+        PathEscapes: The path is in git's own folder.
     """
     path = path.removeprefix("/ws/").removeprefix("./")
     if inside_git(path):
@@ -67,14 +67,18 @@ def plain(path: str) -> str:
 
 
 def file_path(path: str) -> str:
-    """The same, of a file: never the work tree itself."""
+    """Return the path as `plain` does; refuse the work tree itself.
+
+    Raises:
+        PathEscapes: The path is the work tree, or is in git's own folder.
+    """
     if not (wanted := plain(path)).strip("./"):
         raise PathEscapes(f"'{path}' is not a file path: give one relative to the repository's root")
     return wanted
 
 
 async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult:
-    """Numbered lines of a file."""
+    """Return lines of a file, with their numbers."""
     path = file_path(arguments.path)
     content = await context.sandbox.read(path)
     if b"\0" in content:
@@ -102,7 +106,7 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
 
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
-    """Write a file whole."""
+    """Write a complete file."""
     path = file_path(arguments.path)
     content = arguments.content.encode()
     await context.sandbox.write(path, content)
@@ -140,17 +144,20 @@ async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult
 
 
 def replace(content: str, old: str, new: str) -> str | list[int]:
-    """The content with `old` replaced by `new`; else the lines where `old` begins: none, or more than one.
+    """Replace `old` by `new` if `old` occurs exactly once.
 
-    Tried in turn: the exact text (in a file whose lines all end with CR LF, with such line ends); trailing white
-    space ignored; the whole passage indented differently (the replacement is then indented alike).
+    These ways are tried in turn: the exact text (with CR LF if all lines of the file end with it), the text without
+    trailing white space, and the text with another indentation (the replacement then gets that indentation).
+
+    Returns:
+        The new content; or the numbers of the lines where `old` begins, if it occurs several times or never.
     """
     if 0 < content.count("\n") == content.count("\r\n"):
         old, new = _with_crlf(old), _with_crlf(new)
     starts, at = [], content.find(old)
     while at >= 0:
         starts.append(at)
-        at = content.find(old, at + 1)  # places that overlap are two places
+        at = content.find(old, at + 1)  # overlapping occurrences count separately
     if len(starts) == 1:
         return content[: starts[0]] + new + content[starts[0] + len(old) :]
     if starts:
@@ -165,7 +172,7 @@ def replace(content: str, old: str, new: str) -> str | list[int]:
 
 
 def nearest(content: str, old: str) -> str:
-    """The places of a file most like a text that is not in it, for the model to correct itself."""
+    """Describe the passages that are most similar to a missing text, so that the model can correct itself."""
     lines = split(content)
     wanted = split(old.strip("\r\n"))
     span = max(1, len(wanted))
@@ -187,7 +194,7 @@ def nearest(content: str, old: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """Lines as editors and tracebacks count them: they end with LF or CR LF, and with nothing else."""
+    """Split into lines as editors and tracebacks count them: only LF and CR LF end a line."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines if lines[-1] else lines[:-1]
 
@@ -206,7 +213,7 @@ def _dedented(lines: list[str]) -> list[str]:
 
 
 def _find_lines(content: str, old: str, normal: Callable[[list[str]], list[str]]) -> list[int]:
-    """Numbers (from 0) of the lines at which `old` begins once both are brought to a normal form."""
+    """Return the numbers (from 0) of the lines where `old` begins if both texts are normalised."""
     lines, passage = split(content), split(old.strip("\r\n"))
     first = next((n for n, line in enumerate(passage) if line.strip()), None)
     if first is None:
@@ -226,31 +233,31 @@ def _replace_lines(content: str, old: str, new: str, start: int) -> str:
     have, want = _margin(passage), _margin(lines[start:end])
     cr = "\r" if lines[start].endswith("\r") else ""
     replacement = [_indented(line, have, want) + cr for line in split(new.strip("\r\n"))]
-    if end == len(lines):  # the passage is the end of a file without a last line end
+    if end == len(lines):  # the passage ends a file whose last line has no line end
         replacement = [*replacement[:-1], replacement[-1].removesuffix("\r")] if replacement else [""]
     return "\n".join(lines[:start] + replacement + lines[end:])
 
 
 def _indented(line: str, have: str, want: str) -> str:
-    """A line of a passage indented by `have`, for one indented by `want`."""
+    """Change the indentation of a line from that of one passage (`have`) to that of another (`want`)."""
     if not line.strip() or have == want:
         return line
     if line.startswith(have):
         return want + line[len(have) :]
-    if want.startswith(have):  # a line further out than the passage was stays so much further out
+    if want.startswith(have):  # the line is indented less than its passage: keep the difference
         return want[len(have) :] + line
     return line[min(len(_margin([line])), max(0, len(have) - len(want))) :]
 
 
 def _margin(lines: list[str]) -> str:
-    """The indentation that all lines but blank ones share."""
+    """Return the indentation that all lines except blank ones share."""
     indents = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
-    # what the first and the last of them in alphabetical order share, all of them do
+    # what the first and the last in alphabetical order have in common, all have in common
     return min(indents)[: _common(min(indents), max(indents))] if indents else ""
 
 
 def _common(a: str, b: str) -> int:
-    """How many characters two texts begin with in common."""
+    """Return the length of the longest common prefix of two texts."""
     return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

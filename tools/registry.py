@@ -13,10 +13,10 @@ from m3agent.tools import code_exec, files, test_runner
 from m3agent.tools.base import CallContext, Tool, ToolResult, ToolTraits, refusal
 
 TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.READ, test_runner.TOOL)
-"""In the order in which every request names them."""
+"""m3agent's own tools, in the order that every request has."""
 
 FOREIGN = ToolTraits(title_argument="code")
-"""For names that are not in `TOOLS`: tools of MCP servers, of other versions, and tools that do not exist."""
+"""Traits of all names that are not in `TOOLS`: tools of MCP servers, of other versions, and invented ones."""
 
 
 def traits_of(name: str) -> ToolTraits:
@@ -25,24 +25,31 @@ def traits_of(name: str) -> ToolTraits:
 
 
 def own_schemas() -> list[dict[str, Any]]:
-    """The entries of a request's `tools` for our own: always the same."""
+    """Return the entries of m3agent's own tools in a request's `tools` list; they are always the same."""
     return [tool.schema() for tool in TOOLS]
 
 
 class ExternalTools(Protocol):
-    """Tools of other programs, which work outside the sandbox. schemas: the entries of a request's `tools` for them."""
+    """Tools of other programs, which run outside the sandbox.
+
+    Attributes:
+        schemas: Their entries in a request's `tools` list.
+    """
 
     schemas: list[dict[str, Any]]
 
     async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
-        """Exactly one result, also where nobody can carry the call out. The whole answer may be kept in `log`."""
+        """Run a call and return its one result, even if it fails. The complete answer may be written to `log`."""
         ...
 
 
 class Toolset:
-    """The tools over one sandbox. `folder` gets each call's whole output, in a file named by the call's number.
+    """The tools of a session: m3agent's own, which run in the sandbox, then those of other programs.
 
-    The tools of others stand after ours.
+    Args:
+        sandbox: The session's sandbox.
+        folder: Gets the complete output of each call, in a file named after the call's number.
+        others: The tools of other programs, if there are any.
     """
 
     def __init__(self, sandbox: Sandbox, folder: Path, others: ExternalTools | None = None) -> None:
@@ -98,7 +105,7 @@ class Toolset:
 
 
 def explain(error: ValidationError) -> str:
-    """What is wrong with a call's arguments, in words a model can act on."""
+    """Describe what is wrong with a call's arguments, in words that a model can act on."""
     parts = []
     for item in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in item["loc"])
@@ -108,7 +115,7 @@ def explain(error: ValidationError) -> str:
 
 
 def signature(tool: Tool[Any]) -> str:
-    """A tool's arguments in one line: name, type, default."""
+    """Return a tool's arguments in one line: name, type, default."""
     parts = []
     schema = tool.schema()["function"]["parameters"]
     for name, prop in schema["properties"].items():

@@ -27,14 +27,14 @@ from m3agent.tools.base import (
 )
 from m3agent.tools.files import plain
 
-PER_TEST = 1 / 30  # of the whole time limit: what one test may take before it counts as hanging, but
-LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # seconds
-FIRST_ERROR_LINES = 12  # lines of a failed test's first error shown to the model
-LISTED = 100  # failed tests listed at the most
-MOST_REPORT = 64 << 20  # bytes of report read back
-CUT_SHORT = frozenset({2, 3})  # pytest's exit codes when it was interrupted, or broke, before the last test
+PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
+LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
+FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
+LISTED = 100  # most failed tests that are listed
+MOST_REPORT = 64 << 20  # most bytes of the report that are read
+CUT_SHORT = frozenset({2, 3})  # pytest's exit codes for an interruption and for an internal error
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
-"""An object's address, in an id or an error: another one in every run."""
+"""Address of an object in an id or an error. It differs in every run."""
 
 Framework = Literal["pytest", "unittest"]
 
@@ -42,7 +42,7 @@ Framework = Literal["pytest", "unittest"]
 class TestRunnerArguments(Arguments):
     """Arguments of test_runner."""
 
-    __test__ = False  # the name is the tool's, not a test's
+    __test__ = False  # not a test class, despite its name
 
     test_file: str = Field(
         description="A test file, a node id (tests/test_a.py::test_b), a folder, or . for all."
@@ -53,9 +53,13 @@ class TestRunnerArguments(Arguments):
 
 @dataclass(frozen=True)
 class TestReport:
-    """What a run of tests showed. Ids are the framework's; `errors` maps those that failed to their error text.
+    """The results of a test run. All ids are the framework's.
 
-    complete: whether the run came to its end; if not, tests may be missing. output: the runner's own text.
+    Attributes:
+        errors: Error texts of the tests that failed or could not run, by id.
+        complete: Whether the run ended normally; if not, tests may be missing.
+        output: Text that the test process printed.
+        truncated: Whether the sandbox dropped a part of that text.
     """
 
     __test__ = False
@@ -74,12 +78,12 @@ class TestReport:
 
     @property
     def red(self) -> set[str]:
-        """Ids that failed or could not run."""
+        """Ids of the tests that failed or could not run."""
         return {*self.failed, *self.errored}
 
     @property
     def sets(self) -> dict[str, list[str]]:
-        """The ids by outcome, as results and the log have them."""
+        """The ids by outcome, in the form of tool results and the event log."""
         return {
             "passed": list(self.passed),
             "failed": list(self.failed),
@@ -89,7 +93,7 @@ class TestReport:
 
     @property
     def ran(self) -> int:
-        """Tests with a result."""
+        """Number of tests with a result."""
         return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
 
 
@@ -100,10 +104,17 @@ async def run_in_sandbox(
     timeout: float = 300,
     log: Path | None = None,
 ) -> TestReport:
-    """Run tests and read the runner's report. targets: a file, node id or folder; of several, those that are there.
+    """Run tests and read the runner's report.
+
+    Args:
+        sandbox: The sandbox.
+        targets: Files, node ids or folders. Missing ones are left out if others exist.
+        framework: The test framework.
+        timeout: Time limit of the run, in seconds.
+        log: File for the complete output.
 
     Raises:
-        SandboxError: the sandbox itself failed; a failing or hanging test is a result.
+        SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
     """
     report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
     source = Path(in_sandbox_runner.__file__).read_text()
@@ -119,11 +130,11 @@ async def run_in_sandbox(
         try:
             entry = json.loads(line)
         except ValueError:
-            continue  # the line that a kill cut off
+            continue  # a kill cut this line off
         if "end" in entry:
             complete = entry["end"] not in CUT_SHORT
             continue
-        # a file name that is not UTF-8 comes as lone surrogates, which no text for a model can hold
+        # file names that are not UTF-8 contain lone surrogates, which a request to the model cannot contain
         ident = entry.get("start", entry.get("id", "")).encode("utf-8", "backslashreplace").decode()
         ident = ADDRESS.sub("0x", ident)
         if "start" in entry:
@@ -158,13 +169,13 @@ async def run_in_sandbox(
 
 
 def first_error(text: str) -> list[str]:
-    """The lines of an error that tell most: the last ones, where assertion and exception stand."""
+    """Return the most useful lines of an error: the last ones, which have the assertion or the exception."""
     lines = [line.rstrip() for line in text.strip().splitlines() if line.strip()]
     return lines[-FIRST_ERROR_LINES:]
 
 
 def summary(report: TestReport, timeout: float) -> str:
-    """The counts, in one line."""
+    """Return the number of tests by outcome, in one line."""
     counts = (
         f"{len(report.passed)} passed, {len(report.failed)} failed, "
         f"{len(report.errored)} errors, {len(report.skipped)} skipped"
@@ -177,7 +188,7 @@ def summary(report: TestReport, timeout: float) -> str:
 
 
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
-    """Run the tests; failing ones are a result, not an error of the tool."""
+    """Run the tests. Failing tests are a normal result of the tool."""
     target = plain(arguments.test_file) or "."
     if target.startswith("-"):
         return refusal(f"test_file takes a path or node id, not options: {target}")
@@ -190,11 +201,13 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             lines.append(f"{kind} {ident}")
         if len(ids) > LISTED:
             lines.append(f"[{len(ids) - LISTED} more {kind} not listed]")
-    # errors go behind their ids while there is room: ids are never cut for them
+    # Errors follow their ids as long as there is room. All listed ids are shown in any case.
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in lines)
     shown: list[str] = []
     for line in lines:
-        shown.append(visible(line).replace("\n", "\\x0a"))  # ids hold file names, which hold anything
+        shown.append(
+            visible(line).replace("\n", "\\x0a")
+        )  # ids contain file names, which may contain any character
         ident = line.partition(" ")[2]
         if line.startswith(("FAILED ", "ERROR ")) and ident in report.errors:
             block = [f"    {text}" for text in first_error(report.errors[ident])]
@@ -208,7 +221,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             if report.output
             else "no tests ran."
         )
-    # durations and temporary names change from run to run: what counts is which tests did what
+    # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
     stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
     digest = hashlib.sha256(stable.encode()).hexdigest()
     return ToolResult(

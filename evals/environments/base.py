@@ -1,7 +1,7 @@
 """The lowest layer: a Debian with a Python of the wanted minor version, compilers and git.
 
-Taken from a registry of images where one answers (the official image of Python), else made by debootstrap from
-Debian's packages, whose releases each have one Python. Where neither has the version, the nearest serves, and that is said.
+It is Python's official image if a registry provides it. Otherwise debootstrap builds it from Debian's packages; each
+release of Debian has one Python. If no release has the wanted version, the nearest version is used, and a note says so.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.image_build import LOOK
 
-RECIPE = 1  # part of the name of every base made here
+RECIPE = 1  # part of the name of every base that is made here
 DEFAULT_PYTHON = "3.11"
 DEBIAN = {"3.9": "bullseye", "3.11": "bookworm", "3.13": "trixie"}
-"""Debian's release with each Python, of those that its mirrors still carry."""
+"""Python versions, each with the Debian release that has it. Debian's mirrors still have these releases."""
 RELEASED = {
     "3.6": date(2016, 12, 23),
     "3.7": date(2018, 6, 27),
@@ -99,7 +99,7 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
 
 
 def nearest(wanted: str) -> str:
-    """The Python among Debian's that comes closest: the newest that is not newer, else the oldest."""
+    """Return the closest Python that Debian has: the newest that is not newer than `wanted`, else the oldest."""
     having = sorted(DEBIAN, key=_number)
     older = [minor for minor in having if _number(minor) <= _number(wanted)]
     return older[-1] if older else having[0]
@@ -141,8 +141,11 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
 def _debootstrap(
     scratch: Path, log: IO[bytes], stop: threading.Event
 ) -> tuple[str | None, Mapping[str, str]]:
-    """The program and the variables that it takes: this machine's, else fetched from its package index and not installed;
-    None where there is neither, or we are not root."""
+    """Return the path of debootstrap and its environment variables.
+
+    If this machine lacks the program, it is downloaded from the package index but not installed. The path is None if
+    that is impossible too, or if this process is not root.
+    """
     if os.geteuid() != 0:
         return None, {}
     if found := shutil.which("debootstrap"):
@@ -151,7 +154,7 @@ def _debootstrap(
         return None, {}
     lists, place = scratch / "lists", scratch / "debootstrap"
     (lists / "partial").mkdir(parents=True)
-    # lists of our own: this machine's may be empty, and are not ours to fill
+    # separate package lists: those of this machine may be empty, and must not be changed
     apt = ["apt-get", "-q", "-o", f"Dir::State::Lists={lists}", "-o", "APT::Sandbox::User=root"]
     for argv in ([*apt, "update"], [*apt, "download", "debootstrap"]):
         if _run(argv, log, stop, {}, cwd=scratch):
@@ -170,7 +173,7 @@ def _run(
     env: Mapping[str, str],
     cwd: Path | None = None,
 ) -> int:
-    """The exit status of a program, its words in the log; it is ended with all it started on `stop`."""
+    """Run a program and return its exit status; its output goes to the log. `stop` ends it and all its processes."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -194,7 +197,7 @@ def _run(
 
 @contextlib.contextmanager
 def _packed(root: Path) -> Iterator[IO[bytes]]:
-    """The folder as a tar, without what no instance needs."""
+    """Yield the folder as a tar, without files that no instance needs."""
     leave_out = [f"--exclude={pattern}" for pattern in NEEDLESS]
     with subprocess.Popen(["tar", "-c", "-C", str(root), *leave_out, "."], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

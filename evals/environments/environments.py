@@ -1,4 +1,4 @@
-"""Images of instances: found or built, layer by layer, each named by a hash of all that it is made from."""
+"""Find or build the images of instances, layer by layer. The name of a layer is a hash of all its inputs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time
 from m3agent.sandbox.images.prune import make_room
 from m3agent.sandbox.threads import stoppable
 
-RECIPE = 1  # part of every hash: changes when the same data is to give another image
+RECIPE = 1  # part of every hash: raise it if the same data should give another image
 DISK_BUDGET = 60 << 30
-"""Bytes that all of the engine's images may take before those not used for longest go."""
+"""Limit for all images of the engine, in bytes. Beyond it, the least recently used ones are removed."""
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ class Environments:
 
 
 class _Build:
-    """One image; blocking."""
+    """Build one image; blocking."""
 
     def __init__(self, api: Any, state: Path, say: Say, stop: threading.Event) -> None:
         self.api = api
@@ -87,7 +87,7 @@ class _Build:
                 return image.name
             return self._layer(prebuilt_layer(), image, task.instance_id).name
         if environment.python is None and not environment.install and not environment.requirements:
-            # nothing to install: the sandbox's own image will do
+            # nothing to install: the default image is enough
             return find_image(self.api, None, self.say).name
         base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
         era = era_of(task, base.python)
@@ -100,7 +100,16 @@ class _Build:
         return image.name
 
     def _prebuilt(self, name: str, *, own: bool) -> Image | None:
-        """The image of this name, unless it is one that we made under it; None where it is to be built (`own`)."""
+        """Return the prebuilt image with this name; None if the image must be built under this name.
+
+        Args:
+            name: Name of the image.
+            own: Whether the row says how to build the image. An image that m3agent built under this name does not count
+                then.
+
+        Raises:
+            ImageMissing: No registry has the image, and the row does not say how to build it.
+        """
         image = local_image(self.api, name)
         if image is None and not own and pull(name, self.say):
             image = local_image(self.api, name)
@@ -144,6 +153,6 @@ def _key(layer: Layer, below: Image) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A repository and a tag."""
+    """Split an image's name into repository and tag."""
     repository, separator, tag = name.rpartition(":")
     return (repository, tag) if separator and "/" not in tag else (name, "latest")

@@ -1,6 +1,6 @@
-"""One layer of an image: a script run as root in a container over the layer below, and a commit of what it made.
+"""Build one layer of an image: run a script as root in a container of the layer below, and commit the container.
 
-It has the capabilities that installing needs; its other limits are those of every build (`sandbox/images/image_build.py`).
+The container has the capabilities that installing needs; its other limits are those of every build (`sandbox/images/image_build.py`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar,
 from m3agent.sandbox.images.indexes import find_indexes
 
 WORK = "/opt/m3agent-layer"
-"""Where a layer's script and files are while it runs; nothing of it stays."""
+"""Folder of a layer's script and files while the script runs. It is not part of the image."""
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
-"""What dpkg and pip need as root."""
+"""Capabilities that dpkg and pip need as root."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer is made of: the key of its image is a hash of this and of the layer below.
+    """The inputs of a layer. A hash of them and of the layer below is the key of the layer's image.
 
-    script: for bash, run in `WORK`; files: beside it, by name; commit: of the work tree that is there, if there is one;
-    env: variables that the image sets from this layer on.
+    Attributes:
+        name: Name of the layer in messages.
+        script: A bash script, run in `WORK`.
+        files: Files in `WORK`, by name.
+        commit: Id of the work tree's commit; empty without a work tree.
+        env: Variables that the image sets from this layer on.
     """
 
     name: str
@@ -91,7 +95,7 @@ def build_layer(
 
 @contextlib.contextmanager
 def _packed(work_tree: Path) -> Iterator[IO[bytes]]:
-    """A folder as a tar, in which it is `ROOT`."""
+    """Return a folder as a tar, in which its path is `ROOT`."""
     with tempfile.TemporaryFile() as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             archive.add(work_tree, arcname=ROOT.lstrip("/"))

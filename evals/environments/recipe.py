@@ -1,8 +1,8 @@
-"""What the layers of an instance are made of: pure, from the task to scripts.
+"""Turn a task into the scripts of its layers; nothing is run here.
 
-The layout is the one that official evaluation scripts expect (a virtual environment that `conda activate testbed` selects,
-the work tree at /testbed), so that one image serves both ways of grading. The work tree itself is where our sandboxes
-have it, and /testbed a link to it.
+The layout is the one that official evaluation scripts expect: a virtual environment that `conda activate testbed` selects,
+and the work tree at /testbed. So one image serves both ways of grading. The work tree itself is at the path that m3agent's
+sandboxes use, and /testbed is a link to it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"
 TESTBED = "/testbed"
 PIP, SETUPTOOLS = "24.0", "68.0.0"
-"""Of the virtual environment: of mid 2023, which build old and new packages alike (facts measured with both)."""
+"""Versions in the virtual environment. They are from mid 2023 and can build both old and new packages (tested)."""
 EDITABLE_SINCE = "2023-07-01"
-"""A date from which on setuptools can install editable: it is not taken from before, however old the instance is."""
+"""Since this date, setuptools supports editable installs. Older releases are not used, even for older instances."""
 RIPE = timedelta(days=365)
-"""How long after a Python's release most packages have wheels for it: no era before that is of use."""
+"""Time after a Python release until most packages have wheels for it. Packages are not resolved as of an earlier date."""
 EXACT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^]]*\])?\s*===?\s*[^*\s]+\s*$")
-"""A requirement of one version: rows name some that are younger than themselves, and mean them."""
+"""A requirement of one exact version. It counts even if that version is newer than the row."""
 EVER = "2999-01-01"
 PLAIN_PIP = re.compile(
     r"""\s*(?:python3?\s+-m\s+)?pip3?\s+install\s+((?:[^;&|<>`$()'"]|'[^']*'|"[^"$`]*")+)"""
 )
-"""A command that only installs packages, which uv can do as of a date."""
+"""A command that only installs packages. uv can do the same as of a date."""
 
 
 def dependency_layer(environment: Environment, era: date | None, python: str) -> Layer:
-    """The virtual environment with what does not depend on the commit."""
+    """Return the layer with the virtual environment and all packages that do not depend on the commit."""
     first, second = [*environment.requirements], [*environment.pip_packages]
     if not any(re.match(r"pytest\b(?!-)", line.strip(), re.IGNORECASE) for line in (*first, *second)):
         first.append("pytest")
@@ -66,14 +66,14 @@ install_from packages.txt
         "PIP_RETRIES": "0",  # evaluation scripts install again, without a network
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
-    # in two steps, as official builds do: what the second names wins over what the first does
+    # in two steps, as in official builds: the second step may replace versions of the first
     named = {"requirements.txt": first, "packages.txt": second}
     files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in named.items()}
     return Layer("environment", script, files, env=env)
 
 
 def instance_layer(task: Task, era: date | None, commit: str) -> Layer:
-    """The work tree at its commit, installed."""
+    """Return the layer with the work tree at its commit and the project installed."""
     environment = task.environment
     variables = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in environment.variables.items()
@@ -101,7 +101,7 @@ cd {TESTBED}
 
 
 def prebuilt_layer() -> Layer:
-    """A prebuilt image's work tree moved to where our sandboxes have it."""
+    """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use."""
     script = f"""\
 {_head(None)}
 git config --system --add safe.directory '*' || true
@@ -118,9 +118,9 @@ cd {TESTBED}
 
 
 def era_of(task: Task, python: str) -> date | None:
-    """The day that packages are taken from: the task's, but none on which the Python was too new for them.
+    """Return the date as of which packages are resolved; None for today, if the task has no date.
 
-    None where the task has no date: today.
+    It is the task's date, or a later one if most packages had no wheels for this Python then (`RIPE`).
     """
     if task.environment.exclude_newer is not None:
         return _day(task.environment.exclude_newer)
@@ -131,7 +131,10 @@ def era_of(task: Task, python: str) -> date | None:
 
 
 def in_era(line: str) -> str:
-    """A shell line that installs as of the era where it only installs, and as it is where that does not work."""
+    """Return a shell line that installs packages as of the date, and falls back to the original line.
+
+    A line that does more than install packages stays as it is.
+    """
     if match := PLAIN_PIP.fullmatch(line):
         return f"in_era {shlex.quote(line.strip())} {match[1].strip()} || {{ {line}; }}"
     return line
@@ -142,8 +145,15 @@ def _day(moment: datetime) -> date:
 
 
 def _head(era: date | None, exact: Sequence[str] = ()) -> str:
-    """Every script's beginning. `in_era WHAT ARGUMENTS…` installs by uv as of the era, else as of today, saying so; it
-    fails where uv cannot. exact: packages of which one version is named, which counts whatever its age."""
+    """Return the beginning of every script, with the shell function `in_era WHAT ARGUMENTS…`.
+
+    `in_era` installs packages with uv as of the date. If that fails, it prints a notice and installs current versions. It
+    fails if uv fails again.
+
+    Args:
+        era: The date; None for today.
+        exact: Packages with an exact version, which may be newer than the date.
+    """
     newest = ""
     if era is not None:
         young = {"setuptools": max(str(era), EDITABLE_SINCE), **dict.fromkeys(exact, EVER)}
@@ -180,4 +190,4 @@ find . -name __pycache__ -type d -prune -exec rm -rf {{}} +
 git ls-files -z --others | tar -c --null -T - -f {BESIDE}
 chmod -R a+rX {ROOT} && chmod a+r {BESIDE}
 echo done"""
-"""What ends the script of a work tree: its changes committed, and what is new in it kept for our sandboxes."""
+"""End of the script of a work tree: commit its changes, and store new files for m3agent's sandboxes."""
