@@ -1,4 +1,4 @@
-"""What goes wrong in a chaos run: drawn from a seed, done to the real thing, and put right again."""
+"""The fault of a chaos run: drawn from a seed, injected into the real component, and repaired."""
 
 from __future__ import annotations
 
@@ -29,21 +29,32 @@ from tests.tools.small_disk import fill
 Kind = Literal["harness", "container", "dockerd", "server", "stream", "disk"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HandOver = Literal["print", "apply", "branch"]
-LINES = 43  # of the log of a fix without a fault, up to the verdict
+LINES = 43  # lines of the log of a fix without a fault, up to the verdict
 AT_THE_END = 0.2
 """Share of the kills and of the full disks that come after the verdict, where the user's own files are changed."""
-LONGEST = 0.6  # seconds after a line: as long as the longest of what a fix does between two
+LONGEST = 0.6  # most seconds after a line of the log: the longest pause between two lines in a fix
 BACK = 2.0  # most seconds that a server, an engine or a disk is unavailable while the harness continues
 DISK = 48 << 20  # bytes
-POLL = 0.002  # seconds between two looks
-PATIENCE = 30.0  # seconds for the model's server to say its port
+POLL = 0.002  # seconds between two checks
+PATIENCE = 30.0  # most seconds until the model's server prints its port
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. The fault comes `delay` seconds after the log's `line`-th line (0: after the start), but for a cut, which
-    the server makes; what it took is back `back` seconds later, or when the harness has ended. `pick`, from 0 to 1, says
-    which of several sandboxes is hit."""
+    """A run and its fault.
+
+    Attributes:
+        number: Number of the run.
+        kind: Kind of the fault.
+        backend: Sandbox of the fix.
+        hand_over: What the fix does with the patch.
+        as_json: Whether the fix prints the event log.
+        line: The fault comes after this line of the log; 0 means after the start of the process.
+        delay: Seconds between that line and the fault.
+        back: Seconds until the fault is repaired; it is repaired earlier if the harness ends.
+        pick: From 0 to 1; selects the sandbox that is hit if there are several.
+        cut: For faults in an answer, which the model's server injects instead.
+    """
 
     number: int
     kind: Kind
@@ -64,7 +75,7 @@ class Plan:
 
 
 def plan_of(seed: int, number: int) -> Plan:
-    """The run with this number: always the same for a seed, and each kind as often as any other."""
+    """Return the plan with this number. It depends only on the seed, and each kind occurs equally often."""
     choice = random.Random(f"{seed} {number}")
     kind = KINDS[number % len(KINDS)]
     cut = Cut(choice.randrange(TURNS), choice.random(), choice.choice(MANNERS[:-1]))
@@ -86,7 +97,7 @@ def plan_of(seed: int, number: int) -> Plan:
 
 
 def barred() -> dict[str, str]:
-    """Kinds of faults and of sandboxes that this machine has no way for, each with the reason."""
+    """Return the kinds of faults and sandboxes that are impossible on this machine, each with the reason."""
     found = {}
     if why := OwnEngine.barred_by():
         found["dockerd"] = why
@@ -101,7 +112,7 @@ def barred() -> dict[str, str]:
 
 
 class ModelProcess:
-    """The scripted model in a process of its own, on the same port whenever it is started."""
+    """The scripted model in a separate process. It gets the same port each time it is started."""
 
     def __init__(self, folder: Path, cut: Cut | None) -> None:
         self._folder, self._cut, self._port = folder, cut, "0"
@@ -116,12 +127,12 @@ class ModelProcess:
         return self._process.pid if self._process else None
 
     def requests(self) -> list[bytes]:
-        """The bodies of the chat requests so far, in their order."""
+        """Return the bodies of the chat requests so far, in order."""
         path = self._folder / REQUESTS
         return path.read_bytes().splitlines() if path.exists() else []
 
     def start(self) -> None:
-        """Start it, unless it runs; it answers when this returns."""
+        """Start the server, unless it runs, and wait until it answers."""
         if self._process is not None and self._process.poll() is None:
             return
         self.end()
@@ -137,7 +148,7 @@ class ModelProcess:
         assert self._port, "the model's server did not start"
 
     def end(self) -> None:
-        """SIGKILL."""
+        """Kill the server with SIGKILL."""
         if self._process is None:
             return
         assert self._process.stdin and self._process.stdout
@@ -148,9 +159,11 @@ class ModelProcess:
 
 
 class Stage:
-    """Everything that a run needs and a fault may hit, below `folder`: the model, an engine of the run's own where that
-    is to be killed, and `work` with the repository, the state and the temporary folder, a small disk where that is to be
-    full. Use as a context manager."""
+    """Everything that a run needs and a fault may hit, below `folder`. Use it as a context manager.
+
+    It consists of the model, a separate Docker engine if the fault kills one, and the folder `work`. That folder contains the
+    repository, the state folder and the temporary folder. It is a small disk if the fault fills one.
+    """
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan, self.folder, self.work = plan, folder, folder / "work"
@@ -177,17 +190,17 @@ class Stage:
         self._stack.close()
 
     def docker(self) -> Any:
-        """A `docker.APIClient` of the engine that the run uses; None where it uses none."""
+        """Return a `docker.APIClient` for the run's engine; None if the run uses none."""
         if self.engine is not None:
             return docker.APIClient(base_url=self.engine.address, version="auto")
         return connect() if self.plan.backend == "docker" else None
 
     def logs(self) -> list[Path]:
-        """The logs of the sessions so far, oldest first."""
+        """Return the paths of the sessions' logs, oldest first."""
         return sorted(self.state.glob(f"sessions/*/{LOG}"), key=lambda path: path.stat().st_ctime_ns)
 
     def strike(self, harness: subprocess.Popen[bytes]) -> bool:
-        """Wait for the moment and let it happen; False if the harness ended before."""
+        """Wait for the planned moment and inject the fault. Return False if the harness ended first."""
         plan = self.plan
         if plan.cut is not None:
             return _until((self.folder / FIRED).exists, harness)
@@ -211,11 +224,11 @@ class Stage:
         return True
 
     def repair(self) -> None:
-        """What the fault took is there again."""
+        """Restore what the fault removed."""
         match self.plan.kind:
             case "dockerd":
                 assert self.engine is not None
-                _bury("containerd")  # the next engine would take it for alive
+                _bury("containerd")  # otherwise the next engine would believe that it still runs
                 self.engine.start()
             case "disk":
                 (self.work / "fill.bin").unlink(missing_ok=True)
@@ -226,7 +239,7 @@ class Stage:
         return sum(path.read_bytes().count(b"\n") for path in self.logs())
 
     def _kill_sandbox(self, harness: subprocess.Popen[bytes]) -> bool:
-        """SIGKILL to the first process of a sandbox that the harness has now, or else of its next."""
+        """Kill the first process of one of the harness's sandboxes; if there is none now, wait for the next one."""
         with closing(self.docker()) if self.plan.backend == "docker" else contextlib.nullcontext() as api:
 
             def killed() -> bool:
@@ -239,7 +252,7 @@ class Stage:
                 chosen = sorted(found)[int(self.plan.pick * len(found))]
                 try:
                     os.kill(int(chosen), 9) if api is None else api.kill(chosen, "SIGKILL")
-                except (OSError, docker.errors.APIError):  # it ended meanwhile, or has not begun yet
+                except (OSError, docker.errors.APIError):  # it has ended meanwhile, or has not started yet
                     return False
                 return True
 
@@ -247,7 +260,7 @@ class Stage:
 
 
 def _until(happened: Callable[[], bool], harness: subprocess.Popen[bytes]) -> bool:
-    """Wait until something has happened; False if the harness ended before it did."""
+    """Wait until `happened` returns True. Return False if the harness ended first."""
     while not happened():
         if harness.poll() is not None:
             return False
@@ -256,15 +269,15 @@ def _until(happened: Callable[[], bool], harness: subprocess.Popen[bytes]) -> bo
 
 
 def _bury(name: str) -> None:
-    """Wait for the end of a dead parent's children of this name, which are ours now."""
+    """Reap orphaned processes with this name, which this process has inherited."""
     for pid in children(os.getpid()):
-        with contextlib.suppress(OSError):  # it is another's
+        with contextlib.suppress(OSError):  # it is not a child of this process
             if Path(f"/proc/{pid}/comm").read_text().strip() == name:
                 os.waitpid(pid, 0)
 
 
 def _is_first(pid: int) -> bool:
-    """Whether a process is the first of a namespace of its own."""
+    """Return whether a process is process 1 of its own process namespace."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -274,7 +287,7 @@ def _is_first(pid: int) -> bool:
 
 
 def _mounted(folder: Path, stack: ExitStack) -> bool:
-    """Make the folder a small disk until the stack closes; False where that is not allowed."""
+    """Mount a small disk at the folder until the stack closes. Return False if that is not allowed."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         return False

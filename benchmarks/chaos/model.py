@@ -1,12 +1,12 @@
-"""The model of a chaos run: a server that says what fits the conversation it is sent, so that it may die and come back.
+"""The model of a chaos run: a server whose answers depend only on the request, so that it can be killed and restarted.
 
     python -m benchmarks.chaos.model PORT FOLDER [CUT]
 
-Prints its port (PORT 0: a free one) on a line of its own, then serves until its standard input ends. Every chat request
-is a line of FOLDER/requests.jsonl before it is answered. CUT, the JSON of a `Cut`, is a fault that comes once.
+It prints its port on a separate line (PORT 0: a free one), then serves until its standard input ends. It writes each chat
+request to FOLDER/requests.jsonl before it answers. CUT, the JSON of a `Cut`, is a fault that occurs once.
 
-The model works off `STEPS`. Which are done it sees from the results in the request; a call that it is told was
-interrupted it makes again, under another id, as a real one would.
+The model makes the calls of `STEPS` in order. The results in a request show which ones are done. It repeats an interrupted
+call under another id, as a real model would.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tests.servers.misbehaving import VLLM_MODELS
 
 REQUESTS = "requests.jsonl"
 FIRED = "fired"
-"""In the folder: there once the fault has come."""
-PACE = 0.002  # seconds between two writes of a stream, so that a fault from outside can come within it
+"""File in the folder that exists once the fault has occurred."""
+PACE = 0.002  # seconds between two writes of a stream, so that an external fault can interrupt it
 
 TEST = wire.Call("test_runner", {"test_file": "."})
 FIX = wire.Call("file_edit", {"path": "calc.py", "old": "return a - b", "new": "return a + b"})
 
 
 def mark(number: int) -> wire.Call:
-    """A call whose line in the work tree shows how often it ran; it takes a while after that."""
+    """Return a call that adds a line to the work tree, which shows how often it ran, and then takes a while."""
     return wire.Call("code_exec", {"code": f"echo {number} >> trace.txt; sleep 0.2", "language": "bash"})
 
 
@@ -49,8 +49,8 @@ TURNS = len(STEPS) + 1
 
 Manner = Literal["reset", "closed", "short", "unframed", "ended", "killed"]
 MANNERS: tuple[Manner, ...] = ("reset", "closed", "short", "unframed", "ended", "killed")
-"""How a stream breaks off: a TCP reset; the connection's end, amid chunks, before the length that was announced, or
-where nothing but that end tells that the answer is over; the last chunk, sent too early; SIGKILL to the server."""
+"""How a stream breaks off: a TCP reset; the connection closed between chunks; closed before the announced length; closed
+where only the close marks the end of an answer; the last chunk sent too early; SIGKILL to the server."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Cut:
 
 
 def answer(messages: Sequence[Mapping[str, Any]]) -> tuple[int, list[tuple[str, wire.Call]]]:
-    """The turn of the script that comes next, and its calls with their ids; none when all is done."""
+    """Return the next turn of the script, and its calls with their ids; no calls if everything is done."""
     results = {
         message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"
     }
@@ -84,7 +84,7 @@ def answer(messages: Sequence[Mapping[str, Any]]) -> tuple[int, list[tuple[str, 
 
 
 def stream(turn: int, calls: Sequence[tuple[str, wire.Call]]) -> list[bytes]:
-    """The events of an answer, as vLLM has them, but with arguments in pieces: more places to be cut at."""
+    """Return the events of an answer in vLLM's form, but with arguments in pieces: an answer can be cut at more places."""
     dialect = Vllm()
     text = "" if calls else "add() subtracted. It adds now, and the tests pass."
     whole = Answer("I go through it step by step; é🙂.", text, tuple(call for _, call in calls))
@@ -98,7 +98,7 @@ def stream(turn: int, calls: Sequence[tuple[str, wire.Call]]) -> list[bytes]:
 
 
 class Model(LoopbackServer):
-    """Serves the script on a port; the folder gets what it was asked."""
+    """Serve the script on a port; record the requests in the folder."""
 
     def __init__(self, port: int, folder: Path, cut: Cut | None = None) -> None:
         model = self
@@ -169,7 +169,7 @@ class Model(LoopbackServer):
         super().__init__(Handler, port)
 
     def take_cut(self, turn: int) -> Cut | None:
-        """The fault, if it is to come in this turn and has not come yet."""
+        """Return the fault if it belongs to this turn and has not occurred yet."""
         if self._cut is None or self._cut.turn != turn:
             return None
         try:
@@ -184,7 +184,7 @@ class Model(LoopbackServer):
 
 
 def encoded(cut: Cut) -> str:
-    """A fault as an argument of this module's command line."""
+    """Return a fault as an argument for this module's command line."""
     return json.dumps(dataclasses.asdict(cut))
 
 

@@ -135,14 +135,14 @@ def play(plan: Plan, folder: Path) -> Result:
             if struck is not None:
                 result.seconds = round(time.monotonic() - struck, 2)
             result.violations += witness.final_faults(result)
-        except Exception as error:  # noqa: BLE001  # a run that cannot be judged is a violation, and the others go on
+        except Exception as error:  # noqa: BLE001  # a run that cannot be judged is a violation; the other runs continue
             result.violations.append(f"the run could not be judged: {type(error).__name__}: {error}")
     return result
 
 
 @contextlib.contextmanager
 def running(stage: Stage, arguments: list[str], number: int) -> Iterator[subprocess.Popen[bytes]]:
-    """`m3agent` with a state, home and temporary folder of the run's own; killed at the end if it still runs."""
+    """Run `m3agent` with the run's own state, home and temporary folder; kill it at the end if it still runs."""
     foreign = ("M3AGENT_", "XDG_", "OPENAI_", "GIT_", "DOCKER_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     env |= {"HOME": str(stage.folder), "TMPDIR": str(stage.scratch), "M3AGENT_STATE": str(stage.state)}
@@ -167,7 +167,7 @@ def _end(stage: Stage, process: subprocess.Popen[bytes], number: int) -> End:
 
 
 class Witness:
-    """Sees what each process of a run leaves, and says what of it must not be."""
+    """Check what each process of a run leaves behind."""
 
     def __init__(self, stage: Stage, head: bytes) -> None:
         self._stage, self._head = stage, head
@@ -181,7 +181,7 @@ class Witness:
         self._fixed_tree = git(expected, "rev-parse", "HEAD^{tree}").stdout
 
     def faults(self, end: End, struck: float | None) -> list[str]:
-        """What is wrong after one process has ended."""
+        """Return the violations after a process has ended."""
         self._pids.add(end.pid)
         self._ended = end
         found = [*self._exit(end, struck), *self._left(), *self._files(), *self._repository()]
@@ -199,7 +199,7 @@ class Witness:
         return found
 
     def final_faults(self, result: Result) -> list[str]:
-        """What is wrong at the end of the run."""
+        """Return the violations at the end of the run."""
         stage, plan = self._stage, self._stage.plan
         if not (logs := stage.logs()):
             return ["there is no session"]
@@ -230,7 +230,7 @@ class Witness:
         return found
 
     def handed_over(self) -> bool:
-        """Whether the user's repository has the whole patch in the way that the plan demands."""
+        """Return whether the user's repository has the complete patch in the way that the plan demands."""
         if self._stage.plan.hand_over == "apply":
             return _read_files(self._stage.repo) == FIXED
         tree = git(self._stage.repo, "rev-parse", "--verify", "--quiet", f"{BRANCH}^{{tree}}").stdout
@@ -252,7 +252,7 @@ class Witness:
             yield f"ended with {end.code} and no clear sentence: {end.stderr[-500:]!r}"
 
     def _left(self) -> list[str]:
-        """Processes, containers and mounts that are still there after some seconds."""
+        """Return processes, containers and mounts that still exist after some seconds."""
         stage, deadline = self._stage, time.monotonic() + PATIENCE
         with contextlib.ExitStack() as stack:
             api = stage.docker()
@@ -275,15 +275,15 @@ class Witness:
                 time.sleep(0.05)
 
     def _files(self) -> Iterator[str]:
-        """Files that were not finished, or forgotten."""
+        """Check for incomplete and forgotten files."""
         stage = self._stage
         code = self._ended.code
         for path in sorted(stage.work.rglob("*")):
-            # what was killed cannot tidy up after itself: the next process does, in the state folder and here
+            # A killed process cannot clean up. The next process does, in these two folders.
             ours = path.is_relative_to(stage.state) or path.is_relative_to(stage.repo / ".git" / STAGED)
             if path.name.endswith((".tmp", ".lock", "~")) and not (code == -9 and ours):
                 yield f"half-written: {path.relative_to(stage.work)}"
-            # nor does git on a full disk, in the user's repository neither, where its next gc does
+            # On a full disk, git leaves such files behind. In the user's repository, its next gc removes them.
             if (
                 path.name.startswith(("tmp_", "unfinished-"))
                 and code == 0
@@ -300,7 +300,9 @@ class Witness:
         if git(stage.repo, "rev-parse", "HEAD").stdout != self._head:
             yield "HEAD of the user's repository moved"
         files = _read_files(stage.repo)
-        if stage.plan.hand_over == "apply" and self._ended.code == -9:  # killed amid two files: each is whole
+        if (
+            stage.plan.hand_over == "apply" and self._ended.code == -9
+        ):  # killed between two files: each file is old or new
             whole = files.keys() == BUGGY.keys() and all(files[n] in (BUGGY[n], FIXED[n]) for n in files)
         else:
             whole = files == BUGGY or (stage.plan.hand_over == "apply" and files == FIXED)
@@ -313,7 +315,7 @@ class Witness:
             yield f"git fsck: {checked.stderr.decode(errors='replace')}"
 
     def _growth(self, path: Path) -> Iterator[str]:
-        """Whether a file still begins with what it held before; half a line at its end may go."""
+        """Check that a file still begins with its earlier content; an incomplete last line may have been removed."""
         now = path.read_bytes() if path.exists() else b""
         if not now.startswith(self._grown.get(path, b"")):
             yield f"{path.name} lost or changed lines that it had"
@@ -327,7 +329,7 @@ class Witness:
             yield f"{path.name} ends in half a line"
 
     def _printed(self, end: End) -> Iterator[str]:
-        """Whether every event that was printed is in the log."""
+        """Check that every printed event is in the log."""
         printed = [json.loads(line) for line in end.stdout.splitlines(keepends=True) if line.endswith(b"\n")]
         logged = [line for log in self._stage.logs() for line in _whole_lines(log)]
         lost = [line for line in printed if line not in logged]
@@ -335,7 +337,7 @@ class Witness:
             yield f"printed and not in the log: {lost}"
 
     def _patched(self, patch: bytes) -> bytes:
-        """The tree that a patch makes of the user's commit."""
+        """Return the id of the tree that results from applying a patch to the user's commit."""
         index = self._stage.folder / "patched"
         index.mkdir(exist_ok=True)
         for args in (
@@ -359,7 +361,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 
 def _read_files(folder: Path) -> dict[str, str]:
-    """Every file of a work tree with its text."""
+    """Return the text of each file of a work tree, by path."""
     return {
         str(path.relative_to(folder)): path.read_text(errors="replace")
         for path in sorted(folder.rglob("*"))

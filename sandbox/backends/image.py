@@ -1,4 +1,4 @@
-"""The image a Docker sandbox starts from.
+"""Find or make the image from which a Docker sandbox starts.
 
 In this order: the image that the user names; `python:3.12-slim`, if it is here or a registry has it; else a skeleton
 of empty folders (imported in 70 ms) over which the host's own `/usr` is laid read-only, so that its python3 and
@@ -21,54 +21,60 @@ from m3agent.sandbox.errors import EngineUnavailable, ImageMissing
 DEFAULT_IMAGE = "python:3.12-slim"
 SKELETON = "m3agent-skeleton:2"
 SKELETON_LABEL = "m3agent.skeleton"
-"""Marks images made over the skeleton: they too need the host's folders."""
+"""Label of images that were built on the skeleton. They need the host's folders, too."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp", "ws")
 HOST_FOLDERS = ("/usr", "/etc/alternatives")
-"""Laid read-only over the skeleton."""
-PULL_TIMEOUT = 180  # seconds for a registry to deliver the default image before the skeleton is used
+"""Folders of the host that are mounted read-only over the skeleton."""
+PULL_TIMEOUT = 180  # seconds to pull an image; after that, the skeleton is used instead of the default image
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nm3agent:x:1000:1000:m3agent:/tmp/home:/bin/sh\n",
     "group": "root:x:0:\nm3agent:x:1000:\n",
     "hosts": "127.0.0.1 localhost\n",
 }
-"""What /etc holds where the image is only the host's /usr: names for two users and for this machine itself."""
+"""Files of the skeleton's /etc: the names of two users and of this machine."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image to start from, the host's folders (read-only) that go with it, and the variables it sets."""
+    """An image to start from.
+
+    Attributes:
+        name: Its name.
+        binds: The host's folders that must be mounted with it, read-only.
+        env: Variables that it sets.
+        ident: The engine's id of it, which is a hash of its content.
+    """
 
     name: str
     binds: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     ident: str = ""
-    """The engine's id of it: its content's hash."""
 
     @property
     def path(self) -> str:
-        """The PATH that programs in it expect."""
+        """The PATH for programs in it."""
         return self.env.get("PATH") or DEFAULT_PATH
 
 
 def usr_links() -> list[tuple[str, str]]:
-    """(name, target) of the top-level links of this host that point into /usr, such as /bin and /lib64."""
+    """Return name and target of the host's top-level links into /usr, such as /bin and /lib64."""
     names = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
     return [(name, str(Path("/", name).readlink())) for name in names if Path("/", name).is_symlink()]
 
 
 def host_python_usable() -> bool:
-    """Whether the host's own python3 can serve inside a sandbox: a merged-/usr Linux with python3 in /usr/bin."""
+    """Return whether a sandbox can use the host's python3: it is in /usr/bin, and /bin is a link into /usr."""
     return Path("/usr/bin/python3").exists() and any(name == "bin" for name, _ in usr_links())
 
 
 def skeleton_archive() -> bytes:
-    """The skeleton image's only layer: empty folders, the links into /usr, and names for two users."""
+    """Return the skeleton image's only layer: empty folders, the links into /usr, and the files of /etc."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder in SKELETON_FOLDERS:
             info = tarfile.TarInfo(folder)
-            # the engine gives a tmpfs the mode of the folder it covers
+            # a tmpfs gets the mode of the folder on which the engine mounts it
             info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder.endswith("tmp") else 0o755
             archive.addfile(info)
         for name, target in usr_links():
@@ -113,7 +119,7 @@ def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Imag
 
 
 def local_image(api: Any, name: str) -> Image | None:
-    """The image of this name, if it is on this machine."""
+    """Return the image with this name; None if it is not on this machine."""
     from docker.errors import ImageNotFound
 
     try:
@@ -127,7 +133,7 @@ def local_image(api: Any, name: str) -> Image | None:
 
 
 def pull(name: str, say: Callable[[str], None]) -> bool:
-    """Try to pull; False where no registry answers in time."""
+    """Pull an image. Return False if no registry provides it in time."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -144,7 +150,9 @@ def pull(name: str, say: Callable[[str], None]) -> bool:
         done.append(True)
 
     say(f"looking for {name} in a registry")
-    thread = threading.Thread(target=fetch, daemon=True)  # a registry that hangs must not hold up the end
+    thread = threading.Thread(
+        target=fetch, daemon=True
+    )  # a daemon, so that a registry that hangs does not delay the end of the process
     thread.start()
     thread.join(PULL_TIMEOUT)
     return bool(done)

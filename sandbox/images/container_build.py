@@ -30,8 +30,8 @@ from m3agent.sandbox.images.image_build import (
 )
 from m3agent.sandbox.store.workspace import Workspace
 
-# Files whose content decides what is installed. Others may change without a new image: the work tree's own files are
-# laid over whatever the image holds of them.
+# Files whose content determines what is installed. Changes of other files need no new image: the sandbox replaces the
+# image's copies of them by the files of the work tree.
 DECIDING = (
     "requirements",
     "pyproject.toml",
@@ -42,7 +42,7 @@ DECIDING = (
     "environment.y",
 )
 NO_PYTHON = "its image has no python3, which every sandbox needs"
-MOST_CONTEXT = 1 << 30  # bytes of files handed to the builder
+MOST_CONTEXT = 1 << 30  # most bytes of files that the builder gets
 
 
 @engine_failures("it")
@@ -57,10 +57,11 @@ def build_container(
     stop: threading.Event,
     lock: Callable[[str], contextlib.AbstractContextManager[None]],
 ) -> str:
-    """The name of the image, pulled or built if it is not here. Blocking; minutes.
+    """Return the name of the image; pull or build the image if it is not here. Blocking; takes minutes.
 
     Raises:
-        EnvironmentBuildFailed: it could not be built. ImageMissing: no registry gives it, or it has no python3.
+        EnvironmentBuildFailed: The build failed.
+        ImageMissing: No registry has the image, or the image has no python3.
     """
     if container.image is not None:
         if local_image(api, container.image) is None and not pull(container.image, say):
@@ -68,7 +69,9 @@ def build_container(
         _check_python(api, container.image)
         return container.image
     tag = f"{repository}:{_key(container, workspace)}"
-    unfit = log_folder / f"{tag.partition(':')[2]}.unfit"  # the same file would be built in vain every time
+    unfit = (
+        log_folder / f"{tag.partition(':')[2]}.unfit"
+    )  # remembers an image without python3, so that it is not built again at every start
     if unfit.exists():
         raise ImageMissing(NO_PYTHON)
     with lock(tag):
@@ -97,7 +100,7 @@ def _key(container: Container, workspace: Workspace) -> str:
 
 
 def build_context(workspace: Workspace, container: Container) -> bytes:
-    """The files the builder gets, as a tar: those below the context that .dockerignore does not leave out."""
+    """Return the builder's files as a tar: those below the context, except those that .dockerignore excludes."""
     from docker.utils.build import PatternMatcher
 
     assert container.dockerfile is not None
@@ -172,7 +175,7 @@ class _Build:
         reader.start()
         source = self.container.source
         if problem := wait_for(reader, source, lambda: self.last, self.say, self.stop):
-            self.api.close()  # the engine ends a build whose client has gone
+            self.api.close()  # the engine ends a build if its client disconnects
             raise EnvironmentBuildFailed(f"its build was stopped: {problem}; the log is {self.log}")
         if not self.built:
             reason = self.error or f"the builder ended with '{self.last}'"

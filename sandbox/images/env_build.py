@@ -20,14 +20,22 @@ from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar,
 from m3agent.sandbox.images.indexes import Indexes
 
 FOLDER = "/opt/m3agent-env"
-"""Where an environment lies in its image: a virtual environment."""
+"""Path of the virtual environment in its image."""
 WORK = "/opt/m3agent-build"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to build: requirement and constraint lines, minor versions of Python that will do (best first; empty:
-    any), the project's own metadata, the latest upload date that counts, and where packages come from."""
+    """What to build.
+
+    Attributes:
+        requirements: Lines of a requirements file.
+        constraints: Lines of a constraints file.
+        pythons: Minor versions of Python that the project accepts, best first; empty for any.
+        project: Metadata of the project itself.
+        exclude_newer: Packages that were uploaded later do not count.
+        indexes: Where packages come from.
+    """
 
     requirements: tuple[str, ...]
     constraints: tuple[str, ...]
@@ -47,7 +55,7 @@ def build_environment(
     say: Callable[[str], None],
     stop: threading.Event,
 ) -> None:
-    """Build the image and tag it. Blocking; minutes. Arguments and errors as of `build_image`."""
+    """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`."""
     build = Build(
         what="the repository's environment",
         base=base,
@@ -61,7 +69,7 @@ def build_environment(
 
 
 def _archive(job: Job) -> bytes:
-    """The files a build works from, as a tar for the container's root."""
+    """Return the input files of a build as a tar for the container's root."""
     files: dict[str, bytes] = {
         "requirements.txt": "".join(f"{line}\n" for line in job.requirements).encode(),
         "constraints.txt": "".join(f"{line}\n" for line in job.constraints).encode(),

@@ -1,8 +1,8 @@
-"""Builds an image: a container with a network and nothing of this machine, then a commit of what was installed in it.
+"""Build an image: install into a container that has a network but nothing of this machine, then commit the container.
 
-What is installed may run code while it is installed (source distributions, build steps). It gets certificates; no mounts but
-the skeleton's /usr, limits on memory, processes, disk and time, and as few capabilities as it can do with. Nothing is cached
-between builds, so that one repository's build cannot plant anything in another's.
+Packages may run code during their installation (source distributions, build steps). Therefore the container has no mounts
+except the skeleton's /usr, limits on memory, processes, disk and time, and as few capabilities as possible. Builds share no
+cache, so one repository's build cannot plant anything in another's.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 BUILD_SECONDS = 1800.0
-MOST_DISK = (
-    12 << 30
-)  # bytes a build may write: the largest usual dependency (torch with its libraries) takes six
+MOST_DISK = 12 << 30
+"""Most bytes that a build may write. The largest common dependency, torch with its libraries, takes half of that."""
 MEMORY = 4 << 30
 PIDS = 512
-LOOK = 0.25  # seconds between two looks at a running build
-SIZE_EVERY = 5.0  # seconds between two looks at what it has written
-TELL_EVERY = 10.0  # seconds between two words to the person who waits
+LOOK = 0.25  # seconds between two checks of a running build
+SIZE_EVERY = 5.0  # seconds between two checks of its size on the disk
+TELL_EVERY = 10.0  # seconds between two progress messages
 NOTICE = "notice: "
-CAUSE = re.compile("(?:error:|ERROR:|\u00d7)\\s*")  # how uv and pip begin what went wrong
-DEEPER = re.compile("(?:\u2570\u2500\u25b6|Caused by:|cause:)\\s*")  # and uv the reason below it
+CAUSE = re.compile("(?:error:|ERROR:|\u00d7)\\s*")  # start of an error of uv or pip
+DEEPER = re.compile(
+    "(?:\u2570\u2500\u25b6|Caused by:|cause:)\\s*"
+)  # start of the cause that uv gives for its error
 
 
 @dataclass(frozen=True)
 class Build:
-    """A command to run in a container, and how the image is set up that is made of the result.
+    """A command to run in a container, and the configuration of the image that is made from the container.
 
     Attributes:
         what: Names the build in messages, as in "the repository's environment".
@@ -76,14 +77,14 @@ def build_image(
     say: Callable[[str], None],
     stop: threading.Event,
 ) -> None:
-    """Build an image and tag it. Blocking; minutes.
+    """Build an image and tag it. Blocking; takes minutes.
 
     Args:
         api: A `docker.APIClient`.
         archives: Tars that are unpacked at the container's root before the command starts.
         log: Gets the command's output.
         say: Takes notes for people.
-        stop: Ends the build early when it is set; nothing is left then.
+        stop: Ends the build early; nothing of it remains.
 
     Raises:
         EnvironmentBuildFailed: The build failed, or took too long or too much disk.
@@ -101,7 +102,7 @@ def build_image(
 
 
 def _create(api: Any, build: Build) -> str:
-    """The container that a build runs in, not started; its id."""
+    """Create the container of a build without starting it; return its id."""
     ensure_reaper(socket_of(api))
     host_config = api.create_host_config(
         network_mode="bridge",
@@ -130,9 +131,9 @@ def _create(api: Any, build: Build) -> str:
 
 
 def _commit(api: Any, container: str, build: Build, tag: str) -> None:
-    """Make an image of a build's container."""
+    """Commit a build's container as an image."""
     repository, _, name = tag.partition(":")
-    # the container's own labels would be taken over; empty ones are nobody's
+    # The image would inherit the container's owner labels, so they are set to empty values, which name no owner.
     labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
     if build.base.binds:
         labels[SKELETON_LABEL] = "1"
@@ -147,7 +148,7 @@ def _commit(api: Any, container: str, build: Build, tag: str) -> None:
 def _run(
     api: Any, container: str, log: Path, say: Callable[[str], None], stop: threading.Event
 ) -> str | None:
-    """Run a build's container to its end. Returns why the build failed; None where it did not."""
+    """Run a build's container until it ends. Return why the build failed; None if it succeeded."""
 
     def too_large() -> str | None:
         found = api.containers(all=True, size=True, filters={"id": container})
@@ -174,15 +175,15 @@ def wait_for(
     stop: threading.Event,
     too_large: Callable[[], str | None] = lambda: None,
 ) -> str | None:
-    """Wait for a build's thread, and tell people how it goes.
+    """Wait for a build's thread, and report progress to the user.
 
     Args:
-        what: Names the build to people.
-        last: Gives the last line of the build's output.
-        too_large: Gives a reason to end the build where it takes too much disk; asked from time to time.
+        what: Name of the build in messages.
+        last: Returns the last line of the build's output.
+        too_large: Returns a reason to end the build if it uses too much disk; called regularly.
 
     Returns:
-        Why the build has to be ended; None where it ended by itself.
+        Why the build must be ended; None if it ended by itself.
     """
     started = told = measured = time.monotonic()
     while build.is_alive():
@@ -203,7 +204,7 @@ def wait_for(
 
 
 class _Lines:
-    """What a build says: into the log, and of it what people are told."""
+    """The output of a build: written to the log, with its notices and the reason of a failure picked out."""
 
     def __init__(self, log: Path, stream: Iterator[bytes]) -> None:
         self._log = log
@@ -238,7 +239,7 @@ class _Lines:
 
 
 def remove_container(api: Any, container: str) -> None:
-    """Remove a container, running or not; one that is gone is fine."""
+    """Remove a container, running or not. It is no error if the container does not exist."""
     from docker.errors import NotFound
 
     with contextlib.suppress(NotFound):
@@ -247,7 +248,7 @@ def remove_container(api: Any, container: str) -> None:
 
 @contextlib.contextmanager
 def engine_failures(what: str) -> Iterator[None]:
-    """The engine's own errors while it builds `what`, as `EnvironmentBuildFailed`."""
+    """Convert the engine's errors while it builds `what` to `EnvironmentBuildFailed`."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
@@ -261,7 +262,7 @@ def engine_failures(what: str) -> Iterator[None]:
 def files_as_tar(
     files: Mapping[str, bytes], folder: str = "/", *, folders: Collection[str] = (), owner: int = 0
 ) -> bytes:
-    """Files by name below `folder`, as a tar for a container's root, with these folders made before them."""
+    """Return a tar for a container's root with these files, by name below `folder`, after these empty folders."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
 
@@ -282,14 +283,14 @@ def files_as_tar(
 
 
 def installers() -> dict[str, bytes]:
-    """What a build installs with, by name: this machine's uv, if it has one, and a wheel of pip."""
+    """Return the installers for a build, by file name: this machine's uv, if it has one, and a wheel of pip."""
     uv = shutil.which("uv")
     wheels = {wheel.name: wheel.read_bytes() for wheel in _pip_wheels()}
     return wheels if uv is None else {**wheels, "uv": Path(uv).read_bytes()}
 
 
 def _pip_wheels() -> list[Path]:
-    """The pip that this machine's Python would start a virtual environment with, for an image that has none."""
+    """Return the wheel of pip that comes with this machine's Python, for images without pip."""
     spec = importlib.util.find_spec("ensurepip")
     folders = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
     folders.append(Path("/usr/share/python-wheels"))
