@@ -36,7 +36,7 @@ SHOWN = 8
 
 
 class PlanPrecision(StrEnum):
-    """Precision of the weights. A test keeps it equal to `serving.plan.shape.Precision`."""
+    """Precision of the weights. A test keeps it equal to `serving.plan.memory_model.Precision`."""
 
     bf16 = "bf16"
     mxfp8 = "mxfp8"
@@ -46,7 +46,7 @@ class PlanPrecision(StrEnum):
 
 
 class PlanEngine(StrEnum):
-    """Engines that can be planned for. A test keeps it equal to `serving.plan.traps.Engine`."""
+    """Engines that can be planned for. A test keeps it equal to `serving.plan.known_issues.EngineKind`."""
 
     vllm = "vllm"
     sglang = "sglang"

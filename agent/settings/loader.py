@@ -75,7 +75,7 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SETTINGS, _DEFAULT)
     for layer in layers:
-        # An endpoint and an engine exclude each other: either one hides both in weaker layers.
+        # An endpoint and an engine exclude each other: either one hides both in layers of lower priority.
         if "endpoint" in values or "engine" in values:
             layer.pop("endpoint", None)
             layer.pop("engine", None)

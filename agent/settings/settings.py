@@ -226,7 +226,7 @@ class Settings:
         "SecretStr | None",
         Setting(
             "Key for the endpoint.",
-            more="Also taken from `OPENAI_API_KEY`. A server that `m3agent serve` runs here is asked with its own key.",
+            more="Also taken from `OPENAI_API_KEY`. A server that `m3agent serve` runs here gets its own key instead.",
             flag=False,
             check=_to_secret,
             secret=True,
@@ -259,7 +259,7 @@ class Settings:
         Setting(
             "Hosts that commands may reach, through a proxy.",
             more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
-            "An empty value removes the hosts that a weaker layer allows.",
+            "An empty value removes the hosts that a place of lower priority allows.",
             metavar="HOST,...",
             if_unset="none",
             check=_to_allow_list,
@@ -411,7 +411,8 @@ class Settings:
     mcp: Annotated[
         bool,
         Setting(
-            "Offer the tools of the MCP servers that are configured.", more="See [Tools of others](mcp.md)."
+            "Offer the tools of the MCP servers that are configured.",
+            more="See [Tools of other programs](mcp.md).",
         ),
     ] = True
 

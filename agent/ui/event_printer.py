@@ -1,7 +1,7 @@
 """Show running fixes on stderr: lines that stay and, on a terminal, one or two changing rows below for each fix.
 
 The screen is a view of the event logs: it gets the same lines that `--json` prints. This module writes the lines that
-stay; `live_row.py` renders the changing rows.
+stay; `status_row.py` renders the changing rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make text from a repository, a model or a server safe to print on a terminal.
 
 This module only removes characters that could control a terminal or mislead its reader. Secrets are replaced elsewhere:
-`context.secrets` replaces secrets in a text, `serving.http.mask_key` replaces a known key.
+`agent.context.secrets` replaces secrets in a text, `serving.client.http.mask_key` replaces a known key.
 """
 
 from __future__ import annotations

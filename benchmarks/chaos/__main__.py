@@ -29,14 +29,14 @@ from benchmarks.chaos.run import Result, play
 
 
 def plans(seed: int, runs: int, kinds: Sequence[str]) -> Iterator[Plan]:
-    """The first so many runs of these kinds."""
+    """Return the first `runs` plans of these kinds."""
     return itertools.islice(
         (p for p in (plan_of(seed, n) for n in itertools.count()) if p.kind in kinds), runs
     )
 
 
 def table(results: Sequence[Result]) -> str:
-    """By kind, as Markdown."""
+    """Return the results by kind as a table in Markdown."""
     lines = [
         "| fault | runs | not hit | went on | resumed | restarted | refused | violations | median s | worst s |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",

@@ -61,7 +61,7 @@ TEMPLATE: dict[str, Any] = {"top_k": 40, "chat_template_kwargs": {"thinking_mode
 
 @dataclass
 class Asked:
-    """One answer: seconds to its first event, and the tokens of its prompt."""
+    """The measurement of one request: seconds to the first event, and the tokens of the prompt."""
 
     first: float
     prompt: int | None
@@ -70,7 +70,14 @@ class Asked:
 
 @dataclass
 class Length:
-    """What one length gave. seconds; shares of the prompt that were cached, of all turns after the first."""
+    """The measurements at one length of the prompt.
+
+    Attributes:
+        tokens: Tokens of the first prompt.
+        cold: Seconds of the first request.
+        seconds: Seconds of each later request, by client.
+        shares: Cached share of the prompt in each later request.
+    """
 
     tokens: int
     cold: float = 0.0
@@ -79,7 +86,7 @@ class Length:
 
 
 def python_source(characters: int) -> str:
-    """Real program text of about that length, the same each time: Python's library and what is installed with it."""
+    """Return real source code of that length, always the same: the standard library, then installed packages."""
     folders = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "purelib"))
     texts, size = [], 0
     for path in (path for folder in folders for path in sorted(Path(folder).rglob("*.py"))):
@@ -92,7 +99,7 @@ def python_source(characters: int) -> str:
 
 
 async def ours(client: Client, messages: list[dict[str, Any]]) -> Asked:
-    """m3agent's client."""
+    """Measure a request of m3agent's client."""
     called = time.perf_counter()
     turn = None
     async for item in client.complete(messages, TOOLS, max_tokens=ANSWER_TOKENS, thinking="disabled"):
@@ -100,12 +107,12 @@ async def ours(client: Client, messages: list[dict[str, Any]]) -> Asked:
     wall = time.perf_counter() - called
     assert turn is not None
     assert turn.first_token_seconds is not None
-    before = wall - turn.seconds  # encoding, until the request is begun
+    before = wall - turn.seconds  # time for encoding, before the request starts
     return Asked(before + turn.first_token_seconds, turn.usage.prompt, turn.usage.cached)
 
 
 def bare(endpoint: Endpoint, messages: list[dict[str, Any]]) -> Asked:
-    """A request on an open connection, its bytes ready."""
+    """Measure a request on an open connection whose bytes are encoded before the clock starts."""
     parts = urlsplit(endpoint.url)
     body = json.dumps({"messages": messages, "model": endpoint.model, **PARAMETERS, **TEMPLATE}).encode()
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=600)
@@ -125,11 +132,11 @@ def bare(endpoint: Endpoint, messages: list[dict[str, Any]]) -> Asked:
 
 
 async def sdk(endpoint: Endpoint, messages: list[dict[str, Any]]) -> Asked:
-    """The OpenAI SDK's own way."""
+    """Measure a request of the OpenAI SDK."""
     import openai
 
     async with openai.AsyncOpenAI(base_url=endpoint.url, api_key="none", timeout=600) as client:
-        await client.models.list()  # the connection is open, as the others' are
+        await client.models.list()  # opens the connection, because the other clients have an open one
         create: Any = client.chat.completions.create
         called = time.perf_counter()
         stream = await create(messages=messages, model=endpoint.model, extra_body=TEMPLATE, **PARAMETERS)
@@ -142,7 +149,7 @@ async def sdk(endpoint: Endpoint, messages: list[dict[str, Any]]) -> Asked:
 
 
 def grow(messages: list[dict[str, Any]], turn: int) -> None:
-    """Append a call and its result, some 500 tokens, as a turn of an agent does."""
+    """Append a call and its result, about 500 tokens, as a turn of an agent would."""
     arguments = json.dumps({"path": f"src/module_{turn}.py"})
     call = {
         "id": f"call_{turn}",
@@ -155,7 +162,7 @@ def grow(messages: list[dict[str, Any]], turn: int) -> None:
 
 
 async def measure(endpoint: Endpoint, text: str, tokens: int, turns: int) -> Length:
-    """One conversation: a cold request, then `turns` rounds of the three."""
+    """Measure one conversation: a cold request, then `turns` rounds with one request of each client."""
     found = Length(tokens)
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a coding agent."},
@@ -196,7 +203,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def count(endpoint: Endpoint, text: str) -> int:
-    """Tokens of a text by the server."""
+    """Return the number of a text's tokens, as the server counts them."""
     parts = urlsplit(endpoint.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=600)
     body = json.dumps({"model": endpoint.model, "prompt": text})
@@ -205,17 +212,17 @@ def count(endpoint: Endpoint, text: str) -> int:
 
 
 def ratio(length: Length) -> float:
-    """Our wait against the bare request's."""
+    """Return the median time of m3agent's client divided by that of the bare request."""
     return median(length.seconds["m3agent"]) / median(length.seconds["bare"])
 
 
 def fine(length: Length) -> bool:
-    """Whether a length meets what is asked."""
+    """Return whether the measurements at a length meet the targets."""
     return ratio(length) <= MOST_RATIO and min(length.shares, default=0.0) >= LEAST_SHARE
 
 
 def row(length: Length) -> str:
-    """One length in words."""
+    """Return the measurements at a length as a line of text."""
     waits = ", ".join(f"{name} {median(each):.3f}" for name, each in length.seconds.items())
     return (
         f"{length.tokens:>9,} tokens: cold {length.cold:.2f} s; cached turns, s to the first event: {waits};"
@@ -225,7 +232,7 @@ def row(length: Length) -> str:
 
 
 def main() -> int:
-    """Read the options."""
+    """Read the options and run the benchmark."""
     parser = argparse.ArgumentParser(
         description="the wait for a cached turn, through our client and without it"
     )

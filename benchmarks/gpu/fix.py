@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def run_fix(repo: Path, url: str, *more: str) -> tuple[int, list[dict[str, Any]]]:
-    """`m3agent fix` on the ferry in `repo`: its exit code and its event log."""
+    """Run `m3agent fix` on the copy of examples/ferry in `repo`; return its exit code and its event log."""
     command = [
         sys.executable,
         "-m",
@@ -107,7 +107,7 @@ def run_fix(repo: Path, url: str, *more: str) -> tuple[int, list[dict[str, Any]]
 
 
 def problems(events: list[dict[str, Any]], proxy: ScriptingProxy) -> list[str]:
-    """What did not go as it must."""
+    """Return the deviations from the expected run."""
     found = []
     status = [event["status"] for event in events if event["type"] == "session.finished"]
     if status != ["verified"]:
@@ -117,24 +117,24 @@ def problems(events: list[dict[str, Any]], proxy: ScriptingProxy) -> list[str]:
         found.append(f"the calls made were {calls}")
     for earlier, later in itertools.pairwise(proxy.requests):
         if not later.startswith(messages_of(earlier)):
-            found.append("a request does not extend the last one's bytes")
+            found.append("a request does not extend the bytes of the previous request")
     sent = [
         m.get("reasoning", "") for m in json.loads(proxy.requests[-1])["messages"] if m["role"] == "assistant"
     ]
     if sent != [parse(line, None).reasoning for line in LINES[: len(sent)]]:
-        found.append("the reasoning sent back is not what was written")
+        found.append("the reasoning in a later request differs from the reasoning that the engine wrote")
     return found
 
 
 def messages_of(body: bytes) -> bytes:
-    """The bytes of a request up to the end of its last message."""
+    """Return the bytes of a request up to the end of its last message."""
     text = body.decode()
     _, end = json.JSONDecoder().raw_decode(text, len('{"messages":'))
     return text[: end - 1].encode()
 
 
 def leaks(stream: bytes) -> str:
-    """What vLLM's parsers left for ours in one answer, in words."""
+    """Describe the markup in an answer that vLLM's parsers left to m3agent's."""
     found = []
     deltas = [
         choice["delta"]
@@ -155,7 +155,7 @@ def leaks(stream: bytes) -> str:
 
 
 def show(events: list[dict[str, Any]], proxy: ScriptingProxy, faults: list[str]) -> None:
-    """The table."""
+    """Print the results."""
     for event in events:
         match event["type"]:
             case "endpoint.probed":

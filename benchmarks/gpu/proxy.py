@@ -1,8 +1,8 @@
 """A proxy between m3agent and vLLM that makes a real engine write the lines of a script.
 
-Random weights write nonsense, so a grammar determines the text. To each chat request it adds `structured_outputs` with a regular expression that matches one
-text only, so the engine samples that text through its real tokenizer and sends it through its real reasoning and tool
-parsers. Nothing else is changed, on the way there or back.
+Random weights write nonsense, so a grammar determines the text. The proxy adds `structured_outputs` to each chat request,
+with a regular expression that matches only one text. The engine samples that text with its real tokenizer and sends it
+through its real reasoning and tool parsers. The proxy changes nothing else, in requests or in answers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ _RELAYED = {"content-type", "retry-after"}
 
 
 class ScriptingProxy(LoopbackServer):
-    """Serves on a free port of 127.0.0.1 while it is entered; `lines` holds M3's answers, one for each turn.
+    """The proxy, on a free port of 127.0.0.1. Use it as a context manager.
 
-    Which turn a request is for follows from the assistant messages in it, so that a request sent again gets the same
-    line. `requests` keeps the bodies as they came in, `answers` the bytes of each answered stream.
+    The number of assistant messages in a request determines its turn, so a repeated request gets the same line.
+
+    Attributes:
+        lines: M3's answers, one for each turn.
+        requests: Bodies of the chat requests, as they arrived.
+        answers: Bytes of each answered stream.
     """
 
     def __init__(self, upstream: str, lines: Sequence[str]) -> None:
@@ -49,13 +53,13 @@ class ScriptingProxy(LoopbackServer):
         return f"http://{self.host}/v1"
 
     def _told(self, body: bytes) -> bytes:
-        """The request with its line; its own bytes stay as they are."""
+        """Return the request with the grammar for its line; the request's own bytes do not change."""
         self.requests.append(body)
         request = json.loads(body)
         turn = sum(message["role"] == "assistant" for message in request["messages"])
         line = self.lines[min(turn, len(self.lines) - 1)]
         if request.get("chat_template_kwargs", {}).get("thinking_mode") == "enabled":
-            line = line.removeprefix("<mm:think>")  # the prompt ends with it
+            line = line.removeprefix("<mm:think>")  # the prompt already ends with this tag
         told = json.dumps({"structured_outputs": {"regex": expression(line)}}, ensure_ascii=False)
         return body.rstrip()[:-1] + b"," + told[1:].encode()
 
@@ -75,7 +79,7 @@ class ScriptingProxy(LoopbackServer):
         asked.send_header("Transfer-Encoding", "chunked")
         asked.end_headers()
         kept = bytearray()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever asked no longer waits
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client has disconnected
             while piece := answer.read1(1 << 16):
                 kept += piece
                 asked.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))

@@ -1,10 +1,10 @@
 """Recorded agent runs to replay stall detectors on: multi-swe-bench/experiments, Java, verified.
 
-The runs are not ours to publish. To get them:
+The runs belong to others, so they are not part of this repository. To get them:
 
     git clone --depth 1 https://github.com/multi-swe-bench/experiments RUNS
 
-and give `RUNS/evaluation/java/verified` to the scripts here: 448 runs of SWE-agent with five models (76 MB).
+Then pass `RUNS/evaluation/java/verified` to the scripts here: 448 runs of SWE-agent with five models (76 MB).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WINDOWS = HERE / "windows.json"
 SEED = 7
 COUNT = 100
 SHORTEST, LONGEST = 10, 24
-"""Steps of a window: enough to see a loop, few enough to be read by a person."""
+"""Least and most steps of a window: enough to see a loop, and few enough for a person to read."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Run:
-    """One attempt at one instance. name: folder of the submission and instance; exit: how SWE-agent says it ended."""
+    """One attempt at one instance.
+
+    Attributes:
+        name: Folder of the submission, and the instance.
+        steps: Its turns.
+        exit: How it ended, in SWE-agent's words.
+        resolved: Whether its patch resolved the instance.
+    """
 
     name: str
     steps: Sequence[Step]
@@ -43,7 +50,7 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """`resolved`, `unresolved` (a patch was submitted of its own will), or `other` (cost, context, errors)."""
+        """`resolved`, `unresolved` (the model submitted a patch), or `other` (cost, context, errors)."""
         if self.resolved:
             return "resolved"
         return "unresolved" if self.exit == "submitted" else "other"
@@ -51,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a run: `steps` of it from number `first` (0 is the run's first)."""
+    """A part of a run: `steps` steps, from the step with index `first`."""
 
     run: str
     first: int
@@ -59,7 +66,7 @@ class Window:
 
 
 def read_runs(folder: Path) -> Iterator[Run]:
-    """All runs below `evaluation/java/verified`, by name. Raises SystemExit where there are none."""
+    """Yield all runs below `evaluation/java/verified`, sorted by path. Raises SystemExit if there are no runs."""
     found = sorted(folder.glob("*/trajs/**/*.traj"))
     if not found:
         raise SystemExit(f"no runs below {folder}: give the folder evaluation/java/verified of the clone")
@@ -78,7 +85,9 @@ def read_runs(folder: Path) -> Iterator[Run]:
 
 
 def choose_windows(runs: Sequence[Run]) -> list[Window]:
-    """A hundred windows, by chance alone: every resolved run that is long enough, the rest half and half of the others."""
+    """Choose a hundred windows at random: one in each resolved run that is long enough, and the others half from each
+    remaining outcome.
+    """
     rng = random.Random(SEED)
     long_enough = [run for run in runs if len(run.steps) >= SHORTEST]
     groups = {
@@ -97,18 +106,18 @@ def choose_windows(runs: Sequence[Run]) -> list[Window]:
 
 
 def read_windows() -> list[Window]:
-    """The windows that were labelled."""
+    """Return the labelled windows."""
     return [Window(**each) for each in json.loads(WINDOWS.read_text())]
 
 
 def read_labels(number: int) -> list[int | None]:
-    """The onset steps of pass 1 or 2, by window; None where there is no stall."""
+    """Return the step at which the stall begins, by window, as reader 1 or 2 labelled it; None without a stall."""
     labels = json.loads((HERE / f"labels-{number}.json").read_text())
     return [labels[str(window)] for window in range(COUNT)]
 
 
 def kappa(first: Sequence[bool], second: Sequence[bool]) -> float:
-    """Cohen's kappa: how far two readers agree beyond what chance would make of their rates; 1 is always."""
+    """Return Cohen's kappa: the agreement of two readers beyond chance; 1 is complete agreement."""
     total = len(first)
     agreed = sum(a == b for a, b in zip(first, second, strict=True)) / total
     yes, also = sum(first) / total, sum(second) / total

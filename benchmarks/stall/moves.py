@@ -1,7 +1,7 @@
-"""SWE-agent's commands as calls: for the peers by their own names, for our detector as our tools would have them.
+"""Convert SWE-agent's commands to calls: with their own names for the peers, and as m3agent's tools for our detector.
 
-SWE-agent keeps a file open, so that `scroll_down` or `edit 7:7` mean something else each time. Detectors that look at
-arguments alone would be wronged by that: the open file, and where in it the view stands, are made arguments.
+SWE-agent keeps a file open, so `scroll_down` or `edit 7:7` may mean something else each time. That would be unfair to
+detectors that compare only arguments. Therefore the open file and the position of the view become arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDS = ("submit", "exit_cost", "exit_context", "exit_format", "exit_error", "exi
 
 
 def moves(steps: Iterable[Step]) -> Iterator[tuple[Move, ObservedCall]]:
-    """What a peer and what our detector see of each step but the closing ones."""
+    """Yield what a peer and what our detector see of each step, without the steps that end a run."""
     path = ""
     view = ""
     for step in steps:

@@ -1,7 +1,7 @@
 """The rules of other agents' loop detectors, reimplemented from their code, to be replayed on the same runs.
 
-Each is fed one `Move` per turn and says whether it fires on it. Left out is what needs a model (gemini-cli's judge), and
-limits on the number of calls as such. What they call errors of a call is taken to be what SWE-agent's tools refuse. Read in
+Each detector gets one `Move` per turn and says whether it fires. Rules that need a model (gemini-cli's judge) and plain
+limits on the number of calls are left out. A call counts as failed if SWE-agent's tools refused it. The rules come from
 OpenHands/software-agent-sdk (611629e69), google-gemini/gemini-cli (5411f113ca; content rule also 022f913d), cline/cline
 (21cb8d2525), QwenLM/qwen-code (00aa71b4) and opencode (unpinned).
 """
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Move:
-    """One turn as a peer sees it. tool: what kind its own tools would be; key: name and arguments."""
+    """One turn as a peer sees it; `tool` is the kind of the peer's tool that it corresponds to."""
 
     thought: str
     name: str
@@ -30,7 +30,7 @@ class Move:
 
     @property
     def key(self) -> str:
-        """Identity by name and arguments."""
+        """The identity of the call: its name and arguments."""
         return json.dumps([self.name, self.arguments], sort_keys=True)
 
 
@@ -38,15 +38,15 @@ class Detector(Protocol):
     """A rule set with the state of one run."""
 
     def fires(self, move: Move) -> bool:
-        """Feed a turn."""
+        """Take a turn; return whether the rules fire on it."""
         ...
 
 
 class OpenHands:
-    """Four equal pairs of action and observation, four equal actions refused, six pairs in alternation.
+    """Fires on four equal pairs of action and observation, four equal refused actions, or six alternating pairs.
 
-    An action is equal with its thought, unless `thoughts` is false. It looks back on 20 events: 10 pairs. The rules on
-    messages without an action and on the context window do not apply: each recorded turn has an action.
+    The thought belongs to the action, unless `thoughts` is False. The last 20 events, which are 10 pairs, are examined.
+    The rules on messages without an action and on the context window do not apply: each recorded turn has an action.
     """
 
     def __init__(self, *, thoughts: bool = True) -> None:
@@ -54,7 +54,7 @@ class OpenHands:
         self._pairs: deque[tuple[str, str, bool]] = deque(maxlen=10)
 
     def fires(self, move: Move) -> bool:
-        """Feed a turn."""
+        """Take a turn; return whether the rules fire on it."""
         action = f"{move.thought}\0{move.key}" if self._thoughts else move.key
         self._pairs.append((action, move.result, move.refused))
         pairs = list(self._pairs)
@@ -67,13 +67,13 @@ class OpenHands:
 
 
 class Gemini:
-    """A cycle of one to five equal calls, five times; or a chunk of 50 characters ten times in one message."""
+    """Fires on a cycle of one to five calls that occurs five times, or on a chunk that occurs ten times in one message."""
 
     def __init__(self) -> None:
         self._keys: deque[str] = deque(maxlen=25)
 
     def fires(self, move: Move) -> bool:
-        """Feed a turn."""
+        """Take a turn; return whether the rules fire on it."""
         self._keys.append(move.key)
         keys = list(self._keys)
         for length in range(1, 6):
@@ -84,7 +84,7 @@ class Gemini:
 
 
 def chants(text: str, chunk: int = 50, times: int = 10) -> bool:
-    """Whether a chunk comes so many times, on average at most five chunks apart, with few different texts between.
+    """Return whether a chunk occurs `times` times, on average at most five chunks apart, with few different texts between.
 
     Lines of lists, tables, headings, quotations and blocks of code restart the count.
     """
@@ -115,7 +115,7 @@ def chants(text: str, chunk: int = 50, times: int = 10) -> bool:
 
 
 class InARow:
-    """So many equal calls in a row: cline's soft (3) and hard (5) limit, opencode's question (3)."""
+    """Fires on `limit` equal calls in a row: cline's soft (3) and hard (5) limit, opencode's question (3)."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -123,17 +123,17 @@ class InARow:
         self._count = 0
 
     def fires(self, move: Move) -> bool:
-        """Feed a turn."""
+        """Take a turn; return whether the rules fire on it."""
         self._count = self._count + 1 if move.key == self._last else 1
         self._last = move.key
         return self._count >= self._limit
 
 
 class Qwen:
-    """The repetition rules: five in a row, six of a kind in the turn, three rounds of two; with `all_rules` the others.
+    """Fires on repetition: five equal calls in a row, six equal calls, or three rounds of two calls.
 
-    Those are eight reads in fifteen calls once something else than a read was done, eight calls of one tool in a row,
-    eight overviews by git in a row, and chanting as in gemini-cli, from which it comes.
+    With `all_rules`, it also fires on eight reads in fifteen calls after a call that is not a read, eight calls of one
+    tool in a row, eight git overviews in a row, and a repeated chunk as in gemini-cli, on which qwen-code is based.
     """
 
     def __init__(self, *, all_rules: bool = False) -> None:
@@ -147,7 +147,7 @@ class Qwen:
         self._git = 0
 
     def fires(self, move: Move) -> bool:
-        """Feed a turn."""
+        """Take a turn; return whether the rules fire on it."""
         self._counts[move.key] += 1
         self._keys.append(move.key)
         keys = list(self._keys)

@@ -1,9 +1,9 @@
-"""Replay our stall detector and the peers' rules on recorded runs, and hold them against the labels.
+"""Replay our stall detector and the peers' rules on recorded runs, and compare them with the labels.
 
     python benchmarks/stall/replay.py RUNS/evaluation/java/verified
 
-`data.py` says how to get the runs. The model of a recorded run does not hear what a detector says, so a row counts on how
-many runs a detector would have spoken (ours: also on how many it would have ended the run), not what would have come of it.
+`data.py` says how to get the runs. In a recorded run no model reacts to a detector. So a row counts the runs on which a
+detector would have fired (for ours also those that it would have ended), not the effect on the runs.
 """
 
 from __future__ import annotations
@@ -39,10 +39,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Score:
-    """Against one pass of labels. found: stalls met in their window, not before `NEAR` steps ahead of the onset.
+    """The comparison of a detector with one reader's labels.
 
-    on_time: those of them whose first alarm is within `NEAR` steps. delays: steps from onset to alarm. false: windows
-    without a stall in which it fires, of `clear` such windows.
+    Attributes:
+        found: Stalls with an alarm in their window that is at most `NEAR` steps before the onset.
+        on_time: Those of them whose first alarm is within `NEAR` steps of the onset.
+        stalls: All labelled stalls.
+        delays: Steps from each onset to its alarm.
+        false: Windows without a stall in which the detector fires.
+        clear: All windows without a stall.
     """
 
     found: int
@@ -54,13 +59,13 @@ class Score:
 
 
 def peer_alarms(recorded: Recorded, make: Callable[[], Detector]) -> list[int]:
-    """The steps on which a peer's rules fire."""
+    """Return the steps on which a peer's rules fire."""
     detector = make()
     return [at for at, (move, _) in enumerate(recorded) if detector.fires(move)]
 
 
 def our_alarms(recorded: Recorded, thresholds: Thresholds, *, ends: bool = False) -> list[int]:
-    """The steps on which ours speaks, or with `ends` on which it would have ended the run."""
+    """Return the steps on which our detector fires; with `ends`, those on which it would have ended the run."""
     detector = StallDetector(thresholds)
     alarms = []
     for at, (move, seen) in enumerate(recorded):
@@ -75,7 +80,7 @@ def our_alarms(recorded: Recorded, thresholds: Thresholds, *, ends: bool = False
 
 
 def score(names: Sequence[str], row: Row, windows: Sequence[Window], labels: Sequence[int | None]) -> Score:
-    """Hold the alarms inside each labelled window against its label."""
+    """Compare the alarms in each labelled window with its label."""
     by_run = dict(zip(names, row.alarms, strict=True))
     on_time = false = 0
     delays = []
@@ -91,7 +96,7 @@ def score(names: Sequence[str], row: Row, windows: Sequence[Window], labels: Seq
 
 
 def table(runs: Sequence[Run], lengths: Sequence[int], rows: Sequence[Row]) -> str:
-    """Two tables in Markdown: by outcome of the runs, and against the two passes of labels."""
+    """Return two tables in Markdown: by outcome of the runs, and compared with both readers' labels."""
     outcomes = ("other", "unresolved", "resolved")
     totals = [sum(run.outcome == outcome for run in runs) for outcome in outcomes]
     heads = " | ".join(f"{outcome} ({total})" for outcome, total in zip(outcomes, totals, strict=True))

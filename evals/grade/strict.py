@@ -34,7 +34,7 @@ from m3agent.tools import in_sandbox_runner
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 """Time limit of one test: a share of the whole limit, and its bounds in seconds.
 
-After each test that hangs, the next tests get a third of the limit (`tools.run_tests`). A run therefore
+After each test that hangs, the next tests get a third of the limit (`tools.in_sandbox_runner`). A run therefore
 survives many hanging tests. The limit is generous: a slow test on a busy machine must not count as hanging.
 """
 MOST_TEXT, MOST_LINE = 500, 200  # characters

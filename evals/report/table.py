@@ -14,14 +14,14 @@ from m3agent.evals.report.model import RunReport, Score
 from m3agent.evals.report.usage import Amount, UsageSummary
 
 MOST_FAILURES = 200
-"""Attempts that did not resolve their instance, listed below the numbers."""
+"""Most unresolved attempts that are listed below the numbers."""
 
 MOST_IDS = 20
-"""Ids named in one line."""
+"""Most ids in one line."""
 
 
 def table(report: RunReport, comparison: RunComparison | None = None) -> str:
-    """The report as lines for people; nothing in it drives a terminal."""
+    """Return the report as text for people, without characters that could control a terminal."""
     blocks = [
         _head(report),
         columns([*_rates(report), *_amounts(report.used)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 PHASES = ("environment", "agent", "grade")
-"""The phases of an attempt, in order; each is a field of `evals.results.Seconds`."""
+"""The phases of an attempt, in order; each is a field of `evals.data.results.Seconds`."""
 
 
 class Estimate:

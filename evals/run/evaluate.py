@@ -24,10 +24,10 @@ class Experiment:
     Attributes:
         instances: The instances.
         digest: Digest of their content.
-        agent: See `evals.results.RunConfig`.
+        agent: See `evals.data.results.RunConfig`.
         seconds: Time limit of each phase, in seconds: `environment`, `agent` and `tests`.
-        command: See `evals.results.RunConfig`.
-        settings: See `evals.results.RunConfig`.
+        command: See `evals.data.results.RunConfig`.
+        settings: See `evals.data.results.RunConfig`.
         attempts: Number of attempts at each instance.
         workers: Number of attempts at a time; results do not depend on it.
     """
