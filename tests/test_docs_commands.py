@@ -175,7 +175,7 @@ def test_a_command_in_a_sentence_exists_with_its_options(command: Command) -> No
 
 
 @pytest.mark.integration
-def test_a_word_that_nobody_arranged_for_is_no_command(world: World) -> None:
+def test_unknown_placeholder_in_a_command_is_an_error(world: World) -> None:
     with pytest.raises(NotArranged, match="what does GADGET stand for"):
         world.told("m3agent fix GADGET")
     with pytest.raises(NotArranged, match=r"what does \.\.\. stand for"):

@@ -190,9 +190,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_what_an_extra_brings_is_asked_for_in_a_sentence(
-    empty: Path, make_repo: MakeRepo, extra: str
-) -> None:
+def test_missing_extra_is_reported_in_one_sentence(empty: Path, make_repo: MakeRepo, extra: str) -> None:
     repo = make_repo({f"{number}.py": f"def f{number}():\n    return {number}\n" * 99 for number in range(9)})
     done = run([empty, "-c", SAYING, extra], repo)
     said = [line for line in done.stdout.splitlines() if f"m3agent[{extra}]" in line]

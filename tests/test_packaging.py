@@ -108,7 +108,7 @@ def test_there_is_nothing_else_beside_the_links() -> None:
     assert names == {*PACKAGES, "__init__.py", "py.typed"}
 
 
-def test_the_version_is_said_once() -> None:
+def test_version_is_printed_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == m3agent.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", m3agent.__version__)

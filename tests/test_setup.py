@@ -247,7 +247,7 @@ def test_an_engine_is_found_by_its_answer(engine: tuple[str, list[int]]) -> None
     assert [ping(host), ping(host), ping(NO_ENGINE), ping("tcp://127.0.0.1:9")] == [0, 1, 1, 1]
 
 
-def test_a_socket_that_refuses_this_user_is_told_apart(engine: tuple[str, list[int]]) -> None:
+def test_refusing_socket_has_its_own_exit_code(engine: tuple[str, list[int]]) -> None:
     host, _ = engine
     Path(host.removeprefix("unix://")).chmod(0)
     script = (ROOT / "scripts" / "docker_ping.py").read_text()

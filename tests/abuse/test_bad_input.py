@@ -217,7 +217,7 @@ os.close(1)
 
 
 @pytest.mark.parametrize("frames", FRAMES)
-async def test_a_supervisor_that_is_none(frames: str) -> None:
+async def test_impostor_of_the_supervisor(frames: str) -> None:
     program = [sys.executable, "-c", IMPOSTOR % FRAMES[frames], str(VERSIONS[1])]
     process = await asyncio.create_subprocess_exec(*program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout and process.stdin

@@ -85,7 +85,7 @@ def test_the_settings_are_all_there() -> None:
     assert set(FixSettings.__annotations__) == set(SETTINGS)
 
 
-def test_nothing_is_loaded_before_it_is_asked_for() -> None:
+def test_nothing_is_imported_before_its_first_use() -> None:
     code = "import sys, m3agent; assert not [m for m in sys.modules if m.startswith('m3agent.')]; m3agent.fix"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

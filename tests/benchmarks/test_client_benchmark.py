@@ -158,7 +158,7 @@ def test_a_whole_turn_carries_its_call_out(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_what_cannot_run_is_out_with_its_reason_and_the_others_go_on(url: str, tmp_path: Path) -> None:
+def test_failing_contestant_is_dropped_with_its_reason(url: str, tmp_path: Path) -> None:
     absent, there = measured(
         url, tmp_path, ["mini-query", "socket"], 2
     )  # mini-swe-agent is not installed here

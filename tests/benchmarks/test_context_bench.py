@@ -112,7 +112,7 @@ def test_the_peak_of_a_small_program_is_its_own(bench: Bench) -> None:
     assert len(ballast) == 10**8
 
 
-def test_how_a_run_ended_and_what_it_said(bench: Bench) -> None:
+def test_end_and_last_line_of_a_run(bench: Bench) -> None:
     run = bench.run(["sh", "-c", "echo one; echo $WORD >&2; exit 3"], {"WORD": "two"})
     assert (run.code, run.said, run.last_line) == (3, "one\ntwo\n", "two")
 
@@ -174,9 +174,7 @@ def test_rounds_are_interleaved_and_what_fails_is_out_with_its_reason(bench: Ben
 # -- the peers and the tokenizer -------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_cannot_be_had_is_said_to_be_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unavailable_peer_is_reported_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Absent, match="node is not installed"):
         install_repomix(tmp_path)
@@ -285,5 +283,5 @@ def test_the_table_of_prefixes() -> None:
     ]
 
 
-def test_every_state_of_ours_is_a_row() -> None:
+def test_every_condition_of_m3agent_is_a_row() -> None:
     assert {target.name for target in TARGETS if target.measure == "peak"} == {WARM, EDITED, COLD, FIRST}

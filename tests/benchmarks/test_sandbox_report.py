@@ -11,7 +11,7 @@ def test_ratios_say_how_many_times_better_ours_is() -> None:
     assert RATE.ratios() == {"docker exec": 25.0}
 
 
-def test_without_a_number_of_ours_there_is_no_ratio() -> None:
+def test_no_ratio_without_our_own_value() -> None:
     assert Row("r", "ms", {"m3agent": "it failed", "docker exec": [1.0]}).ratios() == {}
     assert Row("r", "processes", {"m3agent": [0.0], "docker exec": [4.0]}).ratios() == {}
 

@@ -55,7 +55,7 @@ async def test_killed_by_a_signal(bench: Bench) -> None:
     assert result.is_error
 
 
-async def test_out_of_memory_and_out_of_disk_are_said(tight: Bench) -> None:
+async def test_out_of_memory_and_out_of_disk_are_reported(tight: Bench) -> None:
     program = "x = [bytearray(10**7) for _ in range(1000)]"
     result = await tight.call("code_exec", code=program)
     assert result.is_error

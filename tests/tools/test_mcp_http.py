@@ -127,7 +127,7 @@ async def test_a_server_that_answers_what_it_likes_is_left_out(
 
 
 @pytest.mark.parametrize("end", ["", "\n"], ids=["an answer with an error", "a header that cannot be sent"])
-async def test_a_users_keys_are_not_told(tmp_path: Path, end: str) -> None:
+async def test_user_keys_are_not_printed(tmp_path: Path, end: str) -> None:
     key = "a-key-that-nobody-sees"
     async with serving(answering("an error")) as address:
         # errors of the older transport contain the address

@@ -79,7 +79,7 @@ async def test_initialize_needs_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "home").iterdir()) == [], "nothing was written"
 
 
-async def test_a_fix_is_told_piece_by_piece_and_written_when_allowed(
+async def test_fix_streams_updates_and_applies_the_accepted_patch(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
@@ -141,7 +141,7 @@ async def test_nothing_is_written_without_a_yes(
 
 
 @pytest.mark.slow  # quick: test_cancelled_at_any_moment_and_gone_on_with
-async def test_a_second_prompt_goes_on_from_the_work_tree_as_it_is(
+async def test_second_prompt_starts_from_the_current_work_tree(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)
@@ -263,7 +263,7 @@ async def test_a_client_that_disappears_leaves_nothing_running(
 
 
 @pytest.mark.integration
-async def test_nonsense_is_answered_and_nothing_else_stands_on_standard_output(tmp_path: Path) -> None:
+async def test_malformed_messages_get_errors_and_stdout_has_only_messages(tmp_path: Path) -> None:
     lines: list[bytes] = [
         b"garbage\n",
         b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}\n',
@@ -416,7 +416,7 @@ def test_records_outlive_a_kill_and_are_had_by_one_at_a_time(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("answer", ["allow", later("always"), later("reject")])
-async def test_tools_of_servers_that_the_client_passes_on_are_asked_for(
+async def test_tools_of_client_servers_need_permission(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, answer: str
 ) -> None:
     repo = make_repo(BUGGY)

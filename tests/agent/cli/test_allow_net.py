@@ -45,7 +45,7 @@ def test_exec_opens_what_is_listed_and_nothing_else(make_repo: MakeRepo, backend
 
 
 @pytest.mark.parametrize("hosts", ["localhost", "example.org,10.0.0.1"])
-def test_what_is_never_opened_is_said_at_once(make_repo: MakeRepo, hosts: str) -> None:
+def test_forbidden_hosts_are_reported_at_once(make_repo: MakeRepo, hosts: str) -> None:
     repo = str(make_repo({"a.txt": "a\n"}))
     given = ("--repo", repo, "--allow-net", hosts)
     for command in (("fix", "x", *given), ("sandbox", "exec", *given, "--", "true")):

@@ -311,9 +311,7 @@ def test_a_fix_has_the_dependencies_in_the_loop_and_in_verification(
 @pytest.mark.integration
 @needs_docker
 @pytest.mark.slow  # quick: test_environment.py
-def test_without_its_environment_a_sandbox_goes_on_bare_and_build_fails(
-    index: PackageIndex, make_repo: MakeRepo
-) -> None:
+def test_without_environment_exec_continues_and_build_fails(index: PackageIndex, make_repo: MakeRepo) -> None:
     repo = make_repo({"requirements.txt": "no-such-thing\n"})
     done = run("exec", "--repo", str(repo), "--sandbox", "docker", "echo", "bare")
     assert (done.returncode, done.stdout) == (0, b"bare\n")

@@ -242,7 +242,7 @@ def test_nothing_is_left_when_serve_itself_is_killed(machine: Machine) -> None:
     assert machine.run("serve", "stop").returncode == 4
 
 
-def test_one_in_the_background_is_told_of_until_it_serves(machine: Machine) -> None:
+def test_background_server_shows_progress_until_it_is_ready(machine: Machine) -> None:
     done = machine.serve("--detach")
     assert done.returncode == 0, done.stderr
     assert "ready " in done.stderr
@@ -251,7 +251,7 @@ def test_one_in_the_background_is_told_of_until_it_serves(machine: Machine) -> N
     assert not machine.holders()
 
 
-def test_one_in_the_background_that_fails_is_told_of_too(machine: Machine) -> None:
+def test_failure_of_a_background_server_is_reported(machine: Machine) -> None:
     machine.play |= {"log": str(LOGS / "vllm-memory-held-run.log"), "exit": 1}
     done = machine.serve("--detach")
     assert done.returncode == 4
@@ -288,7 +288,7 @@ def test_what_an_engine_says_cannot_drive_the_terminal(machine: Machine) -> None
     assert "\x1b" not in done.stderr and "\x07" not in done.stderr and "\u202e" not in done.stderr
 
 
-def test_a_failed_wire_check_stands_in_the_record_and_is_told(machine: Machine) -> None:
+def test_failed_wire_check_is_recorded_and_shown(machine: Machine) -> None:
     machine.play["faults"] = ["empty"]
     record = machine.ready(machine.start())
     assert record.wire_ok is False
@@ -321,7 +321,7 @@ def test_a_second_server_takes_the_other_gpus_or_is_refused(machine: Machine) ->
     )
 
 
-def test_what_is_missing_is_said_before_anything_starts(machine: Machine) -> None:
+def test_missing_parts_are_reported_before_the_start(machine: Machine) -> None:
     (machine.bin / "vllm").unlink()
     done = machine.serve(PATH=f"{machine.bin}:/usr/bin:/bin")
     assert done.returncode == 3

@@ -153,7 +153,7 @@ def hold_against_plan(table: str, planned: dict[str, Any]) -> None:
     assert speed.startswith("decode speed of one stream at 2,048 tokens  tokens/s  119")
 
 
-def test_the_plan_is_held_against_the_server(
+def test_server_is_compared_with_the_plan(
     server: PacedServer, planned: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = tmp_path / "plan.json"
@@ -163,7 +163,7 @@ def test_the_plan_is_held_against_the_server(
     hold_against_plan(done.stdout, planned["plans"][0])
 
 
-def test_a_running_server_of_ours_is_found_and_held_against_its_plan(
+def test_server_started_by_m3agent_is_compared_with_its_plan(
     server: PacedServer, planned: dict[str, Any]
 ) -> None:
     plan = planned["plans"][0]
@@ -208,7 +208,7 @@ def test_the_key_is_sent(server: PacedServer) -> None:
         (["--request-timeout", "0"], 2, "a limit of time is a number of seconds above zero"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(arguments: list[str], code: int, said: str) -> None:
+def test_wrong_use_is_reported_in_one_sentence(arguments: list[str], code: int, said: str) -> None:
     done = CliRunner().invoke(app, ["serve", "bench", *arguments])
     assert (done.exit_code, done.stdout) == (code, "")
     assert said in done.stderr

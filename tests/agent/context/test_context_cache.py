@@ -55,7 +55,7 @@ def test_texts_are_kept_while_they_are_wanted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 6, 7, 20, -1])
-def test_a_damaged_file_is_as_good_as_none(place: int, tmp_path: Path) -> None:
+def test_damaged_file_counts_as_missing(place: int, tmp_path: Path) -> None:
     cache = Cache(str(tmp_path), "v")
     name = b"k" * KEY_BYTES
     cache.add(name, (7, STORED), b"text")

@@ -136,7 +136,7 @@ def test_a_budget_that_the_changes_exceed_starts_a_new_base(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, None])
-def test_a_damaged_base_is_made_anew(damage: bytes | None, tmp_path: Path) -> None:
+def test_damaged_base_is_rebuilt(damage: bytes | None, tmp_path: Path) -> None:
     files = base()
     first = frozen(files, tmp_path)
     (state,) = tmp_path.glob("*.base")

@@ -64,7 +64,7 @@ def test_merges_count_as_one_commit_on_the_first_parent_line(new_repo: NewRepo, 
     assert history.churn[b"s"] == history.churn[b"t"] == 3 / TAU
 
 
-def test_what_is_kept_equals_what_is_read_anew(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
+def test_stored_history_equals_a_new_reading(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
     root = new_repo(files={"a": b"1\n", "b": b"2\n"})
     folder = tmp_path / "cache"
     for names in (("a",), ("b", "c"), (), ("a", "c"), ("a",)):
@@ -81,7 +81,7 @@ def test_what_is_kept_equals_what_is_read_anew(new_repo: NewRepo, run_git: RunGi
 
 
 @pytest.mark.parametrize("damage", [b"", b"m3hist1\n", b"x" * 100, None])
-def test_a_damaged_state_is_read_anew(
+def test_damaged_state_is_read_again(
     damage: bytes | None, new_repo: NewRepo, run_git: RunGit, tmp_path: Path
 ) -> None:
     root = new_repo(files={"a": b"1\n"})

@@ -372,10 +372,10 @@ class TestOutline:
             ("a.html", "<html></html>"),
         ],
     )
-    def test_says_nothing_where_nothing_can_be_said(self, path: str, text: str) -> None:
+    def test_no_outline_for_unknown_files(self, path: str, text: str) -> None:
         assert outline(path, text) is None
 
-    def test_goes_on_behind_what_is_no_code(self) -> None:
+    def test_outline_continues_after_a_syntax_error(self) -> None:
         text = "def first(): pass\n<<<<<<< HEAD\ndef second(: pass\n=======\n@@@ ???\n\ndef third(): pass\n"
         found = outline("a.py", text)
         assert found
@@ -494,7 +494,7 @@ class TestLanguages:
             ("a.py/b", None),
         ],
     )
-    def test_are_told_by_suffix_or_name(self, path: str, language: str | None) -> None:
+    def test_language_follows_from_suffix_or_name(self, path: str, language: str | None) -> None:
         assert grammar(path) == language
 
     def test_code_and_prose_differ(self) -> None:

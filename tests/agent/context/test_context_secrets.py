@@ -511,7 +511,7 @@ def test_every_kind_is_a_short_name() -> None:
     assert len(KINDS) < 30
 
 
-def test_the_model_is_told_of_markers_as_they_are() -> None:
+def test_prompt_explains_the_markers_as_they_are() -> None:
     (marker,) = re.findall(r"<REDACTED:([a-z-]+)>", NOTATION_SECRETS)
     assert marker in KINDS
 

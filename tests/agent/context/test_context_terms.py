@@ -247,7 +247,7 @@ class TestImportMap:
         ]
         assert self.targets(paths, importer, f"{text}\n") == {target: 1.0}
 
-    def test_a_library_is_not_taken_for_a_file_of_the_same_name(self) -> None:
+    def test_library_is_not_mistaken_for_a_file_of_the_same_name(self) -> None:
         paths = ["pkg/logging.py", "pkg/app.py", "pkg/core/re.py"]
         assert not self.targets(
             paths, "pkg/app.py", "import logging\nimport re\nfrom logging import getLogger\n"
@@ -303,7 +303,7 @@ class TestKinds:
             ),
         ],
     )
-    def test_are_told_by_the_words_of_a_path(self, kind: FileKind, paths: str) -> None:
+    def test_kind_follows_from_the_words_of_a_path(self, kind: FileKind, paths: str) -> None:
         assert {path: kind_of(path) for path in paths.split()} == dict.fromkeys(paths.split(), kind)
 
     @given(st.text(min_size=1, max_size=30))
@@ -371,7 +371,7 @@ class TestStore:
         assert files[0].reads == 2
 
     @pytest.mark.parametrize("damage", ["noise", "cut", "middle", "empty", "text"])
-    def test_makes_a_damaged_file_anew(self, folder: Path, damage: str) -> None:
+    def test_damaged_file_is_rebuilt(self, folder: Path, damage: str) -> None:
         files = some_files(600)
         with TermStore(folder) as store:
             first = known(store, files)
@@ -395,7 +395,7 @@ class TestStore:
             assert known(store, files) == first
         assert sum(file.reads for file in files) == reads
 
-    def test_a_damaged_row_is_made_anew(self, folder: Path) -> None:
+    def test_damaged_row_is_recomputed(self, folder: Path) -> None:
         files = some_files(3)
         with TermStore(folder) as store:
             first = known(store, files)

@@ -197,7 +197,7 @@ def test_it_is_asked_again_where_that_may_help(vllm: TokenizeServer, tmp_path: P
         later((0, b"", {}), EndpointUnreachable, "No answer"),
     ],
 )
-def test_it_is_told_when_that_does_not_help(
+def test_lasting_fault_is_reported(
     vllm: TokenizeServer,
     tmp_path: Path,
     fault: tuple[int, bytes, dict[str, str]],

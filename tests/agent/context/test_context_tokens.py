@@ -352,7 +352,7 @@ class TestNotExact:
         assert open_counter(source).count("abc") == 1
         assert oracle_count(source, "abc") == 2
 
-    def test_entries_that_no_word_can_hold_do_not_matter(self, tmp_path: Path, cache: Path) -> None:
+    def test_unreachable_vocabulary_entries_are_harmless(self, tmp_path: Path, cache: Path) -> None:
         def pad(described: dict[str, Any]) -> None:
             described["model"]["vocab"].update({f"~0{number}": 5000 + number for number in range(100)})
 
@@ -456,7 +456,7 @@ class TestBrokenFiles:
         assert open_counter(found(tokenizer, cache)).exact
         assert not (tmp_path / "imported").exists()
 
-    def test_there_is_none(self, tmp_path: Path, cache: Path) -> None:
+    def test_unusable_tokenizer_paths_are_reported(self, tmp_path: Path, cache: Path) -> None:
         (tmp_path / "model").mkdir()
         (tmp_path / "loop").symlink_to(tmp_path / "loop")
         (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -661,7 +661,7 @@ class TestHub:
         assert look(env={"HF_HUB_CACHE": str(home), "HOME": str(home)}) is None
         assert look(env={}) is None
 
-    def test_a_broken_download_is_told(self, tmp_path: Path, hub: Callable[..., Path]) -> None:
+    def test_broken_download_is_reported(self, tmp_path: Path, hub: Callable[..., Path]) -> None:
         path = hub("1" * 40, content="")
         source = self.look(tmp_path)
         assert source is not None

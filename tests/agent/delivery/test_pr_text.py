@@ -123,7 +123,7 @@ def test_nothing_that_strangers_wrote_does_anything(
     assert message.splitlines() == [line, "", f"Made by m3agent {__version__}; verdict: verified."]
 
 
-def test_secrets_in_the_models_words_are_replaced() -> None:
+def test_secrets_in_the_models_message_are_replaced() -> None:
     key = "ghp_" + "a8Fk2LmQ9xZt7RvB3nWc" + "5YhJ1dGs0PqE6uTi"
     work = pr_text.Work(issue(f"Token {key}"), ["a.py"], evidence(), f"The token {key} was wrong.", "m")
     assert key not in pr_text.body(work, PROJECT) + pr_text.title(work.issue.title)

@@ -461,7 +461,7 @@ async def test_a_push_that_a_hook_rejects_leaves_the_branch(github: GitHub) -> N
     assert git(github.clone, "show", "m3agent/12:a.py") == "x = 2\n"
 
 
-async def test_a_login_in_an_address_is_not_told(
+async def test_login_in_an_address_is_not_printed(
     github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(github.clone, "remote", "set-url", "origin", f"http://me:hunter2@{github.host}/owner/repo.git")

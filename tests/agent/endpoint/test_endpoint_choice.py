@@ -103,7 +103,7 @@ def test_the_newest_that_is_ready_is_taken(tmp_path: Path) -> None:
         ({"model_ok": True, "wire_ok": True}, "vllm"),
     ],
 )
-def test_what_there_is_against_a_running_server_is_said(
+def test_reason_against_a_running_server_is_reported(
     tmp_path: Path, facts: dict[str, Any], words: str
 ) -> None:
     server(tmp_path, **facts)
@@ -233,7 +233,7 @@ def written_by_an_older_version(home: Path, source: str) -> None:
 
 
 @pytest.mark.integration
-def test_an_old_log_goes_on_with_the_embedded_engine(make_repo: MakeRepo, own_state: Path) -> None:
+def test_old_log_resumes_with_the_embedded_engine(make_repo: MakeRepo, own_state: Path) -> None:
     stopped = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--engine", "embedded", "--max-turns", "1")
     assert stopped.returncode == 6, stopped.stderr
     assert events(own_state)[0]["endpoint"]["source"] == "embedded"
@@ -245,7 +245,7 @@ def test_an_old_log_goes_on_with_the_embedded_engine(make_repo: MakeRepo, own_st
 
 @pytest.mark.integration
 @pytest.mark.parametrize("old", [True, later(False)])
-def test_a_session_goes_on_at_the_running_server_that_it_had_found_with_its_key(
+def test_resumed_session_uses_the_same_server_and_its_key(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, old: bool
 ) -> None:
     server(own_state / "state", model.url, key="sesame")

@@ -163,9 +163,7 @@ async def test_what_sets_an_attempt_apart(world: World) -> None:
 
 
 @pytest.mark.parametrize(("images", "number", "notes"), [(False, 1, 1), (True, 1, 0), (False, 2, 0)])
-async def test_images_that_the_server_does_not_take_are_said_once(
-    world: World, images: bool, number: int, notes: int
-) -> None:
+async def test_rejected_images_are_reported_once(world: World, images: bool, number: int, notes: int) -> None:
     issue = dataclasses.replace(ISSUE, images=(IssueImage("a.png", "image/png", b"x", "digest"),))
     attempt = world.attempt(NO_CHANGE, issue=issue, variation=Variation(number, 2))
     await work(
@@ -375,7 +373,7 @@ async def test_a_session_without_its_trees_is_refused(world: World, trees: None)
     assert world.lines == []
 
 
-async def test_the_work_goes_on_where_it_stopped(world: World, tmp_path: Path) -> None:
+async def test_work_resumes_where_it_stopped(world: World, tmp_path: Path) -> None:
     workspace = memory_workspace(tmp_path, BUGGY)
     fixed = BUGGY["calc.py"].replace("a - b", "a + b").encode()
     tree = workspace.commit_changes(workspace.base, [("calc.py", 0o100644, fixed)], [])

@@ -195,7 +195,7 @@ def test_tokens_are_limited_for_all_together(
     assert 40 <= sum(used) <= 40 + 2 * 10 + 2 * 10
 
 
-def test_a_killed_attempt_goes_on_as_it_was(
+def test_killed_attempt_resumes_with_its_parameters(
     model: MisbehavingServer,
     make_repo: MakeRepo,
     own_state: Path,

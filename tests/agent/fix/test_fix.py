@@ -166,7 +166,7 @@ def test_uncommitted_changes_are_worked_on_and_never_overwritten(
 
 
 @pytest.mark.slow  # quick: test_loop.py
-def test_same_call_same_result_is_told_then_forced_then_stopped(
+def test_same_call_same_result_gets_a_note_then_force_then_stop(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     model.answers = [TEST, FIX, calls("code_exec", code="print(1)")]
@@ -262,9 +262,7 @@ def test_the_gate_asks_twice_and_takes_a_stated_reason(
 
 
 @pytest.mark.slow  # quick: test_calls.py and tests/tools
-def test_calls_that_cannot_be_carried_out_are_answered(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
+def test_refused_calls_get_a_result(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     bad = [
         calls("no_such_tool", x=1),
         calls_raw("file_write", '{"path": "x.py", "content'),
@@ -425,7 +423,7 @@ def test_no_sandbox_is_exit_3(
         later({"/v1/models": Silence()}, "did not answer"),
     ],
 )
-def test_a_server_that_is_none_is_exit_4(
+def test_wrong_server_gives_exit_code_4(
     model: MisbehavingServer, make_repo: MakeRepo, pages: dict[str, Any], part: str
 ) -> None:
     model.pages = pages
@@ -615,7 +613,7 @@ def test_the_same_seed_and_candidates_give_the_same_patch_twice(make_repo: MakeR
 
 
 @pytest.mark.slow  # quick: test_serve.py, where fix finds one with its key
-def test_a_running_server_of_ours_is_found(make_repo: MakeRepo, own_state: Path) -> None:
+def test_server_started_by_m3agent_is_found(make_repo: MakeRepo, own_state: Path) -> None:
     server = Process("serve", "--port", "0")
     try:
         said = server.stderr.readline().decode()

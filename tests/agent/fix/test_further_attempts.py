@@ -47,7 +47,7 @@ def test_each_has_its_session_and_its_count(world: World) -> None:
     assert [line["text"] for line in world.log("error")] == ["2", "3"]
 
 
-def test_a_session_that_goes_on_has_none(world: World) -> None:
+def test_resumed_session_has_no_further_attempts(world: World) -> None:
     first = world.attempt(attempts=3, resume=ResumePoint({"tree": "t"}, "t"))
     with contextlib.ExitStack() as sessions:
         assert list(flow._further_attempts(first, PREPARED, sessions, lambda _: lambda _: None)) == []

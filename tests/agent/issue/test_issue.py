@@ -116,7 +116,7 @@ def test_the_limit_itself_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["missing.md", "./issue", "docs/issue", "ISSUE.TXT"])
-def test_a_missing_file_is_not_taken_for_text(
+def test_missing_file_is_not_mistaken_for_text(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

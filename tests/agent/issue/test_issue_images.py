@@ -82,7 +82,7 @@ def test_any_text_can_be_searched(text: str) -> None:
 
 
 @pytest.mark.integration
-def test_they_are_fetched_and_told_by_their_content(tracker: TrackerServer) -> None:
+def test_images_are_fetched_and_recognised_by_content(tracker: TrackerServer) -> None:
     kinds = {
         "a.png": (PNG, "image/png"),
         "b.txt": (b"\xff\xd8\xff\xe0" + bytes(16), "image/jpeg"),
@@ -110,7 +110,7 @@ def test_those_in_comments_too_and_each_once(tracker: TrackerServer) -> None:
 
 
 @pytest.mark.integration
-def test_what_is_none_is_left_out(tracker: TrackerServer) -> None:
+def test_invalid_images_are_left_out(tracker: TrackerServer) -> None:
     tracker.pages |= {
         "/page": Page(b"<html>"),
         "/picture.svg": Page(b"<svg xmlns='http://www.w3.org/2000/svg'/>"),

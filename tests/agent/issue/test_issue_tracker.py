@@ -233,7 +233,7 @@ class TestRefusals:
         assert "is not the API of GitHub" in sentence and "--github-api" in sentence
 
     @pytest.mark.parametrize("body", [{"message": "x"}, ["text"]])
-    def test_comments_that_are_none(self, tracker: TrackerServer, body: Any) -> None:
+    def test_invalid_comments(self, tracker: TrackerServer, body: Any) -> None:
         tracker.add_issue(comments=1)
         tracker.pages[f"{self.PATH}/comments"] = Page(body)
         assert "is not the API" in refused(tracker, EnvironmentFault)

@@ -126,7 +126,7 @@ async def test_an_answer_cut_off_at_the_length_limit_is_not_the_end(tmp_path: Pa
         assert len(it.log("gate")) == 1
 
 
-async def test_calls_of_an_answer_that_was_cut_off_are_carried_out(tmp_path: Path) -> None:
+async def test_complete_calls_of_a_cut_answer_are_run(tmp_path: Path) -> None:
     cut = Turn(FIX.message, USAGE, "length", 1.0, 0.1)
     async with core(tmp_path, cut, TEST, DONE) as it:
         assert (await it.loop.run()).kind == "done"
@@ -167,7 +167,7 @@ async def test_a_limit_that_is_reached_at_once(tmp_path: Path) -> None:
     ],
     ids=["cut", "late", "gone", "too long", "chant"],
 )
-async def test_without_last_words_the_limit_is_still_the_outcome(tmp_path: Path, failure: Any) -> None:
+async def test_limit_is_the_outcome_even_without_a_last_answer(tmp_path: Path, failure: Any) -> None:
     async with core(tmp_path, FIX, failure, limits=RunLimits(1, 60)) as it:
         assert await it.loop.run() == Outcome("limit", "the limit of 1 turns was reached", "")
 
@@ -196,7 +196,7 @@ async def test_a_sandbox_that_dies_ends_the_session(tmp_path: Path) -> None:
 # -- loops of the model ----------------------------------------------------------------------------------------------
 
 
-async def test_a_word_to_a_model_that_repeats_itself_stands_in_the_result(tmp_path: Path) -> None:
+async def test_note_to_a_repetitive_model_is_in_the_result(tmp_path: Path) -> None:
     async with core(tmp_path, LOOK, LOOK, NO_CHANGE, thresholds=SOON) as it:
         await it.loop.run()
         [stall] = it.log("stall")
@@ -243,7 +243,7 @@ async def test_what_the_model_said_beside_its_last_calls_is_in_the_outcome(tmp_p
         assert (outcome.kind, outcome.text) == ("stalled", "Once more.")
 
 
-async def test_all_calls_of_the_last_turn_are_carried_out(tmp_path: Path) -> None:
+async def test_all_calls_of_the_last_turn_are_run(tmp_path: Path) -> None:
     both = calls(*LOOK.message.calls, *FIX.message.calls)
     async with core(tmp_path, LOOK, LOOK, LOOK, both, thresholds=SOON) as it:
         assert (await it.loop.run()).kind == "stalled"
@@ -251,7 +251,7 @@ async def test_all_calls_of_the_last_turn_are_carried_out(tmp_path: Path) -> Non
         assert it.last() == "edited calc.py from line 2"
 
 
-async def test_empty_answers_are_met_by_a_word_a_forced_move_and_the_end(tmp_path: Path) -> None:
+async def test_empty_answers_get_a_note_then_force_then_stop(tmp_path: Path) -> None:
     thresholds = Thresholds(first_turn=1, empty=1, tells=1)
     async with core(tmp_path, *[says("")] * 3, thresholds=thresholds) as it:
         outcome = await it.loop.run()
@@ -264,7 +264,7 @@ async def test_empty_answers_are_met_by_a_word_a_forced_move_and_the_end(tmp_pat
         assert len(it.log("gate")) == 2, "the last answer is not asked for anything more"
 
 
-async def test_a_word_on_an_answer_that_was_cut_off(tmp_path: Path) -> None:
+async def test_note_on_an_answer_that_was_cut_off(tmp_path: Path) -> None:
     thresholds = Thresholds(first_turn=1, cut_off=1, tells=1)
     cut = Turn(FIX.message, USAGE, "length", 1.0, 0.1)
     async with core(tmp_path, says("No", finish="length"), cut, thresholds=thresholds) as it:
@@ -275,7 +275,7 @@ async def test_a_word_on_an_answer_that_was_cut_off(tmp_path: Path) -> None:
         assert it.messages[5]["content"] == f"edited calc.py from line 2\n\n[note: {forced['text']}]"
 
 
-async def test_a_word_on_the_answer_stands_in_the_first_result_and_each_call_s_own_in_its(
+async def test_note_on_the_answer_is_in_the_first_result_and_notes_on_calls_in_theirs(
     tmp_path: Path,
 ) -> None:
     """The note on the answer comes before the note on the first call; no result has the note of another call."""
@@ -304,7 +304,7 @@ async def test_a_chant_is_broken_off_and_the_history_stays_as_it_was(tmp_path: P
         assert it.asked[1].messages == [*FIRST_MESSAGES, {"role": "user", "content": stall["text"]}]
 
 
-async def test_a_model_that_goes_on_chanting_is_stopped(tmp_path: Path) -> None:
+async def test_model_that_keeps_chanting_is_stopped(tmp_path: Path) -> None:
     async with core(tmp_path, CHANT, CHANT, CHANT, thresholds=Thresholds(tells=1)) as it:
         outcome = await it.loop.run()
         told, forced, stopped = it.log("stall")
@@ -453,7 +453,7 @@ def ended(status: str, content: str) -> dict[str, Any]:
     return {"type": "call.finished", "status": status, "truncated": False, "full_path": None, **line}
 
 
-async def test_pending_calls_are_told_reported_or_run(tmp_path: Path) -> None:
+async def test_pending_calls_are_delivered_reported_or_run(tmp_path: Path) -> None:
     known, interrupted, reported, fresh = (
         call(name, "file_write", path=f"{name}.txt", content="x") for name in ("a", "b", "c", "d")
     )
@@ -539,7 +539,7 @@ async def test_a_known_result_is_not_fed_to_the_detector_again(tmp_path: Path) -
         ({"role": "user", "content": "go on"}, "Mind the sign.", "Mind the sign."),
     ],
 )
-async def test_what_a_session_that_goes_on_is_told(
+async def test_messages_to_a_resumed_session(
     tmp_path: Path, last: Message, told: str, wanted: str | None
 ) -> None:
     messages = [*FIRST_MESSAGES, last]
@@ -550,7 +550,7 @@ async def test_what_a_session_that_goes_on_is_told(
         assert it.asked[0].messages == [*messages, *expected]
 
 
-async def test_where_a_session_goes_on(tmp_path: Path) -> None:
+async def test_where_a_session_resumes(tmp_path: Path) -> None:
     point = ResumePoint({"tree": "t"}, "t", turn=4, calls=7, asked=1, tell="Mind the sign.", tested_tree="u")
     point.tests = {"passed": [], "failed": [ADD], "errored": []}
     async with core(tmp_path, READ, says("done"), says("done")) as it:

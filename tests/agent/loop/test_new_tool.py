@@ -99,7 +99,7 @@ def seen(name: str, arguments: dict[str, Any], content: str) -> ObservedCall:
     return ObservedCall(name, arguments, content, "", is_error=False, exit_code=None, tree="t")
 
 
-async def test_it_is_offered_and_carried_out(tmp_path: Path) -> None:
+async def test_new_tool_is_offered_and_run(tmp_path: Path) -> None:
     assert [schema["function"]["name"] for schema in own_schemas()][-3:] == ["outline", "append", "shell"]
     async with core(tmp_path) as it:
         assert it.model.tools == own_schemas()

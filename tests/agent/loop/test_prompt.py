@@ -47,7 +47,7 @@ def test_the_first_messages(context: Context) -> None:
     )
 
 
-def test_the_repository_stands_before_all_that_changes(context: Context) -> None:
+def test_repository_comes_before_everything_that_changes(context: Context) -> None:
     """A server's prefix cache keeps system text and files, whatever the issue, the commit and the work tree."""
     one = first_messages(context, issue("It fails."), HEAD, 0)
     other = first_messages(context, issue("Something else."), "f" * 40, 7)
@@ -74,7 +74,7 @@ def with_images(*names: str) -> Issue:
     return dataclasses.replace(issue("It fails."), images=tuple(image for image in images if image))
 
 
-def test_images_stand_behind_the_text(context: Context) -> None:
+def test_images_come_after_the_text(context: Context) -> None:
     plain = first_messages(context, issue("It fails."), HEAD, 0)[1]["content"]
     messages = first_messages(context, with_images("a.png", "b </issue>\n.png"), HEAD, 0, images=True)
     text, first, second = messages[1]["content"]
@@ -108,7 +108,7 @@ def test_the_system_text_and_the_program_agree() -> None:
     assert "{" not in SYSTEM
 
 
-def test_said_later() -> None:
+def test_texts_of_later_messages() -> None:
     assert LIMIT_REACHED.format(limit="3 turns").startswith("The limit of 3 turns is reached")
     assert "{" not in CUT_OFF
 
@@ -124,7 +124,7 @@ def test_where_it_stands_holds_no_secret_and_nothing_reserved() -> None:
     assert where_it_stands(None, "") == "No tests have run so far.\n\nNothing has changed so far."
 
 
-def test_hosts_that_are_open_stand_behind_the_files(context: Context) -> None:
+def test_allowed_hosts_come_after_the_files(context: Context) -> None:
     plain = first_messages(context, issue("It fails."), HEAD, 0)[1]["content"]
     hosts = parse_hosts("*.example.org")
     opened = first_messages(context, issue("It fails."), HEAD, 0, hosts=hosts)[1]["content"]

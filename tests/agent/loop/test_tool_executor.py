@@ -133,7 +133,7 @@ async def test_tools_of_others(tmp_path: Path) -> None:
         (call("t", "test_runner", test_file="--pdb"), "not options"),
     ],
 )  # fmt: skip
-async def test_a_call_that_is_not_carried_out(tmp_path: Path, made: ToolCall, said: str) -> None:
+async def test_refused_call(tmp_path: Path, made: ToolCall, said: str) -> None:
     async with core(tmp_path) as it:
         result = await it.calls.run(made, 1)
         [finished] = it.log("call.finished")
@@ -143,7 +143,7 @@ async def test_a_call_that_is_not_carried_out(tmp_path: Path, made: ToolCall, sa
         assert "k.py" not in it.sandbox.workspace.entries(it.sandbox.tree)
 
 
-async def test_a_program_that_fails_was_carried_out(tmp_path: Path) -> None:
+async def test_failing_program_counts_as_run(tmp_path: Path) -> None:
     async def fails(_: Command) -> Done:
         return Done(exit=2, stderr=b"error: no\n")
 
@@ -164,7 +164,7 @@ async def test_a_result_that_only_looks_like_a_refusal(tmp_path: Path) -> None:
         assert it.log("call.finished")[0]["status"] == "done"
 
 
-async def test_a_call_that_is_interrupted_is_logged_and_the_interruption_goes_on(tmp_path: Path) -> None:
+async def test_interrupted_call_is_logged_and_interruption_propagates(tmp_path: Path) -> None:
     half_done = asyncio.Event()
 
     async def hang(command: Command) -> Done:

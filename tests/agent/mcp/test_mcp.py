@@ -130,7 +130,7 @@ def test_evals_leave_them_out() -> None:
     assert "mcp" not in settings_told(Settings(mcp=True))
 
 
-def test_a_session_that_goes_on_is_offered_what_it_was(
+def test_resumed_session_is_offered_the_same_tools(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     name_servers(user_file(own_state), odd=entry())

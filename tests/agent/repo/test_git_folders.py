@@ -227,7 +227,7 @@ def test_the_repository_of_who_called_sudo(new_repo: NewRepo, monkeypatch: pytes
     assert open_repository(root).root == root
 
 
-def test_the_git_folder_of_a_submodule_is_none_by_itself(
+def test_git_folder_of_a_submodule_is_not_a_repository(
     new_repo: NewRepo, run_git: RunGit, tmp_path: Path
 ) -> None:
     root, other = new_repo("repo"), new_repo("other")

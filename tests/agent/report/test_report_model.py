@@ -243,7 +243,7 @@ def test_without_an_end_a_session_is_not_finished_and_its_turns_are_added_up(wri
     assert report.patch == []
 
 
-def test_a_call_without_its_end_is_said_to_be_cut_off(write: Write) -> None:
+def test_call_without_its_end_is_shown_as_cut_off(write: Write) -> None:
     call = read(write(*a_fix()[:9])).turns[0].calls[0]
     assert (call.result_line, call.bad, call.outcome) == (None, True, "cut off: there is no result")
 
@@ -272,7 +272,7 @@ def test_a_resumed_session_says_so_where_it_went_on(write: Write) -> None:
     assert (report.status, report.turns[1].marks) == ("limit", [])
 
 
-def test_attempts_summaries_and_forks_are_told(write: Write) -> None:
+def test_attempts_summaries_and_forks_are_shown(write: Write) -> None:
     attempt = {"number": 2, "of": 3, "hint": "Look <twice>.", "temperature": 0.7, "seed": 1, "group": "x"}
     forked = events.SessionForked(source="20260101-000000-abcdef", turn=1)
     ranks = [

@@ -334,7 +334,7 @@ def test_a_plot_stays_in_its_frame(turns: list[TurnTokens]) -> None:
     assert "nan" not in drawn
 
 
-def test_a_patch_of_every_kind_is_told_apart() -> None:
+def test_patch_lines_of_every_kind_are_distinguished() -> None:
     patch = (
         "diff --git a/old name b/new name\nsimilarity index 90%\nrename from old name\nrename to new name\n"
         "diff --git a/gone b/gone\ndeleted file mode 100644\nindex 1..0\n--- a/gone\n+++ /dev/null\n@@ -1,2 +0,0 @@\n"

@@ -89,7 +89,7 @@ def test_a_list_as_json_has_every_field(three: Path) -> None:
     assert found[0]["price"] is None
 
 
-def test_without_sessions_there_is_a_word_and_no_table(state: Path) -> None:
+def test_without_sessions_there_is_a_sentence_and_no_table(state: Path) -> None:
     result = run("sessions", "list")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "m3agent: there are no sessions yet\n")
     assert json.loads(run("sessions", "list", "--json").stdout) == []
@@ -145,7 +145,7 @@ def test_a_whole_id_counts_before_those_it_begins(state: Path) -> None:
     assert find_session(state, "20260101-100000-aa").name == "20260101-100000-aa"
 
 
-def test_a_session_that_goes_on_after_its_end_is_not_finished(state: Path) -> None:
+def test_session_resumed_after_its_end_is_not_finished(state: Path) -> None:
     folder = put(state, "20260101-100000-aaaaaa", *a_fix(), turn_started(7))
     summary = summary_of(folder)
     assert (summary.status, summary.turns, summary.price) == ("not finished", 7, None)
@@ -247,7 +247,7 @@ def test_a_report_of_a_damaged_log_is_one_sentence(three: Path, tmp_path: Path) 
     assert not (tmp_path / "r.html").exists()
 
 
-def test_sessions_that_cannot_be_read_are_said(state: Path) -> None:
+def test_unreadable_sessions_are_reported(state: Path) -> None:
     state.mkdir()
     (state / "sessions").write_text("in the way")
     with pytest.raises(UsageError, match="sessions cannot be read: not a directory"):

@@ -74,7 +74,7 @@ def test_a_fork_goes_another_way_from_the_end_of_a_turn(
 
 
 @pytest.mark.slow  # quick: the fork from the end of a turn
-def test_a_fork_of_the_end_goes_on_where_it_was_done(
+def test_fork_of_the_last_turn_continues_after_it(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     model.answers = [WRONG, TEST, DONE]

@@ -60,7 +60,7 @@ def test_the_oldest_lose_their_bulk(tmp_path: Path) -> None:
     assert sessions[-1].id not in trim(tmp_path, most=1, pause=0), "the newest stays whole"
 
 
-def test_a_second_fix_is_told_of_the_first(
+def test_second_fix_reports_the_first_one(
     server: MisbehavingServer, make_repo: MakeRepo, one_backend: str
 ) -> None:
     repo = make_repo(BUGGY)

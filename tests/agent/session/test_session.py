@@ -123,7 +123,7 @@ def test_files_are_whole_or_not_at_all(tmp_path: Path) -> None:
     session.close()
 
 
-def test_a_session_opened_again_goes_on_at_the_end(tmp_path: Path) -> None:
+def test_reopened_session_appends_at_the_end(tmp_path: Path) -> None:
     first = Session.create(tmp_path, [])
     first.write(retry(1))
     first.close()

@@ -146,7 +146,7 @@ def test_a_result_without_a_start() -> None:
     assert (call.started, call.finished["content"]) == ({}, "done")
 
 
-def test_a_repetition_is_told_in_the_result_that_it_follows() -> None:
+def test_stall_note_belongs_to_the_result_before_it() -> None:
     def stall(turn: int, action: Any, count: int = 1) -> events.Stall:
         return events.Stall(turn, "rule", count, action, "again")
 
@@ -181,12 +181,12 @@ def test_two_answers_of_one_number_are_two_turns() -> None:
 
 
 @pytest.mark.parametrize("more", [[RESUMED], [turn_started(2)]], ids=["resumed", "a turn"])
-def test_a_session_that_goes_on_has_no_end(more: list[Event]) -> None:
+def test_resumed_session_has_no_end(more: list[Event]) -> None:
     found = record(started(), turn_started(1), message(1), finished("limit"), *more)
     assert found.ended == {}
 
 
-def test_a_session_that_goes_on_has_no_verdict() -> None:
+def test_resumed_session_has_no_verdict() -> None:
     before = [started(), turn_started(1), message(1), suite("before", [], []), VERDICT, finished("limit")]
     assert record(*before).verdict["verdict"] == "failed"
     found = record(*before, RESUMED, finished("limit"))

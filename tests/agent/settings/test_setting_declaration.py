@@ -106,7 +106,7 @@ def test_a_declared_setting_is_a_flag(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("more")
-def test_options_stand_in_the_order_of_the_declaration_with_their_help() -> None:
+def test_options_have_the_order_and_help_of_the_declaration() -> None:
     text = Show().help()
     assert re.findall(r"^ +--([a-z]+)", text, re.MULTILINE) == [
         *("repo", "colour", "depth", "loud", "quick", "side", "word", "last", "help")

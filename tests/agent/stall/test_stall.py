@@ -82,7 +82,7 @@ def news(number: int) -> ObservedCall:
 # -- loops ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_again_is_told_then_forced_then_stopped() -> None:
+def test_repetition_gets_a_note_then_force_then_stop() -> None:
     verdicts = feed([seen("make", "exit code: 0\nstdout:\nnothing to do")] * 6)
     assert actions(verdicts) == [None, None, "tell", "force", "stop", "stop"]
     assert {verdict.rule for verdict in verdicts if verdict} == {"same-call-same-result"}
@@ -270,7 +270,7 @@ def test_moving_files() -> None:
     assert first(feed(seen(f"mv a{n} b{n}") for n in range(30))) is None
 
 
-def test_searching_for_ever_new_words_in_vain() -> None:
+def test_searches_for_new_words_are_no_stall() -> None:
     calls = [seen(f"grep -r word{n} .", "exit code: 1", exit_code=1) for n in range(30)]
     assert first(feed(calls)) is None
 
@@ -423,7 +423,7 @@ def test_any_changed_result_clears_it(changed: int, kind: str, exit_code: int) -
 
 
 @given(before=st.integers(0, 12))
-def test_after_a_changed_result_it_begins_anew(before: int) -> None:
+def test_changed_result_restarts_the_count(before: int) -> None:
     detector = StallDetector()
     same, other = seen("a", "result\nend"), seen("a", "another\nend")
     feed([same] * before, detector)
@@ -447,7 +447,7 @@ def test_never_before_the_third_turn(turns: list[list[tuple[str, int]]]) -> None
 
 
 @given(CALLS)
-def test_at_most_two_words_a_run_and_no_step_left_out(calls: list[tuple[str, str, int]]) -> None:
+def test_at_most_two_notes_a_run_and_no_skipped_step(calls: list[tuple[str, str, int]]) -> None:
     verdicts = feed(seen(code, f"{kind}\nend", exit_code=exit_code) for code, kind, exit_code in calls)
     done = [action for action in actions(verdicts) if action]
     assert done.count("tell") <= LIMITS.tells
@@ -476,7 +476,7 @@ def test_long_lines_of_anything_are_read_at_once(piece: str) -> None:
 # -- actions on a loop ---------------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_comes_back_goes_on_where_it_was() -> None:
+def test_returning_loop_continues_at_its_last_step() -> None:
     detector = StallDetector()
     loop = [seen("make", "a\nb")] * 3
     assert actions(feed(loop, detector))[-1] == "tell"
@@ -486,7 +486,7 @@ def test_a_loop_that_comes_back_goes_on_where_it_was() -> None:
     assert actions(feed(loop, detector)) == [None, None, "stop"]
 
 
-def test_the_third_loop_is_not_told_again() -> None:
+def test_third_loop_gets_no_note() -> None:
     detector = StallDetector()
     met = []
     for number in range(3):

@@ -102,7 +102,7 @@ def test_edits_and_refusals() -> None:
     assert list(moves([Step("", "submit", "diff"), Step("", "exit_cost", "")])) == []
 
 
-def test_the_shell_says_by_words_that_it_failed() -> None:
+def test_failure_of_the_shell_is_recognised_by_its_text() -> None:
     steps = [Step("", "javac A.java", f"/bin/bash: line {n}: javac: command not found") for n in range(7, 12)]
     recorded = list(moves(steps))
     assert our_alarms(recorded, Thresholds()) == [2, 3, 4]

@@ -94,7 +94,7 @@ def test_each_answer_is_heard_for_itself() -> None:
         detector.answered(reasoning=PARAGRAPH * 8, text="", calls=1, finish="tool_calls")
 
 
-def test_chants_are_told_then_forced_then_stopped() -> None:
+def test_chants_get_a_note_then_force_then_stop() -> None:
     detector = StallDetector()
     met = []
     for _ in range(3):

@@ -160,9 +160,7 @@ def test_kept_messages_are_used_when_the_log_proves_them(
 
 
 @pytest.mark.slow
-def test_an_answer_that_was_broken_off_is_told_of(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
+def test_aborted_answer_is_noted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     chant = Stream([chunk({"reasoning": "Wait, the sign may be wrong, so look at it once more. "})] * 400)
     model.answers = [FIX, chant, TEST, DONE]
     assert fix(make_repo(BUGGY), model.url).returncode == 0

@@ -44,7 +44,7 @@ def test_the_cache_is_compared_with_the_plan(
     assert loaded.split() == ["loaded", "after", "0", f"s{said}".split()[0], *said.split()[1:]]
 
 
-def test_without_a_count_of_the_engine_nothing_is_said_of_its_cache(
+def test_unknown_cache_capacity_is_not_printed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     _, loaded = shown(capfd, LOADING.model_copy(update={"phase": Phase.CHECKING}))

@@ -110,7 +110,7 @@ def test_limits_are_shown_when_they_are_near() -> None:
         assert " of " not in "".join(texts(row_after(started(settings), *lines), after=1450.9))
 
 
-def test_what_was_used_before_counts_in_a_session_that_goes_on() -> None:
+def test_earlier_usage_counts_in_a_resumed_session() -> None:
     row = row_after(started({"max_turns": 3}), {"type": "turn.started", "turn": 3}, turn_ended())
     assert texts(row)[0].startswith("0:00  turn 3 of 3  ")
     row.see({"type": "session.resumed", "messages": 7})
@@ -149,7 +149,7 @@ def several(count: int) -> list[StatusRow]:
     return rows
 
 
-def test_attempts_stand_one_below_the_other_under_their_numbers() -> None:
+def test_attempts_are_listed_by_number() -> None:
     lines = [line.plain for line in area(several(3), 80, 24, 0.0)]
     assert [line[:3] for line in lines] == ["1│ ", "1│ ", "2│ ", "2│ ", "3│ ", "3│ "]
     assert [line[3:5] for line in lines[1::2]] == ["  "] * 3

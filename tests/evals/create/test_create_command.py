@@ -98,7 +98,7 @@ async def test_instances_are_made_validated_and_gone_on_with(repo: Repo, tmp_pat
 @needs_base
 @pytest.mark.usefixtures("images_alone")
 @pytest.mark.timeout(900)
-def test_an_interruption_leaves_a_folder_to_go_on_with(repo: Repo, tmp_path: Path) -> None:
+def test_interrupted_folder_can_be_continued(repo: Repo, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = [str(repo.folder), "-o", str(out), "--python", "3.11"]
     with Process("eval", "create", *arguments) as process:

@@ -141,7 +141,7 @@ def test_a_huge_commit_is_counted_and_not_read(repo: Repo, tmp_path: Path) -> No
     assert looked_at(repo.history(tmp_path / "s")) == "too many files"
 
 
-def test_a_root_commit_and_an_empty_one_are_none(repo: Repo, tmp_path: Path) -> None:
+def test_root_commit_and_empty_commit_are_rejected(repo: Repo, tmp_path: Path) -> None:
     history = repo.history(tmp_path / "s")
     assert newest(history).parent is None and looked_at(history) == "its parent is not here"
     repo.commit({})
@@ -164,7 +164,7 @@ def test_a_merge_is_its_difference_to_the_first_parent_and_says_what_was_merged(
     assert [commit.message.split()[0] for commit in history.commits()] == ["Merge", "Read", "Begin"]
 
 
-def test_a_commit_that_moves_a_submodule_is_none(repo: Repo, tmp_path: Path) -> None:
+def test_commit_that_changes_a_submodule_is_rejected(repo: Repo, tmp_path: Path) -> None:
     repo.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
     repo.write(FIX)
     repo.git("add", "calc.py", "tests")
@@ -205,7 +205,7 @@ def test_a_bare_clone_gives_the_same_and_a_dirty_work_tree_changes_nothing(
     assert candidate(bare) == candidate(repo.history(tmp_path / "t"))
 
 
-def test_a_base_of_which_a_file_is_missing_is_none(repo: Repo, tmp_path: Path) -> None:
+def test_commit_with_missing_base_file_is_rejected(repo: Repo, tmp_path: Path) -> None:
     blob = repo.git("rev-parse", "HEAD:calc.py")
     repo.commit({"other.py": "x = 1\n"})
     repo.commit({"other.py": "x = 2\n", "tests/test_calc.py": MORE_TEST})

@@ -82,7 +82,7 @@ def test_the_newest_settled_python_that_the_project_accepts(
     assert recipe(repo, files, tmp_path / "s")[0]["python_used"] == python
 
 
-def test_a_python_that_was_asked_for_is_taken(repo: Repo, tmp_path: Path) -> None:
+def test_requested_python_is_used(repo: Repo, tmp_path: Path) -> None:
     assert recipe(repo, {".python-version": "3.8"}, tmp_path / "s", "3.13")[0]["python_used"] == "3.13"
 
 

@@ -108,7 +108,7 @@ def test_of_a_merge_the_first_message_that_says_something_counts() -> None:
     )
 
 
-def test_errors_are_told_without_places() -> None:
+def test_errors_are_quoted_without_locations() -> None:
     text = (
         "E   ImportError: cannot import name 'x' from 'shop' (/home/me/src/shop/__init__.py)\n"
         "tests/test_prices.py:12: ImportError\n"
@@ -120,7 +120,7 @@ def test_errors_are_told_without_places() -> None:
     assert first_error("timed out") == []
 
 
-def test_of_many_failing_tests_some_are_told_and_the_rest_counted() -> None:
+def test_of_many_failing_tests_some_are_listed_and_the_rest_counted() -> None:
     said = seen_by_users({f"t.py::test_{number}": "" for number in range(8)})
     assert said.count("fails.") == 5 and said.endswith("3 more fail in the same way or a similar one.")
 

@@ -70,7 +70,7 @@ def test_a_package_that_is_not_installed_is_named(tmp_path: Path, source: str, p
     assert f"needs the package {package}: install m3agent[data]." in done.stdout
 
 
-def test_only_what_is_asked_for_is_read_beyond_its_id(tmp_path: Path) -> None:
+def test_only_selected_rows_are_read_beyond_the_id(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", *THREE, {"instance_id": "broken"})
     assert ids(source, ids=["someone__calc-2", "someone__calc-3"]) == ["someone__calc-3", "someone__calc-2"]
     assert ids(source, patterns=["*-1"]) == ["someone__calc-1"]
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_file_of_rows_is_named_with_the_place(
 
 
 @pytest.mark.parametrize("source", ["nowhere.jsonl", "nowhere/at/all", "x" * 5000, "a\0b", ""])
-def test_what_is_not_there_is_said_in_one_sentence(tmp_path: Path, source: str) -> None:
+def test_missing_input_is_reported_in_one_sentence(tmp_path: Path, source: str) -> None:
     said = wrong(source and str(tmp_path / source))
     assert "\n" not in said
 

@@ -132,7 +132,7 @@ FAULTS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "said"), FAULTS)
-def test_what_is_wrong_is_said_with_file_row_and_field(
+def test_faults_are_reported_with_file_row_and_field(
     folder: Path, name: str, value: object, said: str
 ) -> None:
     path = folder / "instances.jsonl"
@@ -255,7 +255,7 @@ def test_the_test_command_comes_from_the_script_or_from_the_patch(folder: Path) 
 
 
 @pytest.mark.integration
-def test_the_official_tables_stand_in_for_a_recipe_without_importing_their_package(folder: Path) -> None:
+def test_official_tables_replace_a_recipe_without_importing_their_package(folder: Path) -> None:
     package = folder / "lib" / "swebench"
     (package / "harness" / "constants").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")

@@ -163,7 +163,7 @@ def test_several_attempts_go_into_the_official_files_by_their_first(tmp_path: Pa
     assert "pass@2" in done.stdout
 
 
-def test_what_is_wrong_is_said_in_one_sentence(run: RunFolder, tmp_path: Path) -> None:
+def test_wrong_use_is_reported_in_one_sentence(run: RunFolder, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     (tmp_path / "damaged_files").write_text("")
     run.finish(result("o__a-2", "unresolved", session="attempts"), FIX)

@@ -122,7 +122,7 @@ def test_predictions_are_lines_that_the_official_tools_read() -> None:
 
 
 @pytest.mark.parametrize("patch", [b"+caf\xe9\n", b"+\xff\n"])
-def test_a_patch_that_is_no_utf_8_is_told_of(patch: bytes) -> None:
+def test_patch_that_is_not_utf_8_is_noted(patch: bytes) -> None:
     text, damaged = predictions(config(["o__a-1"]), {"o__a-1": patch})
     assert damaged == ("o__a-1",)
     text.encode()

@@ -65,7 +65,7 @@ def test_what_is_missing_or_infra_makes_a_range() -> None:
     assert found.used.attempts == 2, "an attempt that infra ended says nothing of costs"
 
 
-def test_an_instance_whose_attempts_do_not_agree_on_invalid_is_left_out_and_told_of() -> None:
+def test_instance_with_some_invalid_attempts_is_left_out_with_a_note() -> None:
     results = [
         result("o__a-1", "invalid"),
         result("o__a-1", "resolved", 2),
@@ -219,7 +219,7 @@ def test_two_runs_are_compared_over_what_both_have() -> None:
     assert found.used[0].attempts == 3
 
 
-def test_runs_with_equal_ids_of_different_data_are_told_apart() -> None:
+def test_runs_with_equal_ids_of_different_data_get_a_note() -> None:
     here, there = tally([result("o__a-1")]), tally([result("o__a-1")], data="0ther")
     assert "may not be the same tasks" in compare(here, there).notes[0]
     assert compare(here, here).notes == ("both runs have the same configuration: the differences are chance",)
@@ -247,7 +247,7 @@ def test_an_id_that_leads_out_of_the_run_is_refused(tmp_path: Path) -> None:
         tally_of(folder)
 
 
-def test_hostile_words_do_not_drive_a_terminal() -> None:
+def test_hostile_text_does_not_control_the_terminal() -> None:
     hostile = "\x1b[2J\x1b]0;owned\x07\u202e\r\n"
     grade = Grade(
         verdict=Verdict.UNRESOLVED, undone=(hostile,), fail_to_pass=TestCount(passed=0, failed=(hostile,))

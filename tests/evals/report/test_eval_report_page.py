@@ -82,7 +82,7 @@ def test_a_page_holds_all_of_a_run(tmp_path: Path) -> None:
     assert found.links == ["data:,"]
 
 
-def test_failures_stand_above_what_was_resolved(tmp_path: Path) -> None:
+def test_failures_come_before_resolved_attempts(tmp_path: Path) -> None:
     results = [result("o__a-1"), result("o__a-2", "unresolved"), result("o__a-3", "error"), result("o__a-4")]
     page = page_of(run_folder(tmp_path / "run", results))
     assert re.findall(r'<td><span class="status \w+">(\w+)</span>', page) == [
@@ -172,7 +172,7 @@ def test_a_session_outside_the_run_is_not_read(tmp_path: Path, write: Write, ses
     assert not (tmp_path / "report_files").exists()
 
 
-def test_a_damaged_log_is_told_of(tmp_path: Path) -> None:
+def test_damaged_log_is_noted(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [result("o__a-1", session="attempts/o__a-1/1/session")])
     log = folder.attempt("o__a-1", 1) / "session"
     log.mkdir()

@@ -151,7 +151,7 @@ def test_the_order_of_instances_changes_nothing(given: list[tuple[float, str]], 
     assert first == second
 
 
-def test_a_mean_of_nothing_is_none() -> None:
+def test_mean_of_no_values_is_undefined() -> None:
     assert mean([], []) is None
 
 

@@ -234,7 +234,7 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
         ("ray://127.0.0.1:1", 3, "there is no Ray cluster at ray://127.0.0.1:1 (connection refused)"),
     ],
 )
-def test_an_address_that_is_none(programs: Path, tmp_path: Path, address: str, code: int, said: str) -> None:
+def test_invalid_cluster_address(programs: Path, tmp_path: Path, address: str, code: int, said: str) -> None:
     arguments = own_agent(programs, tmp_path / "run", "--cluster", address)
     assert said in ended(m3agent(tmp_path / "state", *arguments), code)[1]
 

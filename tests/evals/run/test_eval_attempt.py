@@ -220,9 +220,7 @@ def given(attempt: EvalAttempt) -> Assignment:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_our_own_agent_is_told_the_server_that_was_chosen(
-    make: Make, named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_agent_gets_the_chosen_server(make: Make, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = new_folder(state_dir(os.environ))
     write_record(folder, ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()))
     (folder / KEY).write_text("of the running one")
@@ -240,7 +238,7 @@ def test_our_own_agent_is_told_the_server_that_was_chosen(
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_our_own_agent_is_told_to_start_the_embedded_engine(make: Make, seed: int | None) -> None:
+def test_own_agent_gets_the_embedded_engine(make: Make, seed: int | None) -> None:
     write_record(
         new_folder(state_dir(os.environ)),
         ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()),

@@ -77,7 +77,7 @@ def wait_for(path: Path) -> str:
     return path.read_text().strip()
 
 
-def test_all_attempts_are_made_side_by_side_and_told_in_lines(programs: Path, tmp_path: Path) -> None:
+def test_all_attempts_run_concurrently_with_a_line_each(programs: Path, tmp_path: Path) -> None:
     out, err = end(start(programs, tmp_path / "run", attempts=2, workers=3, agent=ONLY_ADDER))
     told = json.loads(out)
     assert (told["complete"], told["attempts"], told["resolved"], told["counted"]) == (True, 4, 2, 4)

@@ -352,7 +352,7 @@ def large(command: Command) -> Done:
     return Done()
 
 
-async def test_large_new_files_are_left_out_and_said(any_sandbox: AnySandbox) -> None:
+async def test_large_new_files_are_left_out_with_a_note(any_sandbox: AnySandbox) -> None:
     async with any_sandbox(FILES) as sandbox:
         await sandbox.exec(["sh", "-c", LARGE])
         assert (await sandbox.patch()).paths == ("small.txt",)
@@ -370,7 +370,7 @@ def tree_of(store: TreeStore, files: Mapping[str, str | bytes], mode: int = REGU
     return store.write_tree(TreeEntry(path, mode, store.put_blob(data)) for path, data in contents.items())
 
 
-def test_trees_are_told_apart_by_what_is_in_them(any_store: TreeStore) -> None:
+def test_trees_differ_if_their_content_differs(any_store: TreeStore) -> None:
     files = {"b/c.txt": "c\n", "a.txt": "a\n", "b.txt": ""}
     tree = tree_of(any_store, files)
     assert tree_of(any_store, dict(reversed(files.items()))) == tree

@@ -72,7 +72,7 @@ async def test_with_neither_it_says_both(tmp_path: Path, monkeypatch: pytest.Mon
         await choose_backend(SandboxSpec(), lambda _: None)
 
 
-async def test_a_sandbox_of_the_kind_asked_for(
+async def test_sandbox_of_the_requested_kind(
     one_backend: Backend, workspace_of: Callable[[dict[str, str | bytes]], Workspace]
 ) -> None:
     workspace = workspace_of({"a.txt": "a\n"})
@@ -84,7 +84,7 @@ async def test_a_sandbox_of_the_kind_asked_for(
         assert await sandbox.read("a.txt") == b"a\n"
 
 
-async def test_an_engine_that_is_gone_is_said_when_the_sandbox_starts(
+async def test_missing_engine_is_reported_at_the_sandbox_start(
     workspace_of: Callable[[dict[str, str | bytes]], Workspace],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -120,7 +120,7 @@ def test_only_what_carries_the_label_is_swept(engine: Any) -> None:
                 engine.remove_container(container, force=True)
 
 
-def test_a_word_before_the_end_sends_it_home(engine: Any) -> None:
+def test_input_before_the_end_cancels_the_reaper(engine: Any) -> None:
     label, value = "m3agent.test", f"{os.getpid()}-word"
     container = engine.create_container(engine.images()[0]["Id"], command=["true"], labels={label: value})[
         "Id"

@@ -178,7 +178,7 @@ def test_requirements_files_nested_continued_hashed_and_circular() -> None:
         ("a b c", "not a requirement"),
     ],
 )
-def test_what_is_no_plain_requirement_is_left_out_and_said(line: str, word: str) -> None:
+def test_unsupported_requirement_is_left_out_with_a_note(line: str, word: str) -> None:
     found = declared({"requirements.txt": f"{line}\nalpha\n"})
     assert found.requirements == ("alpha",)
     assert len(found.notices) == 1
@@ -191,7 +191,7 @@ def test_the_project_itself_is_not_worth_a_word(line: str) -> None:
 
 
 @given(st.text())
-def test_any_text_can_stand_in_a_requirements_file(text: str) -> None:
+def test_requirements_file_may_contain_any_text(text: str) -> None:
     found = declared({"requirements.txt": text.encode(errors="replace")})
     for line in found.requirements:
         Requirement(line.partition(" --hash")[0])
@@ -399,7 +399,7 @@ def test_a_devcontainer_with_a_build() -> None:
         ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_devcontainers_that_cannot_be_used_are_said(text: str, word: str) -> None:
+def test_unusable_devcontainers_are_reported(text: str, word: str) -> None:
     found, notices = containers(
         {".devcontainer/devcontainer.json": text, ".devcontainer/D": "FROM scratch\n"}
     )

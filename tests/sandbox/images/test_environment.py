@@ -199,7 +199,7 @@ async def test_nothing_declared_is_no_image(workspace_of: WorkspaceOf, tmp_path:
     assert await find_environment(workspace_of({"a.py": ""}), tmp_path, lambda _: None) is None
 
 
-async def test_a_python_that_cannot_be_had_is_said(
+async def test_unavailable_python_is_reported(
     index: PackageIndex,
     workspace_of: WorkspaceOf,
     tmp_path: Path,
@@ -300,7 +300,7 @@ async def test_a_dockerfile_makes_the_image(
         *map(later, ("FROM scratch\nCOPY a.txt /a.txt\n", "NONSENSE\n", "")),
     ],
 )
-async def test_a_dockerfile_that_will_not_do_gives_way_to_what_is_declared(
+async def test_unusable_dockerfile_falls_back_to_declared_dependencies(
     index: PackageIndex, dockerfile: str, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
     index.add(wheel("alpha", "1.0"))

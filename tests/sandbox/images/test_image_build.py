@@ -159,7 +159,7 @@ def test_a_build_has_limits(tmp_path: Path, limit: str, size: int, why: str) -> 
     assert engine.names[-1] == "remove"
 
 
-def test_people_are_told_how_far_it_is(tmp_path: Path) -> None:
+def test_progress_is_reported(tmp_path: Path) -> None:
     engine = Engine(status=-1, output=b"unpacking\n")
     said: list[str] = []
     stop = threading.Event()

@@ -185,7 +185,7 @@ def test_this_machines_own_addresses_are_not_reached() -> None:
     assert not may_reach("127.0.0.1")
 
 
-def test_the_list_is_said() -> None:
+def test_allowed_hosts_are_described() -> None:
     text = describe(parse_hosts("*.example.org,8.8.8.8,[2606:4700::1]:8443"))
     assert "*.example.org:80,443 8.8.8.8:80,443 [2606:4700::1]:8443" in text
 
@@ -291,7 +291,7 @@ STARTS = st.sampled_from(
 
 
 @given(STARTS, st.lists(PIECES, max_size=16).map(b"".join))
-def test_whatever_comes_what_goes_on_is_one_well_formed_request(start: bytes, raw: bytes) -> None:
+def test_only_one_well_formed_request_is_forwarded(start: bytes, raw: bytes) -> None:
     try:
         request = parse(start + raw)
     except ProxyResponse:
@@ -395,7 +395,7 @@ class Wire:
 
 
 @pytest.mark.integration
-async def test_only_the_parsed_request_goes_on() -> None:
+async def test_only_the_parsed_request_is_forwarded() -> None:
     async with Wire() as wire:
         smuggled = b"GET http://up.example.org:PORT/second HTTP/1.1\r\n\r\n"
         first = b"POST http://up.example.org:PORT/first HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody"

@@ -152,7 +152,7 @@ def test_trees_and_the_patch_between_them(store: TreeStore, before: Files, after
         assert lying(old_folder) == after
 
 
-def test_names_stand_bare_in_a_patch_unless_blanks_hide_their_ends(store: TreeStore) -> None:
+def test_header_names_are_plain_except_for_ambiguous_blanks(store: TreeStore) -> None:
     """A file's content is never mistaken for such a line."""
     line = b"diff --git a/ /x b/ /x\n"
     empty = store.write_tree([])
@@ -265,7 +265,7 @@ def test_what_is_ignored(store: TreeStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "disk", 2 << 20) as folder:
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         store = TreeStore(folder / "trees.git")

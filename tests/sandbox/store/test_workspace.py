@@ -88,7 +88,7 @@ def test_links_inside_the_tree_are_handed_over(workspace_of: WorkspaceOf, target
 
 
 @pytest.mark.integration
-def test_a_full_disk_is_said_and_what_was_begun_is_not_used(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_partial_data_is_not_used(tmp_path: Path) -> None:
     files = {".gitignore": "*.log\n" + "# a long one\n" * 2000}
     with small_disk(tmp_path / "disk", 2 << 20) as disk:
         write_files(tmp_path / "tree", dict(files))

@@ -14,7 +14,7 @@ from m3agent.serving.bench.result import from_json
 TEXT = (Path(__file__).parents[3] / "docs" / "serving-bench.md").read_text()
 
 
-def test_every_option_stands_in_the_table() -> None:
+def test_table_has_every_option() -> None:
     app = typer.Typer()
     app.command()(bench)
     known = {

@@ -41,7 +41,7 @@ def test_the_text_is_program_code() -> None:
 
 @pytest.mark.parametrize("pattern", [r" ?\w+|\W", r" ?\w{1,3}|\W"], ids=["words", "pieces"])
 @pytest.mark.parametrize("tokens", [2048, 8191, 30_000])
-async def test_a_prompt_has_exactly_the_tokens_asked_for(pattern: str, tokens: int) -> None:
+async def test_prompt_has_exactly_the_requested_tokens(pattern: str, tokens: int) -> None:
     async def count(text: str) -> int:
         return len(re.findall(pattern, text))
 

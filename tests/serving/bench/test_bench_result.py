@@ -178,7 +178,7 @@ def test_where_cold_and_cached_begin(reusable: int, cached: int, marked: bool) -
     assert bool(row.marks) is marked
 
 
-def test_a_plan_is_held_against_what_was_measured() -> None:
+def test_plan_is_compared_with_the_measurement() -> None:
     result = result_of(
         row_of("cold", request(1.0, 0.01)),
         row_of("cold", request(9.0, 0.02), tokens=65_536),
@@ -194,7 +194,7 @@ def test_a_plan_is_held_against_what_was_measured() -> None:
     assert slow.worse is True
 
 
-def test_a_speed_is_held_against_a_row_that_tells_about_it() -> None:
+def test_speed_is_compared_with_a_comparable_row() -> None:
     def measured(sequence: int, *rows: BenchRow) -> str:
         (speed,) = against_plan(result_of(*rows), {"tokens_per_second": 74, "sequence": sequence})
         return speed.name if speed.measured else ""

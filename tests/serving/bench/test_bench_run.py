@@ -62,7 +62,7 @@ async def test_a_cached_turn_waits_less_and_a_longer_prompt_longer() -> None:
     assert speed_up == waits["cold", 16_384] / waits["cached", 16_384]
 
 
-async def test_prompts_have_exactly_the_tokens_that_were_asked_for() -> None:
+async def test_prompts_have_exactly_the_requested_tokens() -> None:
     with PacedServer(prefill=0) as server:
         result = await measured(server.url, lengths=(2048, 5000), concurrency=(2,), agents=3)
         assert server.prompts.count(5000) == 2
@@ -113,7 +113,7 @@ async def test_a_cache_that_is_not_as_it_should_be_is_marked(faults: Any, cold: 
         assert all(mark.startswith(words) for mark in marks)
 
 
-async def test_a_failed_request_is_marked_with_its_sentence_and_the_rest_goes_on() -> None:
+async def test_failed_request_is_marked_and_the_others_continue() -> None:
     with PacedServer(prefill=0, fails=(WARM_UP + 1, WARM_UP + 3)) as server:
         result = await measured(server.url, rounds=3)
     assert result.ended == "finished"

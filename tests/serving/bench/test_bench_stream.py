@@ -109,7 +109,7 @@ def test_what_is_no_whole_answer_is_an_error(events: list[tuple[float, Any]], wo
         (Silence(), DeadlineExceeded, "did not finish its answer"),
     ],
 )
-async def test_what_goes_wrong_on_the_way_is_said(
+async def test_failures_during_a_stream_are_reported(
     server: MisbehavingServer, answer: Any, error: type[Exception], words: str
 ) -> None:
     server.answers = [answer]

@@ -222,7 +222,7 @@ def test_window_and_cache_for_the_work(
     assert ("m3agent plan" in check.fix) == (ok is False)
 
 
-def test_an_8_bit_cache_is_asked_for_where_the_work_does_not_fit() -> None:
+def test_8_bit_cache_is_proposed_if_the_work_does_not_fit() -> None:
     work = PlanRequest(context=131_072, concurrency=8)
     tight = EngineState(kv_tokens=(1_000_000,), kv_dtype="auto")
     check = kv_dtype_check(endpoint(), tight, work)

@@ -84,6 +84,6 @@ def test_words_for_numbers() -> None:
         "a{,} 1",
     ],
 )
-def test_what_is_no_metric_is_said_with_its_line(line: str) -> None:
+def test_malformed_metric_is_reported_with_its_line(line: str) -> None:
     with pytest.raises(ValueError, match=r"^line 2 is not a metric: "):
         parse_metrics(f"a 1\n{line}")

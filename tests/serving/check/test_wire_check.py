@@ -124,7 +124,7 @@ async def test_a_grammar_that_does_not_bind_thinking(
         ),
     ],
 )
-async def test_what_the_client_makes_good_is_told_and_no_failure(
+async def test_fault_that_the_client_corrects_is_noted_but_no_failure(
     faults: list[Fault], name: str, words: str, option: str
 ) -> None:
     with ForcedServer(*faults, in_reasoning=True) as server:

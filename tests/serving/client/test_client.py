@@ -337,7 +337,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_a_broken_stream_is_discarded_and_asked_for_again(
+async def test_broken_stream_is_discarded_and_requested_again(
     server: MisbehavingServer, broken: Stream
 ) -> None:
     server.answers = [broken, FINE]
@@ -491,7 +491,7 @@ async def test_a_prompt_that_is_too_long(
     assert limit is None or f"{limit:,}" in str(caught.value)
 
 
-async def test_a_prompt_that_is_too_long_said_inside_the_stream(server: MisbehavingServer) -> None:
+async def test_too_long_prompt_reported_inside_the_stream(server: MisbehavingServer) -> None:
     error = {"message": "maximum context length is 4096 tokens, you requested 5000 tokens", "code": 400}
     with pytest.raises(ContextTooLong):
         await answer(server, Stream([{"error": error}]), FINE)

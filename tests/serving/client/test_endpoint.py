@@ -149,7 +149,9 @@ async def test_the_model(server: MisbehavingServer) -> None:
         (Reply(503, "<html>starting</html>"), 503, "a web page"),
     ],
 )
-async def test_answers_that_are_none(server: MisbehavingServer, page: Reply, status: int, words: str) -> None:
+async def test_invalid_list_of_models(
+    server: MisbehavingServer, page: Reply, status: int, words: str
+) -> None:
     server.pages = {"/v1/models": page, "/models": page}
     with pytest.raises(EndpointRefused) as caught:
         await ask(server.url.removesuffix("/v1"), api_key="sk-secret")
@@ -182,7 +184,7 @@ async def test_what_is_no_address(url: str) -> None:
         await ask(url)
 
 
-async def test_the_key_goes_only_where_it_was_given_for(
+async def test_key_is_sent_only_to_its_host(
     server: MisbehavingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")

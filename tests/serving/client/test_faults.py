@@ -163,7 +163,7 @@ async def test_a_stream_cut_anywhere(server: MisbehavingServer, dialect: Dialect
 
 
 @each_dialect
-async def test_a_cut_stream_is_asked_for_again_and_leaves_nothing(
+async def test_cut_stream_is_requested_again_and_leaves_nothing(
     server: MisbehavingServer, dialect: Dialect
 ) -> None:
     chunks = dialect.say(ANSWER, 11)

@@ -47,5 +47,5 @@ def test_a_prompt_that_was_not_even_counted() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500])
-def test_other_refusals_are_none_of_it(status: int) -> None:
+def test_other_refusals_are_not_about_the_context_length(status: int) -> None:
     assert isinstance(refusal(status, "the context length is 5 tokens", "gpu:8000"), EndpointRefused)

@@ -33,7 +33,7 @@ async def test_silence() -> None:
     await asyncio.sleep(0)  # no cancellation of the task is pending
 
 
-async def test_each_wait_begins_anew() -> None:
+async def test_each_wait_has_its_own_limit() -> None:
     watch = Watch(None)
     for _ in range(6):  # together longer than the limit of one wait
         await watch.wait(after(0.05), 0.2)

@@ -33,7 +33,7 @@ def page(request: Failing, attempts: int = 4) -> tuple[str, list[float]]:
     return page_policy(attempts).copy(sleep=waits.append)(request), waits
 
 
-def test_a_page_is_asked_for_again_after_growing_waits() -> None:
+def test_page_is_requested_again_after_growing_waits() -> None:
     assert page(Failing(busy(), busy(), busy())) == ("done", [0.5, 1, 2])
     assert page(Failing(busy(0), busy(3), busy(600))) == ("done", [0, 3, 10]), (
         "what it asks for, ten seconds at most"
@@ -100,7 +100,7 @@ async def answer(
     return waits
 
 
-async def test_an_answer_is_asked_for_again_after_growing_waits() -> None:
+async def test_answer_is_requested_again_after_growing_waits() -> None:
     first, second = await answer(Failing(busy(), busy()))
     assert 1 <= first <= 2 <= second <= 3
     assert await answer(Failing(busy(0.25), busy(7))) == [0.25, 7], "as long as the server asks"

@@ -81,7 +81,7 @@ async def test_there_is_no_such_page(server: TokenizeServer, status: int) -> Non
     assert not server.faults
 
 
-async def test_refusals_are_told_alike(server: TokenizeServer) -> None:
+async def test_both_ways_report_a_refusal_equally(server: TokenizeServer) -> None:
     server.faults = [(404, b'{"error": {"message": "no model sk-secret"}}', {})] * 3
     with pytest.raises(EndpointRefused, match=r"answered 404: no model \[key\]") as blocking:
         ask(server)

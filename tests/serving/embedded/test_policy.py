@@ -144,7 +144,7 @@ def test_test_files_are_never_edited(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_out_of_reach_is_said(tmp_path: Path) -> None:
+def test_embedded_engine_says_that_no_candidate_works(tmp_path: Path) -> None:
     files = {
         "m.py": "def f(x):\n    return x\n",
         "test_m.py": "from m import f\n\n\ndef test_f():\n    assert f(7) == 'seven'\n\n\ndef test_g():\n    assert f(8) == 'eight'\n",

@@ -68,7 +68,7 @@ def test_its_precision_is_that_of_its_config(
     assert read_checkpoint(str(folder), {}).precision is precision
 
 
-def test_fewer_layers_are_reckoned_with_and_other_widths_are_told(tmp_path: Path) -> None:
+def test_checkpoint_with_fewer_layers_and_other_widths(tmp_path: Path) -> None:
     config = with_text(moe_layer_freq=[0, 0, 1, 1], hidden_size=1024)
     found = read_checkpoint(str(folder_of(tmp_path, config)), {}, weights=False)
     assert (found.shape, found.whole) == (LayerCounts(dense=2, sparse=2), False)
@@ -84,7 +84,7 @@ def test_fewer_layers_are_reckoned_with_and_other_widths_are_told(tmp_path: Path
         ({}, (), "names no architecture"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_said(
+def test_faults_of_a_folder_are_reported(
     tmp_path: Path, config: object, files: tuple[str, ...], said: str
 ) -> None:
     folder = folder_of(tmp_path, config, *files)
@@ -124,7 +124,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
         read_checkpoint(str(tmp_path), {})
 
 
-def test_a_name_stands_for_what_was_fetched_and_else_for_what_its_name_says(tmp_path: Path) -> None:
+def test_model_name_means_the_download_if_there_is_one(tmp_path: Path) -> None:
     environ = {"HF_HOME": str(tmp_path)}
     assert read_checkpoint("MiniMaxAI/MiniMax-M3", environ).precision is Precision.BF16
     found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
@@ -139,7 +139,7 @@ def test_a_name_stands_for_what_was_fetched_and_else_for_what_its_name_says(tmp_
     assert (found.name, found.folder) == ("MiniMaxAI/MiniMax-M3-MXFP8", snapshot)
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+def test_too_small_disk_is_reported_before_the_download(tmp_path: Path) -> None:
     environ = {"HF_HUB_CACHE": str(tmp_path / "not" / "yet")}
     found = read_checkpoint("MiniMaxAI/MiniMax-M3", environ)
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize

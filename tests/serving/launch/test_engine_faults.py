@@ -274,7 +274,7 @@ def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
 
 
 @pytest.mark.parametrize("code", [-9, 137])
-def test_killed_without_a_word_is_the_hosts_memory(code: int) -> None:
+def test_kill_without_message_means_host_memory(code: int) -> None:
     text = log("vllm-good-run").partition("(EngineCore pid=2465) INFO 11-22 01:27:08")[0]
     assert explained(text, code).kind is FaultKind.HOST_MEMORY
     assert explained("", code).kind is FaultKind.HOST_MEMORY
@@ -298,7 +298,7 @@ def test_an_empty_log_leaves_the_exit_code(code: int | None, kind: FaultKind, pa
     assert part in fault.sentence
 
 
-def test_sglang_that_kills_itself_for_a_childs_fault_is_told_by_that_fault() -> None:
+def test_sglang_kill_is_explained_by_the_childs_fault() -> None:
     assert explained(log("sglang-no-cache-source"), -9, "sglang").kind is FaultKind.CACHE
 
 
@@ -353,7 +353,7 @@ def test_any_mixture_of_lines_gives_one_clean_sentence(lines: list[str], code: i
 
 
 @given(st.integers(0, 10**25).map(str), st.text("0123456789.", min_size=1, max_size=8))
-def test_numbers_that_are_none_do_no_harm(whole: str, odd: str) -> None:
+def test_malformed_numbers_are_harmless(whole: str, odd: str) -> None:
     texts = [
         f"max seq len ({whole}), ({odd} GiB KV cache is needed, which is larger than the available KV cache memory ({odd} GiB)",
         f"Free memory on device cuda:0 ({odd}/{odd} GiB) on startup is less than desired GPU memory utilization ({odd}, {odd} GiB)",

@@ -156,7 +156,7 @@ def test_colours_and_carriage_returns_do_not_matter() -> None:
         ("raise ValueError(x)", "raise ValueError(x)", False, False),
     ],
 )
-def test_what_stands_before_a_message(text: str, message: str, harmless: bool, error: bool) -> None:
+def test_prefix_of_a_log_line_is_removed(text: str, message: str, harmless: bool, error: bool) -> None:
     line = line_of(text)
     assert (line.message, line.harmless, line.error) == (message, harmless, error)
 

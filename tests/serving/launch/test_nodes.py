@@ -67,7 +67,7 @@ def test_vllms_first_node_serves_and_the_others_are_headless() -> None:
     assert first.env["VLLM_USE_FASTOKENS"] == "1", "the job's own variables are there"
 
 
-def test_a_headless_node_is_not_told_how_many_api_servers_to_start() -> None:
+def test_headless_node_gets_no_number_of_api_servers() -> None:
     plain = job_of("vllm-nvidia-tp8")
     many = EngineJob(**{**vars(plain), "argv": (*plain.argv, "--api-server-count", "4")})
     first, second = node_commands(many, ADDRESSES)

@@ -78,7 +78,7 @@ def test_every_recipe_gives_a_job_or_says_why_not(known: Recipe) -> None:
     assert ("8123" in " ".join(job.argv)) is own
 
 
-def test_a_key_is_asked_for_where_others_reach_it_and_stands_on_no_command_line() -> None:
+def test_key_is_required_if_reachable_and_on_no_command_line() -> None:
     for engine in (EngineKind.VLLM, EngineKind.SGLANG):
         job = planned("8xH200", LaunchRequest(host="0.0.0.0", key=KEY), engine=engine).job
         assert value(job.argv, "--host") == ("0.0.0.0",)

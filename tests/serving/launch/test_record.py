@@ -100,7 +100,7 @@ def test_a_process_number_that_was_used_again_is_another_server_s(tmp_path: Path
         b"\xff\xfe",
     ],
 )
-def test_records_that_are_none_are_removed(tmp_path: Path, text: bytes) -> None:
+def test_invalid_records_are_removed(tmp_path: Path, text: bytes) -> None:
     mine = add(tmp_path, os.getpid())
     broken = new_folder(tmp_path)
     (broken / RECORD).write_bytes(text)

@@ -167,7 +167,7 @@ def test_a_job_that_waits_for_nodes_says_why(slurm: OwnSlurm, environ: dict[str,
 
 
 @pytest.mark.slow
-def test_what_slurm_refuses_stands_in_the_log(environ: dict[str, str], folder: Path) -> None:
+def test_refusal_of_slurm_is_in_the_log(environ: dict[str, str], folder: Path) -> None:
     start = slurm_start(job(gpus=9), folder=folder, environ=environ, partition="nowhere")
     with running(start, environ) as process:
         text = process.communicate(timeout=PATIENCE)[0].decode()
@@ -194,7 +194,7 @@ def with_programs(folder: Path, *programs: str) -> dict[str, str]:
     return {"PATH": str(folder)}
 
 
-def test_a_machine_without_slurm_is_told_apart(tmp_path: Path, folder: Path) -> None:
+def test_missing_slurm_has_its_own_message(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(LaunchError, match="There is no squeue on this machine"):
         slurm_start(job(), folder=folder, environ=with_programs(tmp_path / "bin", "sbatch"))
 

@@ -100,7 +100,7 @@ def program(tmp_path: Path, mode: str) -> list[str]:
     ("way", "mode"),
     [("told", "gentle"), ("told", "stubborn"), ("line closed", "gentle"), later("line closed", "stubborn")],
 )
-def test_all_of_it_ends_when_the_keeper_is_told_or_its_launcher_is_gone(
+def test_all_processes_end_with_the_keeper_or_its_launcher(
     tmp_path: Path, keep: Callable[..., Kept], mode: str, way: str
 ) -> None:
     kept = keep(*program(tmp_path, mode), grace=0.5)
@@ -124,7 +124,7 @@ def test_what_a_killed_engine_leaves_is_ended(tmp_path: Path, keep: Callable[...
     assert not any(map(runs, pids)), "a child in a session of its own, and that one's"
 
 
-def test_an_engine_is_told_when_its_keeper_is_killed(tmp_path: Path, keep: Callable[..., Kept]) -> None:
+def test_engine_gets_a_signal_when_its_keeper_is_killed(tmp_path: Path, keep: Callable[..., Kept]) -> None:
     kept = keep(*program(tmp_path, "gentle"))
     pids = kept.pids()
     kept.process.kill()
@@ -133,14 +133,14 @@ def test_an_engine_is_told_when_its_keeper_is_killed(tmp_path: Path, keep: Calla
         os.kill(pid, signal.SIGKILL)
 
 
-def test_its_exit_code_and_words_are_kept(tmp_path: Path, keep: Callable[..., Kept]) -> None:
+def test_its_exit_code_and_output_are_kept(tmp_path: Path, keep: Callable[..., Kept]) -> None:
     (tmp_path / "engine.log").write_text("before\n")
     kept = keep("/bin/sh", "-c", "echo out; echo err >&2; exit 7")
     assert kept.end() == 7
     assert kept.log.read_text() == "before\nout\nerr\n"
 
 
-def test_a_program_that_is_not_there_is_said_in_the_log(keep: Callable[..., Kept]) -> None:
+def test_missing_program_is_reported_in_the_log(keep: Callable[..., Kept]) -> None:
     kept = keep("/nowhere/vllm", "serve")
     assert kept.end() == subreaper.CANNOT_START
     assert kept.log.read_text() == "/nowhere/vllm: No such file or directory\n"

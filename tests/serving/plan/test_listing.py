@@ -46,7 +46,7 @@ def test_there_are_the_listings_that_the_planner_counts_on() -> None:
 
 
 @pytest.mark.parametrize(("engine", "version"), [("vllm", "0.23.0"), ("trtllm", None)])
-def test_a_listing_that_there_is_none_of_is_refused(engine: str, version: str | None) -> None:
+def test_unknown_listing_is_refused(engine: str, version: str | None) -> None:
     with pytest.raises(ValueError, match=f"There is no option list of {engine}"):
         listing(engine, version)
 
@@ -256,7 +256,7 @@ WORDS = st.one_of(
     head=st.sampled_from([[], ["vllm", "serve"], ["python", "-m", "sglang.launch_server"]]),
     words=st.lists(WORDS),
 )
-def test_any_words_are_answered_for(head: list[str], words: list[str]) -> None:
+def test_any_command_line_gets_complete_sentences(head: list[str], words: list[str]) -> None:
     argv = (*head, *words)
     for known in NEWEST.values():
         assert all(sentence.endswith((".", "?")) for sentence in problems(argv, known))

@@ -130,7 +130,7 @@ def test_a_recipe_without_prefix_cache_gets_it_back() -> None:
     assert result.env["VLLM_USE_BREAKABLE_CUDAGRAPH"] == "0"
 
 
-def test_the_block_size_is_kept_and_told() -> None:
+def test_block_size_is_kept_with_a_note() -> None:
     changes, result = with_overlay(recipe("vllm-nvidia-tp8"))
     assert changes[0].kept == (("--block-size", "128"),)
     assert value(result, "--block-size") == "128"
@@ -213,7 +213,7 @@ def test_images_keep_the_encoder() -> None:
     assert "--enable-multimodal" in flags(with_overlay(recipe("sglang-8gpu"), asked)[1])
 
 
-def test_a_key_is_asked_for_and_never_stands_in_the_command() -> None:
+def test_key_is_required_and_never_in_the_command() -> None:
     for known in ENGINES_OWN:
         assert value(with_overlay(known)[1], "--host") == "127.0.0.1"
         changes, result = with_overlay(known, (None, False, False, None))

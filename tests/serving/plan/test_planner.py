@@ -176,7 +176,7 @@ def test_costs() -> None:
         (1024, 0, None, "0 sequences"),
     ],
 )
-def test_wishes_that_are_none(context: int, concurrency: int, typical: int | None, said: str) -> None:
+def test_invalid_plan_requests(context: int, concurrency: int, typical: int | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         PlanRequest(context, concurrency, typical)
 

@@ -88,13 +88,13 @@ def details(text: str, index: int | None = 0) -> dict[str, Any]:
         (["1", "10", "100"], "110100"),
     ],
 )
-def test_details_are_told_to_be_increments_or_all_there_is(texts: list[str], whole: str) -> None:
+def test_reasoning_details_may_be_increments_or_cumulative(texts: list[str], whole: str) -> None:
     assert said(*(details(text) for text in texts)).reasoning == whole
     assert said(*(details(text, None) for text in texts)).reasoning == whole
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content", "content"])
-def test_a_line_that_is_written_again_is_not_taken_for_a_restatement(field: str) -> None:
+def test_repeated_line_is_not_mistaken_for_a_cumulative_event(field: str) -> None:
     line = "    return None\n"
     message = said(
         delta(**{field: line}), delta(**{field: line}), delta(**{field: line}), delta(**{field: "end"})
@@ -227,7 +227,7 @@ def test_one_call_however_it_is_pieced(events: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 9, 10])
-def test_an_object_in_an_object_is_not_taken_for_a_restatement(size: int) -> None:
+def test_nested_object_is_not_mistaken_for_a_cumulative_event(size: int) -> None:
     text = '{"node": {"node": {"node": {}}}}'
     texts = [text[start : start + size] for start in range(0, len(text), size)]
     [made] = said(call(0, "grow", texts[0], "x"), *(call(0, None, piece) for piece in texts[1:])).calls
@@ -276,7 +276,7 @@ def test_two_calls_however_they_are_numbered(events: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.parametrize("empty", [{"index": 0}, {"index": 0, "id": "x", "function": None}, {"function": {}}])
-def test_a_call_without_name_and_arguments_is_none(empty: dict[str, Any]) -> None:
+def test_call_without_name_and_arguments_is_ignored(empty: dict[str, Any]) -> None:
     message, reason, _ = fold([delta(content="x", tool_calls=[empty]), finish("tool_calls")])
     assert (message.calls, reason) == ((), "stop")
 

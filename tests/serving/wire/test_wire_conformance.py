@@ -308,7 +308,7 @@ def test_m2_value(body: str, expected: str) -> None:
     assert read(text) == Parsed("", "", [Call("save", {"path": "a", "body": expected})], None)
 
 
-def test_an_m2_call_with_words_that_are_no_parameter_is_not_run() -> None:
+def test_m2_call_with_text_outside_parameters_is_not_run() -> None:
     parameter = '<parameter name="place">Oslo</parameter>'
     parsed = read(f'<minimax:tool_call><invoke name="look">of {parameter}</invoke></minimax:tool_call>')
     assert parsed.calls == []
