@@ -37,7 +37,7 @@ def test_every_field_of_an_event_is_described(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", settings_page.MADE, ids=lambda path: path.name)
-def test_what_is_made_from_the_settings_is_current(path: Path) -> None:
+def test_parts_made_from_the_settings_are_current(path: Path) -> None:
     text = path.read_text()
     current = settings_page.renewed(text, settings_page.MADE[path]())
     assert current == text, "stale: write it again with `make docs-pages`"

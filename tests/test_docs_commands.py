@@ -149,7 +149,7 @@ def test_no_command_in_a_block_is_overlooked() -> None:
     )
 
 
-def test_what_is_declared_is_about_commands_that_are_there() -> None:
+def test_declared_exceptions_match_existing_commands() -> None:
     for pattern in [*(end.pattern for end in ENDS), *SLOW]:
         assert any(matches([pattern], command) for command in TO_RUN), f"no page has a command like {pattern}"
 

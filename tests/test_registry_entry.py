@@ -57,7 +57,7 @@ def test_the_icon_is_small_square_and_of_no_colour_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_registry_runs_is_answered(entry: dict[str, Any], wheel: Path, tmp_path: Path) -> None:
+def test_command_of_the_registry_answers(entry: dict[str, Any], wheel: Path, tmp_path: Path) -> None:
     """As in the registry's check: uvx with a new cache, an empty home, no Docker. Only the wheel is a local file."""
     (tmp_path / "home").mkdir()
     environment = {

@@ -52,7 +52,7 @@ async def test_commands_that_cannot_run(box: Box) -> None:
         assert done.stderr, name
 
 
-async def test_bytes_that_are_no_text_arrive_as_they_are(box: Box) -> None:
+async def test_bytes_that_are_not_text_arrive_unchanged(box: Box) -> None:
     done = await box.sandbox.exec(
         ["printf", "%s", b"\xff\xfe caf\xe9 \x1b[2J\n".decode(errors="surrogateescape")]
     )

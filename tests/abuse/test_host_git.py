@@ -128,7 +128,7 @@ async def test_nothing_of_it_runs_on_the_host(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_git_would_obey_is_refused(
+async def test_git_control_files_in_a_patch_are_refused(
     box: Box, make_repo: MakeRepo, tmp_path: Path, name: str
 ) -> None:
     owned = tmp_path / "owned"

@@ -102,7 +102,7 @@ async def test_it_ends_the_command_and_is_given_back(box: Box, hog: str) -> None
 
 
 @pytest.mark.parametrize("hog", SHARED)
-async def test_what_stays_taken_leaves_the_sandbox_usable(box: Box, hog: str) -> None:
+async def test_memory_that_stays_allocated_leaves_the_sandbox_usable(box: Box, hog: str) -> None:
     for _ in range(2):
         assert not (await box.python(SHARED[hog], timeout=40)).timed_out
         await box.sandbox.ping()

@@ -111,7 +111,7 @@ async def call(box: Box, folder: Path, code: str) -> ToolResult:
     return await Toolset(box.sandbox, folder).call("code_exec", {"code": code, "timeout": 60}, 1)
 
 
-async def test_what_a_terminal_would_obey_reaches_neither_screen_nor_model(box: Box, tmp_path: Path) -> None:
+async def test_terminal_sequences_reach_neither_screen_nor_model(box: Box, tmp_path: Path) -> None:
     write = "for fd in (1, 2): os.write(fd, b'before ' + text + b' after\\n')"
     result = await call(box, tmp_path, f"import os\nfor text in {list(HOSTILE.values())!r}:\n    {write}")
     assert result.content.count("before") == 2 * len(HOSTILE)

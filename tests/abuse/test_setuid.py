@@ -46,7 +46,7 @@ async def test_a_setuid_program_of_its_own_gains_nothing(box: Box) -> None:
     assert set(words) <= {"EPERM", "EINVAL", "EACCES", "1000", "done"}
 
 
-async def test_what_a_command_is(box: Box) -> None:
+async def test_privileges_of_a_command(box: Box) -> None:
     program = (
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "print(*(status[name].strip() for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp')))\n"

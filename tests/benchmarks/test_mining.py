@@ -57,6 +57,6 @@ def test_leaves_out(repo: Path, tmp_path: Path, message: str, files: dict[str, s
     assert found(repo, tmp_path) == []
 
 
-def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_repository(tmp_path: Path) -> None:
     with pytest.raises(GitFailed):
         open_history(tmp_path, tmp_path / "store.git")

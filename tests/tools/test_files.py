@@ -61,7 +61,7 @@ async def test_a_miss_or_an_ambiguity_never_gives_a_text(content: str, old: str,
     spaces=st.lists(st.sampled_from(["", " ", "\t"])),
     crlf=...,
 )
-async def test_white_space_at_line_ends_is_no_obstacle(
+async def test_white_space_at_line_ends_is_ignored(
     before: list[str],
     passage: list[str],
     after: list[str],

@@ -138,7 +138,7 @@ async def test_user_keys_are_not_printed(tmp_path: Path, end: str) -> None:
             assert key not in said[0]
 
 
-def test_what_is_hidden() -> None:
+def test_values_of_an_mcp_server_are_masked() -> None:
     server = McpServer(
         "odd",
         url="https://h.example/very-secret",

@@ -129,7 +129,7 @@ async def test_no_such_program(tmp_path: Path) -> None:
         )
 
 
-async def test_lines_that_are_no_messages_are_passed_over(tmp_path: Path) -> None:
+async def test_lines_that_are_not_messages_are_skipped(tmp_path: Path) -> None:
     first, second = await called(tmp_path, "garbage")
     assert (first.content, second.content) == ("one", "two")
 
@@ -155,7 +155,7 @@ async def test_each_call_has_a_result(tmp_path: Path, way: str, said: str) -> No
     assert not running(str(tmp_path / "mark"))
 
 
-async def test_what_an_answer_holds(tmp_path: Path) -> None:
+async def test_content_of_an_mcp_answer(tmp_path: Path) -> None:
     other, _ = await called(tmp_path, "other content")
     assert other.content == "[image/png, 3 bytes, left out]\n[a: file:///a]\nall of b"
     structured, _ = await called(tmp_path, "structured")

@@ -131,7 +131,7 @@ async def test_pytest_every_kind(bench: Bench) -> None:
         assert said in block[:end]
 
 
-async def test_what_is_named_is_run(bench: Bench) -> None:
+async def test_named_tests_are_run(bench: Bench) -> None:
     await bench.put(
         {
             "tests/test_a.py": "class TestA:\n def test_one(self): pass\n def test_two(self): pass\ndef test_three(): pass\n",
@@ -193,7 +193,7 @@ async def test_wrong_arguments(bench: Bench, arguments: dict[str, object], said:
     assert result.content.startswith(f"error: {said}")
 
 
-async def test_a_hanging_test_costs_its_own_limit_only(bench: Bench) -> None:
+async def test_hanging_test_takes_only_its_own_limit(bench: Bench) -> None:
     hanging = (
         "import time, pytest\n"
         "def test_a_loop():\n    while True: pass\n"
@@ -308,7 +308,7 @@ async def test_the_digest_is_of_what_the_tests_did(bench: Bench) -> None:
     assert (await bench.call("test_runner", test_file=".")).digest != first.digest
 
 
-async def test_a_file_name_that_is_no_utf_8(bench: Bench) -> None:
+async def test_file_name_that_is_not_utf_8(bench: Bench) -> None:
     await bench.put({"test_caf\udce9.py": "def test_a(): assert 0\n"})
     result = await bench.call("test_runner", test_file=".")
     result.content.encode()

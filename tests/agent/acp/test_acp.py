@@ -310,7 +310,7 @@ async def test_malformed_messages_get_errors_and_stdout_has_only_messages(tmp_pa
 
 
 @pytest.mark.integration
-async def test_what_cannot_be_done_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
+async def test_failures_are_reported_in_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     async with connected(tmp_path / "state", M3AGENT_ENDPOINT="http://127.0.0.1:1/v1") as client:
         session = await begun(client, tmp_path / "plain")

@@ -76,7 +76,7 @@ def test_each_shell_has_a_script(shell: str, env: dict[str, str]) -> None:
     ],
 )
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_a_shell_asks_is_answered(shell: str, line: str, first: list[str], env: dict[str, str]) -> None:
+def test_completion_answers_a_shell(shell: str, line: str, first: list[str], env: dict[str, str]) -> None:
     asked = {
         **env,
         "_M3AGENT_COMPLETE": f"complete_{shell}",

@@ -66,7 +66,7 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "8xH200", "--throughput", "inf"], "inf is neither a price nor a number"),
     ],
 )
-def test_what_cannot_be_is_wrong_use(arguments: list[str], said: str) -> None:
+def test_impossible_options_are_wrong_use(arguments: list[str], said: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr

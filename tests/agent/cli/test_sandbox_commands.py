@@ -199,9 +199,7 @@ def test_wrong_use_and_no_sandbox(repo: Path, tmp_path: Path) -> None:
 
 
 @needs_docker
-def test_an_image_that_is_not_there_is_the_environments_fault(
-    repo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_image_is_a_fault_of_the_environment(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("M3AGENT_SANDBOX", "docker")
     for arguments in (("exec", "--image", "m3agent-none:0", "true"), ("build", "--image", "m3agent-none:0")):
         if arguments[0] == "build":

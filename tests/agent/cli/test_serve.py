@@ -278,7 +278,7 @@ def test_an_engine_that_does_not_start_is_one_sentence(machine: Machine, log: st
     assert machine.record() is None
 
 
-def test_what_an_engine_says_cannot_drive_the_terminal(machine: Machine) -> None:
+def test_output_of_an_engine_does_not_control_the_terminal(machine: Machine) -> None:
     log = machine.folder / "hostile.log"
     log.write_text("ValueError: \x1b]0;title\x07\x1b[2Jno such luck\u202e\n")
     machine.play |= {"log": str(log), "exit": 1}

@@ -245,7 +245,7 @@ def test_a_server_that_dies_leaves_json_and_exit_code_four(tmp_path: Path) -> No
 
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_what_there_is(tmp_path: Path, number: signal.Signals) -> None:
+def test_interruption_keeps_the_measurements_so_far(tmp_path: Path, number: signal.Signals) -> None:
     kept = tmp_path / "bench.json"
     with PacedServer(prefill=0, decode=0.02) as slow:
         arguments = ["--endpoint", slow.url, *QUICK, "--rounds", "50", "-o", str(kept)]

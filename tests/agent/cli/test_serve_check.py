@@ -35,7 +35,7 @@ def test_a_server_is_checked_and_each_name_comes_once(tmp_path: Path) -> None:
     assert "m3agent: checking a tool call\n" in done.stderr
 
 
-def test_what_failed_is_named_with_its_remedy(tmp_path: Path) -> None:
+def test_failed_checks_are_printed_with_the_remedy(tmp_path: Path) -> None:
     with ForcedServer("strings", mind="random") as server:
         record = ServerRecord(url=f"http://{server.host}", engine="vllm", pid=os.getpid())
         write_record(new_folder(tmp_path), record)

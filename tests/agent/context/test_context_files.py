@@ -133,7 +133,7 @@ def test_no_link_is_followed(tmp_path: Path, write_files: WriteFiles) -> None:
         assert (tree.read("a"), tree.read("d/e"), tree.read("d/none")) == (b"1", b"2", None)
 
 
-def test_what_changes_while_it_is_read(tmp_path: Path, write_files: WriteFiles) -> None:
+def test_tree_that_changes_during_reading(tmp_path: Path, write_files: WriteFiles) -> None:
     write_files(tmp_path, {"outside/file": b"hush", "root/d/a": b"1", "root/d/file": b"2", "root/e/f": b"3"})
     root = tmp_path / "root"
     with WorkTree(str(root)) as tree:

@@ -456,7 +456,7 @@ def test_without_the_library_there_are_no_outlines(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_what_was_looked_for_without_the_library_is_there_with_it(tmp_path: Path) -> None:
+def test_outlines_appear_after_the_library_is_installed(tmp_path: Path) -> None:
     (tmp_path / "tree_sitter_language_pack.py").write_text("raise ImportError('not here')\n")
     program = (
         "import sys\n"

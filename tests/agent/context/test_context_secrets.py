@@ -311,7 +311,7 @@ def test_examples_and_placeholders_stay(text: str) -> None:
         "see https://host/commit/{}\n",
     ],
 )
-def test_what_only_looks_random_stays(form: str) -> None:
+def test_random_looking_text_without_a_name_stays(form: str) -> None:
     rng = random.Random(form)
     for alphabet in (HEX, ALNUM):
         text = form.format(some(rng, 40, alphabet))

@@ -187,7 +187,7 @@ class TestKnownAnswers:
             ("The manual's page docs/mail.md: how is a letter delivered?", "docs/mail.md"),
         ],
     )
-    def test_what_the_issue_is_about_comes_last_next_to_it(
+    def test_files_of_the_issue_come_last(
         self, shop: list[Candidate], store: TermStore, issue: str, path: str
     ) -> None:
         busy = [candidate(path, text + FILLER, touched=3.0) for path, text in HUBS.items()]
@@ -205,7 +205,7 @@ class TestKnownAnswers:
         assert {path for path in SHOP if path.startswith("shop/")} <= shown
         assert not shown & {"docs/cart.md", "docs/mail.md", "setup.py"}
 
-    def test_what_others_import_is_in_the_core(self, store: TermStore) -> None:
+    def test_imported_files_are_in_the_core(self, store: TermStore) -> None:
         files = [candidate("pkg/hub.py", "X = 1\n" + FILLER)]
         files += [
             candidate(f"pkg/part{n}.py", f"from pkg.hub import X\ny{n} = X\n" + FILLER) for n in range(9)
@@ -213,7 +213,7 @@ class TestKnownAnswers:
         chosen = select(files, "", 3 * max(file.tokens for file in files), store)
         assert 0 in chosen.core
 
-    def test_what_changes_often_is_in_the_core(self, store: TermStore) -> None:
+    def test_often_changed_files_are_in_the_core(self, store: TermStore) -> None:
         files = [candidate(f"pkg/part{n}.py", f"y{n} = 1\n" + FILLER, touched=-9.0) for n in range(9)]
         files.append(candidate("pkg/busy.py", "z = 1\n" + FILLER, touched=2.0))
         chosen = select(files, "", 3 * max(file.tokens for file in files), store)

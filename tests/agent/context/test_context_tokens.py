@@ -542,7 +542,7 @@ class TestFinding:
         assert found(tokenizer, cache).id not in (source.id, "remembered")
 
     @pytest.mark.parametrize("damage", [b"", b"\xff\xfe\x00", b"one\ntwo three", b" \n" * 1000])
-    def test_what_is_remembered_may_be_damaged(self, tokenizer: Path, cache: Path, damage: bytes) -> None:
+    def test_damaged_tokenizer_record_is_harmless(self, tokenizer: Path, cache: Path, damage: bytes) -> None:
         source = found(tokenizer, cache)
         (cache / "tokenizers" / "known").write_bytes(damage)
         assert found(tokenizer, cache).id == found(tokenizer, cache).id == source.id
@@ -723,7 +723,7 @@ class TestKept:
             TEXT
         )
 
-    def test_what_a_killed_writer_left_does_not_matter(self, tokenizer: Path, cache: Path) -> None:
+    def test_leftovers_of_a_killed_writer_are_harmless(self, tokenizer: Path, cache: Path) -> None:
         source = found(tokenizer, cache)
         wanted = open_counter(source).count(TEXT)
         kit = self.kit(cache)

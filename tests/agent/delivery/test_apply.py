@@ -213,7 +213,7 @@ def test_changes_elsewhere_are_no_obstacle(make: MakePatch) -> None:
     assert (made.root / "b.py").read_text() == "mine\n"
 
 
-def test_apply_refuses_what_was_committed_meanwhile(make: MakePatch) -> None:
+def test_apply_refuses_files_with_newer_commits(make: MakePatch) -> None:
     made = make()
     (made.root / "b.py").write_text("somebody else's\n")
     git(made.root, "commit", "-q", "-a", "-m", "meanwhile")
@@ -250,7 +250,7 @@ def test_apply_writes_through_no_link(make: MakePatch, tmp_path: Path) -> None:
         (made.root / "sub").unlink()
 
 
-def test_apply_refuses_what_became_a_folder_or_a_file(make: MakePatch) -> None:
+def test_apply_refuses_paths_that_became_a_folder_or_a_file(make: MakePatch) -> None:
     ignoring = {**FILES, ".gitignore": "out\n"}
     made = make([("out", REGULAR, b"file\n"), ("a.py", REGULAR, b"ONE\n")], [], ignoring)
     (made.root / "out").mkdir()
@@ -294,7 +294,7 @@ def test_apply_is_all_or_nothing(
 
 
 @pytest.mark.integration
-def test_what_was_moved_before_a_failure_is_put_back(make: MakePatch) -> None:
+def test_moves_before_a_failure_are_undone(make: MakePatch) -> None:
     """The folder is writable, but one file in it cannot be replaced or removed."""
     changes = [("a.py", REGULAR, b"ONE\n"), ("new/x.py", REGULAR, b"x\n"), ("z.py", REGULAR, b"Z\n")]
     made = make(changes, ["b.py"], {**FILES, "z.py": "last\n"})
@@ -310,7 +310,7 @@ def test_what_was_moved_before_a_failure_is_put_back(make: MakePatch) -> None:
     assert snapshot(made.root) == before
 
 
-def test_what_a_kill_in_the_middle_left_is_completed(make: MakePatch, tmp_path: Path) -> None:
+def test_killed_apply_is_completed(make: MakePatch, tmp_path: Path) -> None:
     """The kill left some files patched, and left copies that were not moved in git's folder."""
     made, clone = make(), tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(made.root), str(clone))
@@ -329,7 +329,7 @@ def test_what_a_kill_in_the_middle_left_is_completed(make: MakePatch, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["content", "mode", "a link"])
-def test_what_is_nearly_as_the_patch_has_it_is_still_somebody_s(make: MakePatch, kind: str) -> None:
+def test_file_that_almost_matches_the_patch_is_not_overwritten(make: MakePatch, kind: str) -> None:
     made = make()
     if kind == "content":
         (made.root / "a.py").write_bytes(b"ONE\n")

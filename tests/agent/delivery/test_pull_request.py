@@ -305,7 +305,7 @@ REFUSALS: list[tuple[Callable[[GitHub], object], str | None, int, str]] = [
 
 
 @pytest.mark.parametrize(("change", "branch", "code", "part"), REFUSALS, ids=[r[3][:30] for r in REFUSALS])
-async def test_what_cannot_be_done_is_refused_first(
+async def test_impossible_pull_requests_are_refused_first(
     github: GitHub, change: Callable[[GitHub], object], branch: str | None, code: int, part: str
 ) -> None:
     change(github)

@@ -220,7 +220,7 @@ OLD_EMBEDDED = "embedded: search-based repair judged by the tests, no language m
         ({"description": f"{NAMED} (named)"}, False),
     ],
 )
-def test_what_a_log_says_of_its_server(endpoint: dict[str, str], embedded: bool) -> None:
+def test_server_of_a_session_follows_from_its_log(endpoint: dict[str, str], embedded: bool) -> None:
     assert used_embedded_engine({"endpoint": {"url": RUNNING, **endpoint}}) is embedded
 
 

@@ -82,7 +82,7 @@ async def test_a_sandbox_is_started_over_the_workspace(world: World) -> None:
         await attempt.sandbox.read("calc.py")
 
 
-async def test_what_programs_ask_of_the_network_is_logged_with_its_place(world: World) -> None:
+async def test_network_requests_are_logged_with_their_place(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE)
     await work(attempt)
     await attempt.verify("bwrap", SPEC, {})
@@ -154,7 +154,7 @@ async def test_a_request_that_is_sent_again_is_logged(world: World) -> None:
     assert (retry["attempt"], retry["wait"], retry["reason"]) == (2, 1.5, "it broke off")
 
 
-async def test_what_sets_an_attempt_apart(world: World) -> None:
+async def test_variation_of_an_attempt(world: World) -> None:
     varied = Variation(2, 3, "Begin with a test.", 0.7, 5)
     await work(world.attempt(NO_CHANGE, variation=varied))
     [asked] = world.clients[0].asked

@@ -139,7 +139,7 @@ def test_the_others_end_as_soon_as_one_is_verified(
 
 
 @pytest.mark.slow  # quick: test_choice.py
-def test_where_none_is_verified_fewest_regressions_count(
+def test_without_verified_attempt_fewest_regressions_win(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     model.answers = [scripted([BREAKS, TEST, DONE], [WRONG, TEST, DONE])]

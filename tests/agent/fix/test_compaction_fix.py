@@ -120,7 +120,7 @@ def test_a_refused_request_is_made_shorter_once(
 
 
 @pytest.mark.slow  # quick: test_loop.py
-def test_what_stays_too_long_is_an_error_and_no_loop(
+def test_request_that_stays_too_long_is_an_error(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     model.answers = [at(2000, FIX), *[at(2000, LOOK)] * 7, TOO_LONG]

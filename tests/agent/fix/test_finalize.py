@@ -148,7 +148,7 @@ async def test_without_a_change_there_is_no_patch(world: World) -> None:
     assert (line["patch"], line["paths"], line["notes"]) == (None, [], [])
 
 
-async def test_what_the_session_used_is_in_its_last_event(world: World, tmp_path: Path) -> None:
+async def test_usage_of_the_session_is_in_its_last_event(world: World, tmp_path: Path) -> None:
     attempt = ready(world, evidence=found("verified"))
     attempt.started -= 100
     for _ in range(2):
@@ -180,7 +180,7 @@ async def test_a_session_without_a_turn(world: World) -> None:
     assert (line["turns"], line["calls"], line["prompt_tokens"]) == (0, 0, None)
 
 
-async def test_what_the_user_should_know_of_the_patch(world: World) -> None:
+async def test_notes_on_the_patch(world: World) -> None:
     attempt = ready(world, evidence=found("verified"))
     patched(attempt, "calc.py", "conftest.py", "setup.py")
     assert attempt.workspace is not None
@@ -229,7 +229,7 @@ async def test_an_attempt_that_another_one_overtook(world: World) -> None:
     assert finished(world)["reason"] == result.reason
 
 
-async def test_what_ends_early_has_the_patch_of_its_last_checkpoint(world: World) -> None:
+async def test_early_end_keeps_the_patch_of_the_last_checkpoint(world: World) -> None:
     attempt = ready(world)
     assert attempt.workspace is not None
     assert attempt.patch is not None
@@ -241,7 +241,7 @@ async def test_what_ends_early_has_the_patch_of_its_last_checkpoint(world: World
     assert finished(world)["paths"] == ["calc.py"]
 
 
-async def test_what_ends_before_its_sandbox_was_there(world: World) -> None:
+async def test_end_before_the_sandbox_starts(world: World) -> None:
     for without in ("sandbox", "workspace"):
         attempt = ready(world, name=without)
         if without == "workspace":
@@ -261,7 +261,7 @@ async def test_a_patch_that_cannot_be_read_is_no_second_failure(world: World) ->
     assert finished(world)["patch"] is None
 
 
-async def test_where_the_log_cannot_be_written_the_reason_stands(
+async def test_reason_is_kept_if_the_log_cannot_be_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: object) -> None:
@@ -348,7 +348,7 @@ async def test_a_pull_request_is_opened(world: World, handed: Handed, tmp_path: 
 @pytest.mark.parametrize(
     ("outcome", "verdict"), [(SAID, "failed"), (AT_LIMIT, "unverified"), (STALLED, "failed")]
 )
-async def test_what_did_not_succeed_is_not_handed_over(
+async def test_unsuccessful_patch_is_not_handed_over(
     world: World, handed: Handed, outcome: Outcome, verdict: Any
 ) -> None:
     attempt = ready(world, outcome, found(verdict), hand_over=HandOver(apply=True))
@@ -366,7 +366,7 @@ async def test_what_did_not_succeed_is_not_handed_over(
     ],
     ids=["not chosen", "not asked", "no patch"],
 )
-async def test_what_is_not_handed_over(
+async def test_patches_that_are_not_handed_over(
     world: World, handed: Handed, hand_over: HandOver, chosen: bool, evidence: Verification | None
 ) -> None:
     attempt = ready(world, evidence=evidence, path="calc.py" if evidence else None, hand_over=hand_over)

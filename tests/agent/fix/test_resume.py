@@ -180,7 +180,7 @@ def test_a_verdict_of_before_flaky_tests_were_looked_for(
     assert done.returncode == 0, done.stderr
 
 
-def test_what_cannot_be_resumed(
+def test_sessions_that_cannot_be_resumed(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     assert resume().returncode == 2

@@ -101,7 +101,7 @@ def test_nothing_given_is_refused(spec: str) -> None:
     ],
     ids=["empty", "blank", "mark only", "program", "controls", "one NUL", "5 MB"],
 )
-def test_files_that_are_no_issue_are_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_files_that_cannot_be_an_issue_are_refused(tmp_path: Path, data: bytes, complaint: str) -> None:
     path = tmp_path / "issue.md"
     path.write_bytes(data)
     sentence = refused(str(path))

@@ -99,7 +99,7 @@ def test_images_are_fetched_and_recognised_by_content(tracker: TrackerServer) ->
 
 
 @pytest.mark.integration
-def test_those_in_comments_too_and_each_once(tracker: TrackerServer) -> None:
+def test_images_in_comments_count_and_each_only_once(tracker: TrackerServer) -> None:
     tracker.add_issue(body="![x](/x.png)", comments=1)
     path = "/repos/owner/repo/issues/1/comments"
     tracker.pages[path] = Page([{"user": {"login": "a"}, "body": "![y](/y.png) ![x](/x.png) ![z](/z.png)"}])
@@ -209,7 +209,7 @@ def test_public_addresses(address: str, public: bool) -> None:
 
 
 @pytest.mark.integration
-def test_there_is_a_limit_to_their_number(tracker: TrackerServer) -> None:
+def test_number_of_images_is_limited(tracker: TrackerServer) -> None:
     count = MAX_IMAGES + 3
     tracker.pages |= {f"/{number}.png": Page(PNG + bytes([number])) for number in range(count)}
     said: list[str] = []

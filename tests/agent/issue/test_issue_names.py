@@ -133,7 +133,7 @@ def test_a_number_of_other_origins() -> None:
         ("http://[broken/o/r", "a local one"),
     ],
 )
-def test_origins_that_are_no_tracker(origin: str | None, part: str) -> None:
+def test_origins_without_a_tracker(origin: str | None, part: str) -> None:
     sentence = refused("#7", origin=origin)
     assert part in sentence
     assert "#7" in sentence
@@ -160,7 +160,7 @@ def test_origins_that_are_no_tracker(origin: str | None, part: str) -> None:
         ("https://codeberg.org/o/r/issues/5", "--github-api https://codeberg.org/api/v3"),
     ],
 )
-def test_what_is_no_issue(spec: str, part: str) -> None:
+def test_invalid_issue_names(spec: str, part: str) -> None:
     assert part in refused(spec)
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_issue(spec: str, part: str) -> None:
         "http://[",
     ],
 )
-def test_what_is_another_kind_of_spec(spec: str) -> None:
+def test_specs_that_are_not_tracker_names(spec: str) -> None:
     assert parse(spec) is None
 
 

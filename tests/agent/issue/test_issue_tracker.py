@@ -227,7 +227,7 @@ class TestRefusals:
         ],
         ids=["page", "nothing", "nested", "list", "no title", "other", "string"],
     )
-    def test_what_is_no_api(self, tracker: TrackerServer, body: Any) -> None:
+    def test_responses_that_are_not_from_the_api(self, tracker: TrackerServer, body: Any) -> None:
         tracker.pages[self.PATH] = Page(body)
         sentence = refused(tracker, EnvironmentFault)
         assert "is not the API of GitHub" in sentence and "--github-api" in sentence

@@ -37,7 +37,9 @@ def conversation(steps: list[tuple[int, int, bool]]) -> list[dict[str, Any]]:
 
 
 @given(st.lists(STEP, max_size=8), st.sampled_from([None, 4096, WINDOW, 1 << 20]))
-def test_what_stays_are_whole_steps_that_fit(steps: list[tuple[int, int, bool]], limit: int | None) -> None:
+def test_kept_messages_are_complete_steps_that_fit(
+    steps: list[tuple[int, int, bool]], limit: int | None
+) -> None:
     messages = conversation(steps)
     kept = Window(limit).kept_steps(messages)
     assert kept.stop == len(messages)
@@ -87,7 +89,7 @@ def test_notes_of_an_earlier_summary_are_not_lost() -> None:
 
 
 @given(st.lists(STEP, max_size=5), st.data())
-def test_what_is_read_back_is_what_was_there(steps: list[tuple[int, int, bool]], data: st.DataObject) -> None:
+def test_conversation_is_read_back_unchanged(steps: list[tuple[int, int, bool]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         told = Conversation.begin(folder, conversation([(n, min(size, 50), word) for n, size, word in steps]))

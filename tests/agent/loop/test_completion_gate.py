@@ -51,13 +51,13 @@ TEST = "No test has run since your last change."
         ("Not tested:", True, False, TEST),
     ],
 )
-def test_what_is_missing(text: str, changed: bool, tested: bool, said: str) -> None:
+def test_gate_names_the_missing_steps(text: str, changed: bool, tested: bool, said: str) -> None:
     answer = missing(text=text, changed=changed, tested_since_change=tested)
     assert answer.startswith(said)
     assert bool(answer) == bool(said)
 
 
-def test_what_the_model_is_told_to_write_is_accepted() -> None:
+def test_lines_that_the_gate_requests_are_accepted() -> None:
     for changed, line in ((False, "No change:"), (True, "Not tested:")):
         told = missing(text="", changed=changed, tested_since_change=False)
         assert f"'{line}'" in told

@@ -222,7 +222,7 @@ async def test_a_forced_move_shows_the_tests_and_the_diff_and_then_comes_the_end
         assert outcome == Outcome("stalled", stopped["text"], "")
 
 
-async def test_a_forced_move_shows_a_diff_that_is_no_utf_8(tmp_path: Path) -> None:
+async def test_forced_move_shows_a_diff_that_is_not_utf_8(tmp_path: Path) -> None:
     thresholds = Thresholds(first_turn=1, empty=1, tells=0)
     async with core(tmp_path, says(""), UNTESTED, thresholds=thresholds) as it:
         await it.sandbox.write("a.txt", b"caf\xe9\n")
@@ -236,7 +236,7 @@ async def test_a_forced_move_shows_a_diff_that_is_no_utf_8(tmp_path: Path) -> No
         assert "+caf\N{REPLACEMENT CHARACTER}" in state
 
 
-async def test_what_the_model_said_beside_its_last_calls_is_in_the_outcome(tmp_path: Path) -> None:
+async def test_text_beside_the_last_calls_is_in_the_outcome(tmp_path: Path) -> None:
     last = calls(*LOOK.message.calls, text="Once more.")
     async with core(tmp_path, LOOK, LOOK, LOOK, last, thresholds=SOON) as it:
         outcome = await it.loop.run()
@@ -374,7 +374,7 @@ async def test_where_the_model_cannot_say_what_it_did_its_calls_are_listed(
         assert prompt.SUMMARISE not in [message["content"] for message in it.messages]
 
 
-async def test_what_was_counted_before_a_summary_does_not_ask_for_another(tmp_path: Path) -> None:
+async def test_token_count_before_a_summary_does_not_cause_another(tmp_path: Path) -> None:
     """After the summary the server counts no tokens, and the tail is again long enough to summarise."""
     uncounted = [Turn(answer.message, Usage(), answer.finish, 1.0, 0.1) for answer in (*READS[4:7], TEST)]
     answers: list[Answer] = [FIX, *READS[:3], at(14_400, READS[3]), NOTES, *uncounted, DONE]
@@ -409,14 +409,14 @@ async def test_a_request_that_is_too_long_is_made_shorter(tmp_path: Path) -> Non
         assert len(shorter.messages) < len(refused.messages)
 
 
-async def test_what_is_too_long_right_after_a_summary_is_an_error(tmp_path: Path) -> None:
+async def test_too_long_request_right_after_a_summary_is_an_error(tmp_path: Path) -> None:
     async with core(tmp_path, FIX, *READS[:3], TOO_LONG, NOTES, TOO_LONG, files=LONG) as it:
         with pytest.raises(ContextTooLong):
             await it.loop.run()
         assert len(it.log("context.summarised")) == 1
 
 
-async def test_what_is_too_long_right_after_a_summary_that_was_due_is_an_error(tmp_path: Path) -> None:
+async def test_too_long_request_right_after_a_due_summary_is_an_error(tmp_path: Path) -> None:
     answers: list[Answer] = [FIX, *READS[:3], at(14_400, READS[3]), NOTES, TOO_LONG]
     async with core(tmp_path, *answers, files=LONG, window=WINDOW) as it:
         with pytest.raises(ContextTooLong):

@@ -70,7 +70,7 @@ async def test_thinking_is_adaptive_by_default(tmp_path: Path) -> None:
         assert (it.asked[0].thinking, it.asked[0].sampling) == ("adaptive", Sampling())
 
 
-async def test_what_every_request_has(tmp_path: Path) -> None:
+async def test_parameters_of_every_request(tmp_path: Path) -> None:
     async with core(tmp_path, says("a"), says("b"), limits=RunLimits(9, 7)) as it:
         it.model.thinking = "disabled"
         it.model.sampling = Sampling(temperature=0.7, seed=3)
@@ -88,7 +88,7 @@ async def test_what_every_request_has(tmp_path: Path) -> None:
             assert (asked.thinking, asked.sampling) == ("disabled", Sampling(temperature=0.7, seed=3))
 
 
-async def test_what_an_answer_used_is_accounted_for(tmp_path: Path) -> None:
+async def test_usage_of_an_answer_is_counted(tmp_path: Path) -> None:
     prices = Prices(prompt=1.0, completion=10.0)
     async with core(tmp_path, says("a"), says("b"), prices=prices) as it:
         await it.model.ask()

@@ -113,7 +113,7 @@ def test_texts_of_later_messages() -> None:
     assert "{" not in CUT_OFF
 
 
-def test_where_it_stands_holds_no_secret_and_nothing_reserved() -> None:
+def test_state_summary_has_no_secrets_and_no_reserved_text() -> None:
     token = "ghp_" + "Zq7LmX2vR9tKc4WbN8sJd3HfYp6GaEu1Tw5o"
     tests = {"passed": ["a"], "failed": [f"test_a.py::test_b[{token}]"], "errored": ["test_<think>.py"]}
     # cutting a long diff must not leave part of a secret, which would no longer be recognised

@@ -39,7 +39,7 @@ def told(ident: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": ident, "content": "x"}
 
 
-def test_what_an_interrupted_session_had_come_to() -> None:
+def test_state_of_an_interrupted_session() -> None:
     point = point_of(
         BASE,
         events.ToolsOffered(tools=[{"name": "other"}]),

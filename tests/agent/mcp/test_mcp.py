@@ -67,7 +67,7 @@ def test_a_tool_of_the_users_servers_is_called(
     assert [tool["function"]["name"] for tool in json.loads(exported["tools"])] == expected
 
 
-def test_what_a_server_answers_is_treated_like_any_output(
+def test_answers_of_mcp_servers_are_cleaned_like_tool_output(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"  # invented, nobody's token

@@ -50,13 +50,13 @@ def keys(folder: Path, *, remote: bool = False) -> dict[str, str]:
         ("branch.main.merge", ""),
     ],
 )
-def test_data_is_handed_on_as_it_is(new_repo: NewRepo, run_git: RunGit, key: str, value: str) -> None:
+def test_plain_data_is_passed_on_unchanged(new_repo: NewRepo, run_git: RunGit, key: str, value: str) -> None:
     root = new_repo()
     run_git(root, "config", key, value)
     assert keys(root) == keys(new_repo("other")) | {key: value}
 
 
-def test_what_is_not_data_is_not_handed_on(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
+def test_keys_that_are_not_plain_data_are_dropped(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
     root = new_repo()
     expected = keys(root)
     (tmp_path / "more").write_text("[user]\n name = Included\n")

@@ -283,7 +283,7 @@ def test_two_hundred_turns_and_five_megabytes_make_a_page_one_can_open(write: Wr
     assert page.count('<rect class="completion"') == 200
 
 
-def test_what_is_unknown_is_a_dash_and_nothing_is_drawn() -> None:
+def test_unknown_values_are_dashes_and_not_drawn() -> None:
     unknown: Any = dict.fromkeys(
         ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cached_share", "tokens_per_second",
          "first_token_seconds", "price")

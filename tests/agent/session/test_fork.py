@@ -124,7 +124,9 @@ def test_a_turn_that_is_not_there(model: MisbehavingServer, make_repo: MakeRepo,
     assert list((own_state / "state" / "scratch").glob("*")) == []
 
 
-def test_what_cannot_be_forked(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+def test_sessions_that_cannot_be_forked(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
     model.answers = [FIX, TEST, DONE]
     assert fix(make_repo(BUGGY), model.url).returncode == 0
     [first] = sessions(own_state)

@@ -93,7 +93,7 @@ def test_a_bad_line_in_the_middle_is_named(log: Path, line: bytes, why: str) -> 
     assert len(str(caught.value)) < len(str(log)) + 250
 
 
-def test_a_log_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_log_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"x\.jsonl: the log cannot be read \(no such file or directory\)"):
         read_log(tmp_path / "x.jsonl")
     with pytest.raises(UsageError, match=r"cannot be read \(is a directory\)"):
@@ -105,7 +105,7 @@ def test_the_ends_are_those_of_the_whole(log: Path) -> None:
     assert read_ends(log) == (events_[0], events_[-1])
 
 
-def test_there_are_no_ends_where_one_is_not_whole(log: Path) -> None:
+def test_incomplete_first_or_last_line_gives_no_ends(log: Path) -> None:
     raw = log.read_bytes()
     first = raw.index(b"\n") + 1
     for content in (b"", raw[:10], raw[:first], raw[:-1], raw + b"{", raw + b"x\n", b"x\n" + raw):

@@ -31,7 +31,7 @@ def begin(state: Path, root: str, kilobytes: int = 0) -> Session:
     return session
 
 
-def test_who_is_at_work(tmp_path: Path) -> None:
+def test_sessions_at_work(tmp_path: Path) -> None:
     here, other, elsewhere, over = (begin(tmp_path, root) for root in ("/r", "/r", "/s", "/r"))
     over.close()
     (tmp_path / "sessions" / "empty").mkdir()

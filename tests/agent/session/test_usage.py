@@ -85,5 +85,5 @@ LISTED = Prices(1.0, 2.0)
         (endpoint("http://127.0.0.1:8000/v1", flavour="embedded"), None, Prices()),
     ],
 )
-def test_whose_prices(at: Endpoint, own: str | None, prices: Prices | None) -> None:
+def test_source_of_the_prices(at: Endpoint, own: str | None, prices: Prices | None) -> None:
     assert prices_of(at, own) == prices

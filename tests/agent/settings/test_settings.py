@@ -310,7 +310,7 @@ def test_show_as_table_and_as_json(layers: Layers) -> None:
     assert data["image"] == {"value": None, "origin": "default"}
 
 
-def test_where_the_users_file_lies() -> None:
+def test_path_of_the_users_settings_file() -> None:
     assert config_file({"HOME": "/h"}) == Path("/h/.config/m3agent/config.toml")
     assert config_file({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}) == Path("/x/m3agent/config.toml")
     assert config_file({"HOME": "/h", "XDG_CONFIG_HOME": "rel"}) == Path("/h/.config/m3agent/config.toml")

@@ -384,7 +384,7 @@ async def test_only_files_that_the_verdict_rests_on_are_run_again(trial: Trial) 
 
 
 @pytest.mark.parametrize(("most", "targets"), [(2, ["./test_calc.py", "./test_more.py"]), (1, ["."])])
-async def test_where_too_many_files_are_to_be_run_again_all_are(
+async def test_too_many_files_rerun_the_whole_suite(
     trial: Trial, monkeypatch: pytest.MonkeyPatch, most: int, targets: list[str]
 ) -> None:
     monkeypatch.setattr(verification_module, "MOST_FILES", most)
@@ -398,7 +398,7 @@ async def test_a_fix_that_breaks_something_is_not_verified(trial: Trial) -> None
     assert len(trial.made) == 8, "what is broken is run again as well"
 
 
-async def test_where_nothing_changed_nothing_is_run_again(trial: Trial) -> None:
+async def test_no_rerun_without_a_changed_result(trial: Trial) -> None:
     result = await trial({"calc.py": f"{CODE} c"})
     assert (result.verdict, result.still_red) == ("failed", ids("add"))
     assert trial.logs() == {"before", "after"}

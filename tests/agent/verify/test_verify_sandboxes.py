@@ -261,9 +261,7 @@ async def test_flaky_tests_that_the_patch_writes_into_existing_files(
 
 
 @pytest.mark.slow  # quick: test_verify.py
-async def test_where_nothing_changed_nothing_is_run_again(
-    verification: RunVerification, tmp_path: Path
-) -> None:
+async def test_no_rerun_without_a_changed_result(verification: RunVerification, tmp_path: Path) -> None:
     result = await verification({"calc.py": BUGGY + "\n"})
     assert (result.verdict, result.still_red) == ("failed", ("test_calc.py::test_add",))
     assert logs(tmp_path) == {"before", "after"}

@@ -161,7 +161,7 @@ def test_a_folder_gives_the_same_commit_wherever_and_whenever(tmp_path: Path) ->
         checkout(a_task("folder", tmp_path / "here", "", heads[0]), tmp_path / "changed")
 
 
-def test_a_repository_with_longer_ids_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_repository_with_sha256_ids_is_accepted(tmp_path: Path) -> None:
     repo = tmp_path / "long"
     write_files(repo, {"a.py": "a\n"})
     git(repo, "init", "-q", "--object-format=sha256")
@@ -207,7 +207,7 @@ def test_a_repository_at_another_commit_is_not_clean(upstream: Path, tmp_path: P
 
 @pytest.mark.parametrize("ref", ["refs/heads/none", "1" * 40, "--all"])
 @pytest.mark.parametrize("kind", ["archive", "git"])
-def test_a_ref_that_is_not_there_is_the_datas_fault(
+def test_missing_ref_is_a_fault_of_the_data(
     upstream: Path, archive: Path, tmp_path: Path, kind: str, ref: str
 ) -> None:
     with pytest.raises(DataError, match=f"does not have {ref}"):

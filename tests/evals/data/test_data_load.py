@@ -55,7 +55,7 @@ def test_parquet_gives_the_same_instances(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("source", "package"), [("x.parquet", "pyarrow"), ("owner/name:dev", "datasets")])
-def test_a_package_that_is_not_installed_is_named(tmp_path: Path, source: str, package: str) -> None:
+def test_missing_package_is_named(tmp_path: Path, source: str, package: str) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     code = (
         f"import sys; sys.modules[{package!r}] = None; sys.modules['pyarrow.parquet'] = None\n"
@@ -78,7 +78,7 @@ def test_only_selected_rows_are_read_beyond_the_id(tmp_path: Path) -> None:
     assert "row 4" in wrong(source)
 
 
-def test_an_id_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_id_is_named_with_the_nearest(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", *THREE)
     said = wrong(source, ids=["someone__calc-1", "somone_calc-2"])
     assert "somone_calc-2" in said
@@ -112,7 +112,7 @@ def test_a_file_without_rows_is_no_benchmark(tmp_path: Path, content: bytes) -> 
         ("rows.csv", b"a,b", "ends in .jsonl, .json, .parquet"),
     ],
 )
-def test_a_file_that_is_no_file_of_rows_is_named_with_the_place(
+def test_file_without_valid_rows_is_named_with_the_place(
     tmp_path: Path, name: str, content: bytes, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)

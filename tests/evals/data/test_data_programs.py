@@ -89,7 +89,7 @@ def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, path:
         load(str(folder))
 
 
-def test_a_name_that_is_no_id_is_refused(folder: Path) -> None:
+def test_invalid_id_is_refused(folder: Path) -> None:
     (folder / "programs" / "half").rename(folder / "programs" / "a b")
     with pytest.raises(DataError, match="a b: its name is not an id"):
         load(str(folder))

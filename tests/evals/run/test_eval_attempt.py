@@ -70,7 +70,7 @@ async def test_a_wrong_patch_is_unresolved(make: Make) -> None:
     assert (await result_of(make("sed -i s/-/*/ adder.py"))).verdict is Verdict.UNRESOLVED
 
 
-async def test_text_that_is_no_patch_is_unresolved_and_graded(make: Make) -> None:
+async def test_text_that_is_not_a_patch_is_graded_as_unresolved(make: Make) -> None:
     attempt = make("true")
     attempt.parts = parts_with(OtherAgent(("sh", "-c", "echo words > $1", "agent", "{output}"), {}, 60))
     result = await result_of(attempt)

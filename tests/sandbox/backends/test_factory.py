@@ -38,7 +38,7 @@ def test_what_is_no_size(text: str) -> None:
         parse_bytes(text)
 
 
-async def test_the_best_there_is() -> None:
+async def test_best_working_backend_is_chosen() -> None:
     said: list[str] = []
     best = "docker" if docker_here() else "bwrap"
     assert await choose_backend(SandboxSpec(), said.append) == best

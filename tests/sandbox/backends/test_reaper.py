@@ -133,7 +133,7 @@ def test_input_before_the_end_cancels_the_reaper(engine: Any) -> None:
         engine.remove_container(container, force=True)
 
 
-def test_an_engine_that_is_gone_is_no_trouble() -> None:
+def test_reaper_tolerates_a_missing_engine() -> None:
     reaper = start_reaper("/nonexistent.sock", "m3agent.test=none")
     assert reaper.stdin is not None
     reaper.stdin.close()

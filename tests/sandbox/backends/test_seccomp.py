@@ -76,7 +76,7 @@ def test_the_second_set_of_calls_is_not_there(machine: str, number: int) -> None
 
 @machines
 @given(number=st.integers(0, 500), arguments=st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
-def test_what_is_not_named_is_allowed(machine: str, number: int, arguments: list[int]) -> None:
+def test_other_system_calls_are_allowed(machine: str, number: int, arguments: list[int]) -> None:
     column = COLUMN[machine]
     named = {numbers[column] for numbers in [*REFUSED.values(), *MISSING.values(), *WITH_CONDITIONS]}
     if number not in named:
@@ -233,7 +233,7 @@ async def test_in_force(sandbox_of: SandboxOf) -> None:
         assert (await sandbox.exec(["grep", "^Seccomp:", "/proc/self/status"])).stdout == b"Seccomp:\t2\n"
 
 
-async def test_what_repositories_need_still_works(sandbox_of: SandboxOf) -> None:
+async def test_interfaces_that_repositories_need_still_work(sandbox_of: SandboxOf) -> None:
     program = (
         "import asyncio, concurrent.futures, multiprocessing, os, pty, resource, signal, socket, sqlite3, subprocess, sys, tempfile, threading\n"
         "from multiprocessing import shared_memory\n"

@@ -172,7 +172,7 @@ async def test_no_program_can_tell(sandbox_of: SandboxOf) -> None:
                 assert got == expected, f"{name}: {what}"
 
 
-async def test_what_changed_meanwhile_is_seen(sandbox_of: SandboxOf) -> None:
+async def test_waiting_interpreter_is_not_used_after_a_change(sandbox_of: SandboxOf) -> None:
     """After a change, a waiting interpreter is not used. While a start-up file exists, none is started in advance."""
     async with sandbox_of({"mod.py": "X = 1\n"}) as sandbox:
         await until_one_waits(sandbox)

@@ -326,7 +326,7 @@ def test_tables_of_another_kind_are_no_error(tables: str) -> None:
     assert declared({"pyproject.toml": tables}).requirements == ()
 
 
-def test_what_every_sandbox_has_needs_no_image() -> None:
+def test_pytest_alone_needs_no_image() -> None:
     assert declared({}).empty
     assert declared({"requirements-dev.txt": "pytest>=7\n"}).empty
     assert not declared({"requirements-dev.txt": "pytest==1.0\n"}).empty

@@ -156,7 +156,7 @@ async def test_a_build_sees_no_secrets_and_nothing_of_this_machine(
         assert not place.startswith(("/home", "/work", str(tmp_path)))
 
 
-async def test_what_cannot_be_had_is_one_sentence_with_a_log_and_nothing_left(
+async def test_unavailable_package_is_one_sentence_with_a_log_and_no_leftovers(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
     index.add(wheel("alpha", "1.0"))

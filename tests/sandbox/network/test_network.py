@@ -158,7 +158,7 @@ async def test_listed_hosts_answer_and_others_do_not(sandbox_of: SandboxOf) -> N
     assert log[0].sent == 0
 
 
-async def test_what_lies_inside_is_never_reached(sandbox_of: SandboxOf) -> None:
+async def test_internal_addresses_are_never_reached(sandbox_of: SandboxOf) -> None:
     sandbox = sandbox_of()
     async with Upstream(say_hello) as up:
         log = open_to(sandbox, f"*.example.org:{up.port},up.example.org:80", guarded=True)

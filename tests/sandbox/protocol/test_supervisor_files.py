@@ -93,7 +93,7 @@ def test_nothing_outside_is_reached(root: Supervisor) -> None:
     assert (top.parent / "secret").read_text() == SECRET
 
 
-def test_what_is_not_a_file(root: Supervisor) -> None:
+def test_special_and_missing_files_are_refused(root: Supervisor) -> None:
     top = Path(root.root)
     (top / "folder").mkdir()
     (top / "a.txt").write_text("a")

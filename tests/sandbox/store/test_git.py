@@ -221,7 +221,7 @@ def test_objects_of_the_user_s_repository_need_not_be_copied(tmp_path: Path) -> 
     assert held(again, tree) == {"a": (REGULAR, b"text\n")}
 
 
-def test_what_is_missing_is_an_error(store: TreeStore, tmp_path: Path) -> None:
+def test_missing_object_is_an_error(store: TreeStore, tmp_path: Path) -> None:
     nowhere = "1" * 40
     with pytest.raises(GitFailed, match=f"object {nowhere} is missing"):
         store.get_blobs([store.put_blob(b"x"), nowhere])
@@ -238,7 +238,7 @@ def test_submodules_are_left_out(store: TreeStore) -> None:
     assert [entry.path for entry in store.list_tree(tree)] == ["a"]
 
 
-def test_what_is_ignored(store: TreeStore, tmp_path: Path) -> None:
+def test_ignored_files(store: TreeStore, tmp_path: Path) -> None:
     lay(
         tmp_path,
         {".gitignore": (REGULAR, b"*.log\n!keep.log\n/build/\n"), "sub/.gitignore": (REGULAR, b"local\n")},
@@ -278,7 +278,7 @@ def test_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert store.get_blob(store.put_blob(b"x")) == b"x"
 
 
-def test_what_a_kill_left_half_done_is_swept(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
     store = TreeStore(tmp_path / "trees.git")
     blob = store.put_blob(b"x")
     whole = sorted(store.git_dir.rglob("*"))

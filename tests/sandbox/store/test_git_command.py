@@ -42,7 +42,7 @@ def test_no_hook_starts(name: str) -> None:
     assert "core.hooksPath=/dev/null" in ALL[name].argv()
 
 
-def test_what_a_hook_or_a_shell_set_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_variables_of_the_caller_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_EXTERNAL_DIFF", "GIT_PAGER"):
         monkeypatch.setenv(name, "/elsewhere")
     for command in (for_store(), for_repository("/r", "/c", None), for_no_repository(), for_owner_question()):

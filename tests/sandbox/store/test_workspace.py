@@ -73,7 +73,9 @@ def test_no_change_is_an_empty_patch(workspace_of: WorkspaceOf) -> None:
         ("d/link", LINK, b"\xff/../../../x"),
     ],
 )
-def test_what_is_never_handed_over(workspace_of: WorkspaceOf, path: str, mode: int, content: bytes) -> None:
+def test_entries_that_a_patch_may_not_contain(
+    workspace_of: WorkspaceOf, path: str, mode: int, content: bytes
+) -> None:
     workspace = workspace_of({"a.py": "one\n"})
     tree = workspace.commit_changes(workspace.base, [(path, mode, content)], [])
     with pytest.raises(PathEscapes, match="refused"):

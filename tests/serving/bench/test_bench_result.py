@@ -146,7 +146,7 @@ def test_tpot_weighs_requests_and_itl_weighs_tokens() -> None:
     assert row.itl.mean == pytest.approx(1.3 / 4)
 
 
-def test_what_failed_counts_for_nothing() -> None:
+def test_failed_requests_do_not_count() -> None:
     row = row_of("cold", request(1.0, 0.1), request(50.0, 9.0, error="It broke."))
     assert row.ttft == Statistics(1.0, 1.0, 1.0, 1)
     assert row.tokens_per_second == 11 / 2.0
@@ -210,7 +210,7 @@ def test_speed_is_compared_with_a_comparable_row() -> None:
     assert measured(100_000, row(2048)) == "decode speed of one stream at 2,048 tokens"
 
 
-def test_what_was_not_measured_is_neither_better_nor_worse_than_planned() -> None:
+def test_unmeasured_value_is_neither_better_nor_worse_than_planned() -> None:
     found = against_plan(result_of(kv_tokens=None), {"kv_tokens": 100_000, "tokens_per_second": 110})
     assert [(one.measured, one.ratio, one.worse) for one in found] == [(None, None, None)] * 2
     with pytest.raises(ValueError, match="colour is not measured"):

@@ -171,7 +171,7 @@ async def test_output_of_streams_is_all_their_tokens_by_the_time_they_took() -> 
     assert streams.tokens_per_second == 3 * 6 / streams.rounds[0].seconds
 
 
-async def test_what_the_window_has_no_room_for_is_left_out_or_shortened_a_little() -> None:
+async def test_prompts_beyond_the_window_are_left_out_or_shortened_slightly() -> None:
     with PacedServer(prefill=0, window=20_480) as server:
         result = await measured(
             server.url, lengths=(4096, 20_000, 131_072), agents=2, shared_prefix=131_072, rounds=1

@@ -90,7 +90,7 @@ def test_without_usage_the_counts_are_unknown() -> None:
         ([(1.0, {"error": {"message": "out of memory", "code": 500}})], "out of memory"),
     ],
 )
-def test_what_is_no_whole_answer_is_an_error(events: list[tuple[float, Any]], words: str) -> None:
+def test_incomplete_answer_is_an_error(events: list[tuple[float, Any]], words: str) -> None:
     with pytest.raises(ModelServerError, match=words):
         read(*events)
 

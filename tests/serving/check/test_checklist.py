@@ -322,7 +322,7 @@ async def test_metrics_that_nobody_reads(
 
 
 @pytest.mark.integration
-async def test_a_target_that_cannot_be_read_and_a_prometheus_that_is_not_there() -> None:
+async def test_unreadable_target_and_unreachable_prometheus() -> None:
     with ForcedServer(metrics=PAGE) as server:
         target = {"scrapeUrl": f"http://{server.host}/metrics", "health": "down", "lastError": "refused"}
         with Targets([target]) as prometheus:

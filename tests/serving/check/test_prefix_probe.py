@@ -73,7 +73,7 @@ async def test_a_small_window_is_not_overrun() -> None:
 
 
 @pytest.mark.parametrize("flavour", ["embedded", "unknown"])
-async def test_others_are_not_asked(flavour: Flavour) -> None:
+async def test_other_kinds_of_servers_are_not_probed(flavour: Flavour) -> None:
     with EngineServer() as server:
         assert await examine(endpoint(server.url, flavour), api_key=None) == Findings()
         assert server.paths == []

@@ -141,7 +141,9 @@ async def test_fault_that_the_client_corrects_is_noted_but_no_failure(
         ("vllm", "one call", "1 call received, not 2"),
     ],
 )
-async def test_what_is_lost_fails(fault: Fault, words: str, flavour: Literal["vllm", "sglang"]) -> None:
+async def test_lost_values_fail_the_check(
+    fault: Fault, words: str, flavour: Literal["vllm", "sglang"]
+) -> None:
     option = {"vllm": "--tool-call-parser minimax_m3", "sglang": "--tool-call-parser minimax-m3"}[flavour]
     with ForcedServer(fault, flavour=flavour, in_reasoning=True) as server:
         found = await checked(server)
@@ -261,7 +263,7 @@ async def test_cache_and_tokenizer(engine: dict[str, Any], name: str, option: st
     assert all(found[other].ok for other in others)
 
 
-async def test_what_an_examination_did_not_find_out() -> None:
+async def test_unknown_results_of_the_examination() -> None:
     with ForcedServer() as server:
         found = await checked(server)
         assert "/v1/completions" not in server.paths  # the check does not repeat the examination

@@ -405,7 +405,7 @@ async def test_busy_then_fine(server: MisbehavingServer) -> None:
     assert deltas == [Delta("text", "fine")]
 
 
-async def test_a_wait_longer_than_our_patience_is_not_begun(server: MisbehavingServer) -> None:
+async def test_wait_longer_than_the_limit_is_not_started(server: MisbehavingServer) -> None:
     server.answers = [Reply(429, {"error": {"message": "quota"}}, {"retry-after": "4000"})]
     async with client(server, attempts=9) as made:
         with pytest.raises(EndpointRefused) as caught:

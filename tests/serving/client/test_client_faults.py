@@ -63,7 +63,7 @@ async def test_an_answer_that_breaks_off(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\x00" * 100])
-async def test_what_is_no_http(answer: bytes) -> None:
+async def test_responses_that_are_not_http(answer: bytes) -> None:
     with once(answer) as url:
         async with Client(endpoint(url), api_key=None, attempts=1) as client:
             with pytest.raises(EndpointUnreachable, match=r"127\.0\.0\.1"):

@@ -179,7 +179,7 @@ async def test_it_never_answers(server: MisbehavingServer) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://host/v1", "http://", "http:///v1"])
-async def test_what_is_no_address(url: str) -> None:
+async def test_invalid_addresses(url: str) -> None:
     with pytest.raises(ModelServerError, match="http"):
         await ask(url)
 

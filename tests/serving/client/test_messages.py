@@ -36,7 +36,7 @@ def test_reasoning_goes_under_exactly_one_key(name: str) -> None:
     assert "because" in json.dumps(message[name])
 
 
-def test_what_is_empty_is_left_out() -> None:
+def test_empty_fields_are_left_out() -> None:
     assert AssistantMessage().to_request("reasoning") == {"role": "assistant", "content": ""}
 
 

@@ -43,7 +43,7 @@ def test_a_server_of_ones_own(text: str, hour: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "8x", "x2", "-1", "8 x 2", "1e3", "nan", "inf", "0x2", "8xH200", "2,5"]
 )
-def test_what_is_no_price(text: str) -> None:
+def test_invalid_prices(text: str) -> None:
     with pytest.raises(ValueError, match=r"8x2\.50"):
         server_price(text)
 

@@ -113,7 +113,7 @@ def start() -> list[Message]:
         lambda c: c.reverse(),
     ],
 )
-def test_what_was_changed_in_place_is_sent_as_it_is_now(change: Callable[[list[Message]], None]) -> None:
+def test_message_changed_in_place_is_sent_in_its_new_form(change: Callable[[list[Message]], None]) -> None:
     body, conversation = RequestBody(), start()
     first = body.encode(conversation, {})
     change(conversation)
@@ -153,7 +153,7 @@ def test_halves_of_surrogate_pairs_are_replaced_and_pairs_are_joined(pieces: lis
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), object(), b"bytes"])
-def test_what_json_does_not_know_is_refused_and_leaves_no_trace(bad: object) -> None:
+def test_values_that_json_cannot_encode_are_refused_without_a_trace(bad: object) -> None:
     body, conversation = RequestBody(), start()
     body.encode(conversation[:1], {})
     with pytest.raises((ValueError, TypeError)):

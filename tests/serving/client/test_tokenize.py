@@ -63,7 +63,7 @@ async def test_both_send_the_same_request(server: TokenizeServer) -> None:
         ("<html>", Tokens(None, None)),
     ],
 )
-async def test_what_an_answer_says(server: TokenizeServer, answer: Any, tokens: Tokens) -> None:
+async def test_answers_of_the_tokenizer(server: TokenizeServer, answer: Any, tokens: Tokens) -> None:
     body = answer if answer == "<html>" else json.dumps(answer)
     server.faults = [(200, body.encode(), {})] * 3
     assert ask(server) == tokens
@@ -73,7 +73,7 @@ async def test_what_an_answer_says(server: TokenizeServer, answer: Any, tokens: 
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_there_is_no_such_page(server: TokenizeServer, status: int) -> None:
+async def test_server_without_the_tokenize_page(server: TokenizeServer, status: int) -> None:
     server.faults = [(status, b'{"detail": "Not Found"}', {})] * 3
     assert ask(server) is None
     assert await ask_in_loop(server) is None

@@ -215,7 +215,7 @@ HINTED = [
 
 
 @pytest.mark.parametrize(("operator", "hints", "wrong", "right"), HINTED)
-def test_what_is_known_beside_the_code_is_used(operator: str, hints: Hints, wrong: str, right: str) -> None:
+def test_hints_beside_the_code_are_used(operator: str, hints: Hints, wrong: str, right: str) -> None:
     texts = {splice(wrong, mutation.edits): mutation.operator for mutation in mutations(wrong, hints)}
     assert texts.get(right) == operator
 

@@ -158,7 +158,7 @@ def test_tests_that_need_others_before_them_are_no_evidence_out_of_order(tmp_pat
     assert bench.judge(bench.spectrum(), "m.py", [right, broken], watching=watching) == "Pr"
 
 
-def test_what_fails_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
+def test_failure_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
     """A test that passes in the repository but is too slow for the probe counts neither as failing nor as needed."""
     slow = """
     import time

@@ -37,5 +37,5 @@ FACTOR, TERM = BINDING[ast.Mult], BINDING[ast.Add]
         ("lambda: a", OR, "(lambda: a)"),
     ],
 )
-def test_what_binds_less_tightly_is_put_in_parentheses(text: str, least: int, expected: str) -> None:
+def test_weaker_operators_get_parentheses(text: str, least: int, expected: str) -> None:
     assert bound(text, least) == expected

@@ -114,7 +114,7 @@ def test_weights_that_are_lacking_are_counted(tmp_path: Path) -> None:
         "a b/c",
     ],
 )
-def test_what_is_neither_a_folder_nor_a_name_is_refused(name: str) -> None:
+def test_missing_folder_that_is_not_a_model_name_is_refused(name: str) -> None:
     with pytest.raises(CheckpointError, match="does not exist: give a folder"):
         read_checkpoint(name, {})
 

@@ -165,7 +165,7 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
 
 
 @pytest.mark.docker
-def test_an_image_that_is_not_here_is_an_error_unless_it_may_be_fetched(folder: Path, image: str) -> None:
+def test_missing_image_is_an_error_without_pull(folder: Path, image: str) -> None:
     missing = f"{NAME}-none:1"
     with pytest.raises(LaunchError, match=f"pull it with `docker pull {missing}`"):
         container_start(job(), image=missing, name=f"{NAME}-6", folder=folder, environ=os.environ)

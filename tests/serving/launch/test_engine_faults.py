@@ -334,7 +334,7 @@ def test_terminal_controls_do_not_reach_the_sentence() -> None:
     st.sampled_from(["vllm", "sglang", "trtllm", "dynamo", "other"]),
     st.none() | st.integers(-70, 300),
 )
-def test_whatever_the_log_there_is_a_sentence(data: bytes, engine: str, code: int | None) -> None:
+def test_every_log_gets_one_complete_sentence(data: bytes, engine: str, code: int | None) -> None:
     reader = LogReader(engine)
     reader.feed(data)
     fault = explain(engine, reader, code, ASKED)

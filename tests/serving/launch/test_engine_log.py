@@ -161,7 +161,7 @@ def test_prefix_of_a_log_line_is_removed(text: str, message: str, harmless: bool
     assert (line.message, line.harmless, line.error) == (message, harmless, error)
 
 
-def test_what_it_keeps_is_bounded() -> None:
+def test_log_reader_keeps_a_bounded_part() -> None:
     reader = LogReader("vllm")
     reader.feed(b"x" * 3_000_000 + b"\n")
     for number in range(2000):
@@ -174,7 +174,7 @@ def test_what_it_keeps_is_bounded() -> None:
     assert reader.errors[-1].message == "ValueError: bjjj"
 
 
-def test_what_went_wrong_before_it_was_ready_is_forgotten() -> None:
+def test_errors_before_the_engine_is_ready_are_dropped() -> None:
     reader = LogReader("vllm")
     reader.feed(b"ERROR 11-22 01:27:07 [x.py:1] optional kernel missing\n")
     assert reader.errors

@@ -141,7 +141,9 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
         ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "given twice"),
     ],
 )
-def test_what_cannot_be_spread_is_refused(name: str, nodes: int, addresses: list[str], said: str) -> None:
+def test_engines_that_cannot_use_several_nodes_are_refused(
+    name: str, nodes: int, addresses: list[str], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         node_commands(job_of(name, nodes), addresses)
 

@@ -116,7 +116,7 @@ def test_all_processes_end_with_the_keeper_or_its_launcher(
     assert code == 128 + (signal.SIGTERM if mode == "gentle" else signal.SIGKILL)
 
 
-def test_what_a_killed_engine_leaves_is_ended(tmp_path: Path, keep: Callable[..., Kept]) -> None:
+def test_leftover_processes_of_a_killed_engine_are_ended(tmp_path: Path, keep: Callable[..., Kept]) -> None:
     kept = keep(*program(tmp_path, "stubborn"))
     pids = kept.pids()
     os.kill(pids[0], signal.SIGKILL)

@@ -31,7 +31,7 @@ from m3agent.serving.plan.gpus import ALIASES, GIB, GPUS, Fleet, gpu_of_product,
         ("8xMI300X-192GB", "MI300X", 1, 8),
     ],
 )
-def test_what_people_write(text: str, name: str, nodes: int, per_node: int) -> None:
+def test_gpu_specs_that_people_write(text: str, name: str, nodes: int, per_node: int) -> None:
     fleet = parse_gpus(text)
     assert (fleet.gpu.name, fleet.nodes, fleet.per_node) == (name, nodes, per_node)
     assert fleet.count == nodes * per_node
@@ -98,7 +98,7 @@ def test_every_other_name_leads_to_a_gpu() -> None:
         ("NVIDIA L4", 22.5, None),
     ],
 )
-def test_what_drivers_call_them(product: str, gib: float, name: str | None) -> None:
+def test_product_names_of_drivers(product: str, gib: float, name: str | None) -> None:
     found = gpu_of_product(product, int(gib * GIB))
     assert (found.name if found else None) == name
 

@@ -130,7 +130,7 @@ GOOD = ["vllm", "serve", "M", "--block-size", "128"]
         ("--enable-prefix-caching --no-enable-prefix-caching", "`--no-enable-prefix-caching` is given twice"),
     ],
 )
-def test_what_is_wrong_is_named(more: str, sentence: str) -> None:
+def test_wrong_options_are_named(more: str, sentence: str) -> None:
     assert problems(GOOD, NEWEST["vllm"]) == []
     found = problems([*GOOD, *more.split()], NEWEST["vllm"])
     assert len(found) == 1
@@ -266,7 +266,7 @@ def test_any_command_line_gets_complete_sentences(head: list[str], words: list[s
         assert all(flag_of(option).startswith("-") for option in command.options)
 
 
-def test_nested_json_beyond_measure_is_no_crash() -> None:
+def test_deeply_nested_json_does_not_crash() -> None:
     assert len(problems([*GOOD, "--compilation-config", "[" * 200_000], NEWEST["vllm"])) == 1
 
 

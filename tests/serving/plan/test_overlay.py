@@ -75,7 +75,7 @@ def test_a_second_overlay_changes_nothing(known: Recipe) -> None:
 
 
 @pytest.mark.parametrize("known", SET, ids=IDS)
-def test_what_stays_keeps_its_place_and_the_recipe_its_words(known: Recipe) -> None:
+def test_unchanged_options_keep_their_place(known: Recipe) -> None:
     before = (known.argv, dict(known.env))
     for asked in ASKED:
         changes, result = with_overlay(known, asked)
@@ -184,7 +184,7 @@ def test_a_window_that_m3_does_not_have_is_refused(context: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm-nvidia-docker", "dynamo-vllm-agg"])
-def test_what_has_no_options_is_left_alone(name: str) -> None:
+def test_recipe_without_options_is_not_changed(name: str) -> None:
     assert overlay(recipe(name)) == []
     with pytest.raises(ValueError, match=f"{name} has no options to set"):
         overlay(recipe(name), context=1000)

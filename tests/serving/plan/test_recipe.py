@@ -136,7 +136,7 @@ def test_tensorrt_is_started_by_slurm() -> None:
         assert f"enable_attention_dp: {data_parallel}\n" in known.files[name]
 
 
-def test_what_counts_the_wrong_model_is_refused() -> None:
+def test_recipe_with_the_wrong_parameter_count_is_refused() -> None:
     refused = {known.name: known.refused for known in RECIPES if known.refused}
     assert set(refused) == {"vllm-cloud-2gpu", "sglang-cloud-2gpu"}
     for name, why in refused.items():

@@ -34,7 +34,7 @@ def where() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_what_runs_where() -> None:
+def test_table_of_gpus_is_current() -> None:
     assert where() in DOCS.read_text(), "put the output of where() into docs/serving.md"
 
 

@@ -71,7 +71,7 @@ def million() -> GpuMemory:
     [(slice8(), 2_777_984, 75.67), (whole(), 544_640, 103.3), (million(), 1_075_456, 103.3)],
     ids=["slice8", "whole", "million"],
 )
-def test_what_was_measured_is_predicted(predicted: GpuMemory, tokens: int, weights_gib: float) -> None:
+def test_fitted_measurements_are_predicted(predicted: GpuMemory, tokens: int, weights_gib: float) -> None:
     """vLLM 0.24.0 on H200: cache tokens and weights as logged. We promise 3 % accuracy; here it is 0.2 %."""
     assert predicted.tokens == pytest.approx(tokens, rel=0.002)
     assert predicted.weights / GIB == pytest.approx(weights_gib, rel=0.002)
@@ -88,9 +88,7 @@ def test_what_was_measured_is_predicted(predicted: GpuMemory, tokens: int, weigh
     ],
     ids=["fp8 on two", "another utilisation", "bf16 on two", "fp8 on one"],
 )
-def test_what_was_measured_after_it_was_predicted(
-    predicted: GpuMemory, tokens: int, weights_gib: float
-) -> None:
+def test_later_measurements_were_predicted(predicted: GpuMemory, tokens: int, weights_gib: float) -> None:
     """As above, measured on 2026-11-21. No term of the formula was fitted to these."""
     assert predicted.tokens == pytest.approx(tokens, rel=0.003)
     assert predicted.weights / GIB == pytest.approx(weights_gib, rel=0.003)
@@ -152,7 +150,7 @@ def test_heads_come_out_even() -> None:
         Split(3)
 
 
-def test_what_does_not_fit_lacks_memory() -> None:
+def test_plan_that_does_not_fit_lacks_memory() -> None:
     found = room(
         H200,
         0.92,

@@ -48,7 +48,7 @@ def test_each_dialect_says_the_same(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_what_an_answer_lacks_stays_empty(dialect: Dialect) -> None:
+def test_missing_parts_of_an_answer_stay_empty(dialect: Dialect) -> None:
     for answer in (
         Answer(),
         Answer("only thoughts"),
@@ -109,7 +109,7 @@ def test_several_details_follow_each_other() -> None:
     assert message.reasoning == "First. Done. Second."
 
 
-def test_what_is_encrypted_in_the_details_is_no_text() -> None:
+def test_encrypted_reasoning_details_are_not_text() -> None:
     entries = [
         {"type": "reasoning.encrypted", "data": "x9"},
         {"type": "reasoning.summary", "summary": "short"},

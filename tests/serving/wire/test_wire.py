@@ -284,7 +284,7 @@ def test_events_of_a_stream() -> None:
     assert parser.close() == [CallPartial(Call("file_read", {}))]
 
 
-def test_what_is_written_is_what_m3_writes() -> None:
+def test_written_text_has_m3s_form() -> None:
     written = write("why", "ok", [Call("file_write", {"path": "a.py", "content": "x < 1 && y\n"})])
     assert written == "<mm:think>why</mm:think>ok" + block(
         invoke("file_write", element("path", "a.py"), element("content", "x < 1 && y\n"))

@@ -316,7 +316,7 @@ def test_m2_call_with_text_outside_parameters_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("end", ["</invoke>", "</parameter>", "</parameter> and</invoke>"])
-def test_an_m2_call_that_is_not_closed_costs_itself_only(end: str) -> None:
+def test_unclosed_m2_call_loses_only_itself(end: str) -> None:
     good = '<invoke name="look"><parameter name="place">Rome</parameter></invoke>'
     text = f'<minimax:tool_call><invoke name="look"><parameter name="place">Oslo{end}\n{good}</minimax:tool_call>'
     parsed = read(text)

@@ -158,7 +158,7 @@ def merged(events: list[WireEvent]) -> list[WireEvent]:
 
 @given(NASTY, NASTY, st.lists(arguments(), max_size=3), MODES)
 @settings(max_examples=150)
-def test_what_is_written_is_read_back(
+def test_written_text_is_parsed_back(
     reasoning: str, text: str, made: list[tuple[dict[str, Any], dict[str, Any]]], mode: Any
 ) -> None:
     tools = [{"name": f"tool-{n}", "parameters": schema} for n, (schema, _) in enumerate(made)]
