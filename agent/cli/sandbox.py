@@ -93,7 +93,7 @@ def sandbox_prune(
         float, typer.Option(help="Gigabytes of environment images to keep.", min=0, metavar="N")
     ] = KEEP_GB,
 ) -> None:
-    """Remove the least recently used environment images beyond a size limit, and what killed processes left behind.
+    """Remove the least recently used environment images beyond a size limit, and leftovers of killed processes.
 
     Only images, containers and volumes that m3agent made are removed. A container or volume is kept while the m3agent
     process that made it runs.

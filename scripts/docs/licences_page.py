@@ -20,43 +20,43 @@ PAGE = ROOT / "docs" / "licences.md"
 HEAD = """\
 # Dependencies and their licences
 
-m3agent itself is under Apache-2.0. An installation brings the packages below along, for Linux and Python 3.11 to 3.14 as
-`uv.lock` has them, each under its own licence: an [SPDX](https://spdx.org/licenses/) expression from the package's metadata, or,
-where that has none or not a clear one, from the text of the licence that the package carries. Versions are in `uv.lock`.
+m3agent itself is under Apache-2.0. An installation also installs the packages below (on Linux, with Python 3.11 to 3.14, as in
+`uv.lock`). Each has its own licence, shown as an [SPDX](https://spdx.org/licenses/) expression. It comes from the package's
+metadata, or from its licence file if the metadata has no clear licence. Versions are in `uv.lock`.
 
-What only the development of m3agent needs is not here. This page is made by `make docs-pages`; what a licence asks of you is in
-its text, not here.
+Packages that only the development of m3agent needs are not listed. `make docs-pages` writes this page. The conditions of a
+licence are in its text.
 """
 PURPOSES = {
     "agent-client-protocol": "the protocol between editors and agents",
-    "ahocorasick-rs": "many words looked for in a text at once",
+    "ahocorasick-rs": "searching a text for many words at once",
     "anyio": "streams of messages between tasks",
-    "charset-normalizer": "files that are not in UTF-8",
+    "charset-normalizer": "decoding files that are not UTF-8",
     "datasets": "data sets on the hub",
     "docker": "the Docker engine's API",
-    "gitpython": "where a linked work tree or a submodule has its git folder",
+    "gitpython": "finding the git folder of a linked work tree or a submodule",
     "httpx2": "HTTP",
-    "jinja2": "pages of HTML",
+    "jinja2": "HTML pages",
     "jsonschema": "checks of the schemas of other programs' tools",
-    "kitoken": "exact counts of tokens",
-    "markupsafe": "text escaped for HTML",
+    "kitoken": "exact token counts",
+    "markupsafe": "escaping text for HTML",
     "mcp": "the protocol of other programs' tools",
     "mcp-types": "the messages of that protocol",
-    "openai": "what model servers are asked with",
+    "openai": "requests to model servers",
     "packaging": "versions and requirements",
     "pyarrow": "Parquet files",
-    "pydantic": "settings and data, checked",
+    "pydantic": "validation of settings and data",
     "pydantic-core": "custom validation errors",
     "pytest": "tests of the repository to be fixed, in the sandbox",
-    "ray": "runs of benchmarks on a cluster",
-    "redact-secret": "secrets in text",
+    "ray": "benchmark runs on a cluster",
+    "redact-secret": "finding secrets in text",
     "requests": "errors of requests to the Docker engine",
-    "rich": "rows on a terminal",
+    "rich": "output on a terminal",
     "starlette": "the server of the embedded engine",
     "swebench": "the official way of grading",
-    "tenacity": "tries made again",
-    "tokenizers": "Hugging Face's counts of tokens, to compare with ours",
-    "tree-sitter": "the syntax trees of those outlines",
+    "tenacity": "retries",
+    "tokenizers": "Hugging Face's token counts, to compare with m3agent's",
+    "tree-sitter": "syntax trees for those outlines",
     "tree-sitter-language-pack": "outlines of files that are not Python",
     "typer": "the command line",
     "urllib3": "errors of the Docker engine's stream of events",

@@ -47,7 +47,7 @@ def eval_validate(
     official: Official = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that instances can be graded: the reference always resolves them, no patch or a harmless one never does.
+    """Check that instances can be graded: the reference patch always resolves them; an empty or harmless patch never does.
 
     Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted.
     """
