@@ -176,7 +176,7 @@ class OurTurn:
         with clock:  # as in Loop.run
             assert not self.loop.window.is_nearly_full(self.loop.messages)
             answer = await self.loop.model.ask()
-            self.loop.window.told(answer.usage, len(self.loop.messages))
+            self.loop.window.record_usage(answer.usage, len(self.loop.messages))
             ended = await self.loop._answered(answer)
         assert ended is None, ended
         content = self.loop.messages[-1]["content"]

@@ -115,7 +115,7 @@ class AcpAgent:
     ) -> NewSessionResponse:
         """Create a session in a folder."""
         folder = _folder(cwd)
-        kept = await _told(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
+        kept = await _with_protocol_errors(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
         return NewSessionResponse(session_id=self._open(kept, mcp_servers).id, modes=_modes(kept))
 
     async def load_session(
@@ -168,7 +168,7 @@ class AcpAgent:
         session = self._session(session_id)
         if session.task is not None:
             raise _refused("this session is working on another prompt: wait until it finishes, or cancel it")
-        session.task = asyncio.ensure_future(_told(_prompt(session, prompt)))
+        session.task = asyncio.ensure_future(_with_protocol_errors(_prompt(session, prompt)))
         try:
             return await session.task
         except asyncio.CancelledError:
@@ -199,7 +199,9 @@ class AcpAgent:
         if session is not None:
             kept = session.kept
         else:
-            kept = await _told(asyncio.to_thread(open_session, state_dir(os.environ), session_id))
+            kept = await _with_protocol_errors(
+                asyncio.to_thread(open_session, state_dir(os.environ), session_id)
+            )
         if kept.record.cwd != folder:
             if session is None:
                 kept.close()
@@ -244,7 +246,7 @@ def _refused(sentence: str) -> RequestError:
     return RequestError(-32602, sentence)
 
 
-async def _told(work: Awaitable[T]) -> T:
+async def _with_protocol_errors(work: Awaitable[T]) -> T:
     """Return the result of the work. Raise its expected failures as protocol errors, in one sentence each."""
     try:
         return await work

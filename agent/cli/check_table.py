@@ -31,5 +31,5 @@ def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = Fa
 
 def as_json(checks: Sequence[Check]) -> str:
     """Return the checks as a JSON list."""
-    told = ("name", "ok", "detail", "fix")
-    return json.dumps([{name: getattr(check, name) for name in told} for check in checks], indent=2) + "\n"
+    fields = ("name", "ok", "detail", "fix")
+    return json.dumps([{name: getattr(check, name) for name in fields} for check in checks], indent=2) + "\n"

@@ -150,7 +150,7 @@ class Attempt:
                 await self.sandbox.rollback(point.tree)
                 loop.resume_from(point)
                 if point.returned and point.returned["turn"] == point.turn and loop.awaits_user:
-                    loop.told = loop.told or point.returned["text"]  # logged, but not sent
+                    loop.user_message = loop.user_message or point.returned["text"]  # logged, but not sent
             self.outcome = await loop.run(self.pending)
             await self._take_patch()
         finally:

@@ -59,7 +59,7 @@ class Window:
         """Most tokens that a summary may take, thinking included."""
         return min(MOST_SUMMARY, max(1, self._step // 2))
 
-    def told(self, usage: Usage, messages: int) -> None:
+    def record_usage(self, usage: Usage, messages: int) -> None:
         """Record the token counts of the last request.
 
         Args:

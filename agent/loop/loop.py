@@ -60,7 +60,7 @@ class Loop:
         review: Called with the model's last answer when the gate accepts the result. It returns a message for the
             model, which then continues, or an empty text, which ends the loop.
         asked: How often the gate has told the model what is missing.
-        told: The user's message to the model in a resumed session.
+        user_message: The user's message to the model in a resumed session.
         accepted: The answer that the gate accepted before an earlier process of this session ended; else None.
     """
 
@@ -74,12 +74,12 @@ class Loop:
     window: Window
     review: Callable[[str], Awaitable[str]] = accept
     asked: int = 0
-    told: str = ""
+    user_message: str = ""
     accepted: str | None = None
 
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
-        self.model.turn, self.asked, self.told = point.turn, point.asked, point.tell
+        self.model.turn, self.asked, self.user_message = point.turn, point.asked, point.tell
         self.accepted = point.accepted
         self.calls.number, self.calls.tested_tree, self.calls.tests = (
             point.calls,
@@ -103,8 +103,8 @@ class Loop:
         """
         if stop := await self._carry_out(pending):
             return Outcome("stalled", stop.text, "")
-        if self.told:
-            self._tell(self.told)
+        if self.user_message:
+            self._tell(self.user_message)
         elif self.accepted is not None:
             if outcome := await self._review(self.accepted):
                 return outcome
@@ -133,7 +133,7 @@ class Loop:
                 self._tell(note)
                 continue
             shortened = False
-            self.window.told(answer.usage, len(self.messages))
+            self.window.record_usage(answer.usage, len(self.messages))
             if outcome := await self._answered(answer):
                 return outcome
 

@@ -60,7 +60,7 @@ def plot(turns: Sequence[TurnTokens]) -> Markup:
     )
     for index, turn in enumerate(turns):
         middle = LEFT + slot * (index + 0.5)
-        parts += [f'<a href="#{escape(turn.anchor)}"><title>{escape(_told(turn))}</title>']
+        parts += [f'<a href="#{escape(turn.anchor)}"><title>{escape(_tooltip(turn))}</title>']
         x, height = LEFT + slot * index, COMPLETIONS[1] - PROMPTS[0]
         parts += [f'<rect class="hit" x="{x:.1f}" y="{PROMPTS[0]}" width="{slot:.1f}" height="{height}"/>']
         cached = min(turn.cached or 0, turn.prompt or 0)
@@ -99,7 +99,7 @@ def legend(turns: Sequence[TurnTokens]) -> list[tuple[str, str]]:
     return [(name, meaning) for name, meaning, there in entries if there]
 
 
-def _told(turn: TurnTokens) -> str:
+def _tooltip(turn: TurnTokens) -> str:
     """Return the tooltip of a turn."""
     known = [
         f"{value:,} {name}"

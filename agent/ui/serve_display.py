@@ -48,7 +48,7 @@ class ServeView:
             took = time.monotonic() - self._since
             self._since = time.monotonic()
             if before is not None:
-                self._line(before.phase.words, f"{_told(before)} {took:.0f} s".strip())
+                self._line(before.phase.words, f"{_done_of_total(before)} {took:.0f} s".strip())
 
     def checking(self, what: str) -> None:
         """Show in the row what is checked next."""
@@ -107,7 +107,7 @@ class ServeView:
         return [row]
 
 
-def _told(progress: LoadProgress) -> str:
+def _done_of_total(progress: LoadProgress) -> str:
     return f"{progress.done}/{progress.total}" if progress.total else ""
 
 

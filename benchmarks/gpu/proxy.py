@@ -44,7 +44,7 @@ class ScriptingProxy(LoopbackServer):
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                proxy._relay(self, proxy._told(body) if self.path == CHAT else body)
+                proxy._relay(self, proxy._with_grammar(body) if self.path == CHAT else body)
 
         super().__init__(Handler)
 
@@ -52,7 +52,7 @@ class ScriptingProxy(LoopbackServer):
     def url(self) -> str:
         return f"http://{self.host}/v1"
 
-    def _told(self, body: bytes) -> bytes:
+    def _with_grammar(self, body: bytes) -> bytes:
         """Return the request with the grammar for its line; the request's own bytes do not change."""
         self.requests.append(body)
         request = json.loads(body)
@@ -60,8 +60,8 @@ class ScriptingProxy(LoopbackServer):
         line = self.lines[min(turn, len(self.lines) - 1)]
         if request.get("chat_template_kwargs", {}).get("thinking_mode") == "enabled":
             line = line.removeprefix("<mm:think>")  # the prompt already ends with this tag
-        told = json.dumps({"structured_outputs": {"regex": expression(line)}}, ensure_ascii=False)
-        return body.rstrip()[:-1] + b"," + told[1:].encode()
+        grammar = json.dumps({"structured_outputs": {"regex": expression(line)}}, ensure_ascii=False)
+        return body.rstrip()[:-1] + b"," + grammar[1:].encode()
 
     def _relay(self, asked: QuietHandler, body: bytes | None) -> None:
         upstream = http.client.HTTPConnection(self._upstream.hostname or "", self._upstream.port, timeout=600)

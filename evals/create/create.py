@@ -19,7 +19,7 @@ from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate
 from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
-from m3agent.evals.create.statement import statement_of, told
+from m3agent.evals.create.statement import cleaned_message, statement_of
 from m3agent.evals.environments.base import DEBIAN
 
 WINDOW = 200
@@ -125,7 +125,9 @@ async def create(
 
 def title_of(candidate: MinedCommit) -> str:
     """Return the first line of the candidate's cleaned message, else of its original message."""
-    return next(iter(told(candidate).splitlines()), candidate.commit.message.strip().partition("\n")[0])
+    return next(
+        iter(cleaned_message(candidate).splitlines()), candidate.commit.message.strip().partition("\n")[0]
+    )
 
 
 async def _try(

@@ -58,7 +58,7 @@ def statement_of(candidate: MinedCommit, errors: Mapping[str, str]) -> tuple[str
         candidate: The commit.
         errors: Error text of each failing test before the fix, by test id.
     """
-    said = told(candidate)
+    said = cleaned_message(candidate)
     lines = [line for line in said.splitlines() if line.strip() and not REFERENCE.fullmatch(line)]
     body = [line for line in lines[1:] if not line.startswith("* ")]  # titles of a squashed branch
     if len(re.findall(r"\w{2,}", " ".join(body))) >= TERSE:
@@ -72,7 +72,7 @@ def statement_of(candidate: MinedCommit, errors: Mapping[str, str]) -> tuple[str
     return f"{said}\n\n{seen}\n", "message and tests"
 
 
-def told(candidate: MinedCommit) -> str:
+def cleaned_message(candidate: MinedCommit) -> str:
     """Return the first informative message of a candidate, without the text that reveals the fix."""
     texts = [_cleaned(message, candidate) for message in candidate.messages]
     return next((text for text in texts if _says_something(text)), texts[0] if texts else "")

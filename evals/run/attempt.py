@@ -37,7 +37,7 @@ class EvalAttempt:
         number: Number of the attempt, from 1.
         folder: The attempt's folder, empty at first.
         parts: The parts that it uses.
-        told: Receives its events.
+        listener: Receives its events.
         hold: See `protocols.Assignment`.
         seconds: Wall time of each phase so far, in seconds.
         delivery: What the agent delivered.
@@ -49,7 +49,7 @@ class EvalAttempt:
     number: int
     folder: Path
     parts: AttemptParts
-    told: AttemptListener = field(default_factory=AttemptListener)
+    listener: AttemptListener = field(default_factory=AttemptListener)
     hold: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
@@ -95,7 +95,7 @@ class EvalAttempt:
         try:
             async with self._phase("agent", None):
                 self.delivery = await self.parts.agent.work(
-                    Assignment(task, self.number, checkout, image, self.folder, self.hold, self.told.warm)
+                    Assignment(task, self.number, checkout, image, self.folder, self.hold, self.listener.warm)
                 )
         except FAILURES as error:
             return Verdict.INFRA, str(error)
@@ -131,7 +131,7 @@ class EvalAttempt:
         Raises:
             _OutOfTime: The phase took more than `most` seconds.
         """
-        self.told.phase(name)
+        self.listener.phase(name)
         started, limit = time.monotonic(), asyncio.timeout(most)
         try:
             async with limit:
@@ -190,10 +190,10 @@ class LocalMaker:
         return self.parts.agent.shares_prefix
 
     async def make(
-        self, instance: Instance, number: int, folder: Path, told: AttemptListener
+        self, instance: Instance, number: int, folder: Path, listener: AttemptListener
     ) -> tuple[AttemptRecord, bytes]:
         """Make an attempt; see `protocols.Maker`."""
-        return await EvalAttempt(instance, number, folder, self.parts, told, self.hold).make()
+        return await EvalAttempt(instance, number, folder, self.parts, listener, self.hold).make()
 
 
 def not_made(

@@ -39,7 +39,7 @@ REFUSED_PATCH = "PathEscapes"
 LOOK_SECONDS = 0.5  # interval of the checks whether the model has answered
 
 
-def settings_told(settings: Settings) -> dict[str, str]:
+def relevant_settings(settings: Settings) -> dict[str, str]:
     """Return the settings that an attempt depends on, by name.
 
     They override a repository's own settings file.
@@ -66,12 +66,12 @@ class OwnAgent:
         self._seconds = seconds
 
     @property
-    def told(self) -> dict[str, str]:
+    def attempt_settings(self) -> dict[str, str]:
         """The settings that each attempt is given, with the server that was chosen; no key is among them."""
-        told = settings_told(self._settings)
+        values = relevant_settings(self._settings)
         if isinstance(self._endpoint, ModelServer):
-            return told | {"endpoint": self._endpoint.url}
-        return told | {"engine": "embedded"}
+            return values | {"endpoint": self._endpoint.url}
+        return values | {"engine": "embedded"}
 
     @property
     def shares_prefix(self) -> bool:
@@ -110,17 +110,17 @@ class OwnAgent:
             for name, value in os.environ.items()
             if not name.startswith("M3AGENT_") and name not in TOKENS
         }
-        told = self.told
+        values = self.attempt_settings
         if isinstance(
             self._endpoint, EmbeddedEngine
         ):  # without a different seed, all attempts would be equal
-            told["seed"] = str(self._endpoint.seed + given.number - 1)
+            values["seed"] = str(self._endpoint.seed + given.number - 1)
         elif self._endpoint.key is not None:
-            told["api_key"] = self._endpoint.key
-        told |= {"yes": "true", "environment": "off", "mcp": "false"}
+            values["api_key"] = self._endpoint.key
+        values |= {"yes": "true", "environment": "off", "mcp": "false"}
         return {
             **inherited,
-            **{SETTINGS[name].variable: value for name, value in told.items()},
+            **{SETTINGS[name].variable: value for name, value in values.items()},
             "M3AGENT_STATE": str(given.folder / STATE),
             "XDG_CONFIG_HOME": str(given.folder / NO_CONFIG),
         }

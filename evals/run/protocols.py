@@ -143,7 +143,7 @@ class Maker(Protocol):
         ...
 
     async def make(
-        self, instance: Instance, number: int, folder: Path, told: AttemptListener
+        self, instance: Instance, number: int, folder: Path, listener: AttemptListener
     ) -> tuple[AttemptRecord, bytes]:
         """Make an attempt. Its other files remain in `folder`, which exists and is empty.
 

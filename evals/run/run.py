@@ -43,12 +43,12 @@ async def run_all(
     async def make(instance_id: str, number: int) -> None:
         try:
             place = folder.begin(instance_id, number)
-            told = AttemptListener(
+            listener = AttemptListener(
                 lambda phase: progress.phase(instance_id, number, phase),
                 lambda: warm(instance_id),
                 progress.say,
             )
-            result, patch = await maker.make(known[instance_id], number, place, told)
+            result, patch = await maker.make(known[instance_id], number, place, listener)
             folder.finish(result, patch)
             progress.finished(result)
         finally:

@@ -192,7 +192,7 @@ def refusal(status: int, text: str, host: str, wait: float | None = None) -> Mod
         wait: Seconds from the Retry-After header, or None.
     """
     if status in (400, 413, 422) and _TOO_LONG.search(text):
-        return ContextTooLong(_first_number(text, _LIMIT), _asked(text), host=host)
+        return ContextTooLong(_first_number(text, _LIMIT), _requested_tokens(text), host=host)
     if "<html" in text[:2000].lower():
         text = "a web page"
     return EndpointRefused(status, text, host=host, retry_after=wait)
@@ -214,7 +214,7 @@ def retry_after(value: str | None) -> float | None:
         return max(0.0, parsed.timestamp() - time.time()) if parsed else None
 
 
-def _asked(text: str) -> int | None:
+def _requested_tokens(text: str) -> int | None:
     """Return the number of tokens that was too large, as the server's message gives it."""
     room = _ROOM.search(text)
     return int(room[1]) + int(room[2]) if room else _first_number(text, *_ASKED)

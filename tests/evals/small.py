@@ -133,7 +133,7 @@ def main(programs: str, output: str, options: str) -> None:
     else:
         loaded = load_settings(Path("/"), wanted["settings"], {}).settings
         own = OwnAgent(loaded, choose_endpoint(loaded, state_dir(os.environ)), seconds)
-        agent, settings = own, own.told
+        agent, settings = own, own.attempt_settings
     instances = [instance(Path(programs), name, wanted.get("python")) for name in wanted["instances"]]
     experiment = Experiment(
         instances,

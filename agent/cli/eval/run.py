@@ -150,7 +150,7 @@ def eval_run(
 
 
 def _agent(
-    told: Flags,
+    flags: Flags,
     command: str | None,
     name: str | None,
     variables: str | None,
@@ -170,11 +170,11 @@ def _agent(
                 raise UsageError(
                     f"{option} is only for another agent: give its command with --agent-command."
                 )
-        settings = load_settings(Path("/"), told, os.environ).settings  # no repository's own settings
+        settings = load_settings(Path("/"), flags, os.environ).settings  # no repository's own settings
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
         agent = OwnAgent(settings, _endpoint(settings), seconds)
-        return f"m3agent {__version__}", (), agent.told, agent, seconds
-    if given := [SETTINGS[one].option for one, value in told.items() if value is not None]:
+        return f"m3agent {__version__}", (), agent.attempt_settings, agent, seconds
+    if given := [SETTINGS[one].option for one, value in flags.items() if value is not None]:
         raise UsageError(
             f"{given[0]} is only for m3agent's own agent: put the other agent's options into its command."
         )

@@ -116,12 +116,14 @@ class Worker:
         with _folder(state / AWAY) as (folder, lock):
             place = folder / "attempts" / instance.id / str(order.number)
             place.mkdir(parents=True)
-            told = AttemptListener(
+            listener = AttemptListener(
                 lambda name: tell("phase", name),
                 lambda: tell("warm", ""),
                 lambda what: tell("say", what),
             )
-            attempt = EvalAttempt(instance, order.number, place, order.parts_of(told.say), told, (lock,))
+            attempt = EvalAttempt(
+                instance, order.number, place, order.parts_of(listener.say), listener, (lock,)
+            )
             self._making = asyncio.create_task(attempt.make())
             try:
                 result, patch = await self._making

@@ -155,12 +155,12 @@ class RayCluster:
         self._state = state_dir(os.environ)
 
     async def make(
-        self, instance: Instance, number: int, folder: Path, told: AttemptListener
+        self, instance: Instance, number: int, folder: Path, listener: AttemptListener
     ) -> tuple[AttemptRecord, bytes]:
         """Make an attempt on a node; see `protocols.Maker`."""
         started = datetime.now(UTC)
         try:
-            made = await self._made(instance, number, told)
+            made = await self._made(instance, number, listener)
             await asyncio.to_thread(unpack, made.files, folder)
         except DataError as error:
             return not_made(instance, number, Verdict.INVALID, str(error), started), b""
@@ -171,7 +171,7 @@ class RayCluster:
             return not_made(instance, number, Verdict.INFRA, why, started), b""
         return made.result, made.patch
 
-    async def _made(self, instance: Instance, number: int, told: AttemptListener) -> FinishedAttempt:
+    async def _made(self, instance: Instance, number: int, listener: AttemptListener) -> FinishedAttempt:
         sent = None
         # not kept for the next attempt: hundreds of repositories would fill the cluster's memory
         if is_local(instance.task):
@@ -181,7 +181,7 @@ class RayCluster:
             num_cpus=1, max_restarts=0, max_concurrency=CALLS_AT_ONCE, scheduling_strategy="SPREAD"
         ).remote(order, sent)
         work = asyncio.wrap_future(worker.work.remote().future())
-        follow = asyncio.create_task(_follow(worker, told))
+        follow = asyncio.create_task(_follow(worker, listener))
         try:
             made: FinishedAttempt | None = await asyncio.shield(work)
             if made is None:
@@ -197,7 +197,7 @@ class RayCluster:
             await asyncio.wait([follow], timeout=STOP_SECONDS)
 
 
-async def _follow(worker: Any, told: AttemptListener) -> None:
+async def _follow(worker: Any, listener: AttemptListener) -> None:
     """Forward an attempt's events until the attempt or its node ends.
 
     Do not cancel it: Ray's client breaks then.
@@ -210,11 +210,11 @@ async def _follow(worker: Any, told: AttemptListener) -> None:
             for kind, what in news:
                 match kind:
                     case "phase":
-                        told.phase(what)
+                        listener.phase(what)
                     case "say":
-                        told.say(what)
+                        listener.say(what)
                     case "warm":
-                        told.warm()
+                        listener.warm()
                     case _:
                         return
 

@@ -57,7 +57,7 @@ def test_kept_messages_are_complete_steps_that_fit(
 def test_a_summary_is_never_due_again_at_once(steps: list[tuple[int, int, bool]], limit: int) -> None:
     messages = conversation(steps)
     window = Window(limit)
-    window.told(Usage(prompt=limit, completion=0), len(messages))
+    window.record_usage(Usage(prompt=limit, completion=0), len(messages))
     if window.is_nearly_full(messages):
         kept = window.kept_steps(messages)
         shorter = [*messages[:FIRST], {"role": "user", "content": "n" * 3 * window.summary_tokens}]
@@ -71,10 +71,10 @@ def test_a_summary_is_never_due_again_at_once(steps: list[tuple[int, int, bool]]
 def test_a_window_nobody_knows_is_never_full() -> None:
     messages = conversation([(1, 100_000, False)])
     window = Window(None)
-    window.told(Usage(prompt=1 << 30, completion=1), 3)
+    window.record_usage(Usage(prompt=1 << 30, completion=1), 3)
     assert not window.is_nearly_full(messages)
     window = Window(WINDOW)
-    window.told(Usage(), 3)
+    window.record_usage(Usage(), 3)
     assert not window.is_nearly_full(messages)
 
 
@@ -133,7 +133,7 @@ def test_a_window_is_nearly_full_where_the_next_step_may_not_fit(counted: int, f
     """Of 8000 tokens, the next step needs 1000; the part that the server has not counted yet has 100."""
     messages = sized(1000, 1000, 100)
     window = Window(8000)
-    window.told(Usage(prompt=counted - 10, completion=10), 4)
+    window.record_usage(Usage(prompt=counted - 10, completion=10), 4)
     assert window.is_nearly_full(messages) is full
     window.forget()
     assert not window.is_nearly_full(messages)
@@ -143,7 +143,7 @@ def test_a_window_is_nearly_full_where_the_next_step_may_not_fit(counted: int, f
 def test_a_tail_shorter_than_a_step_is_not_worth_a_summary(sizes: tuple[int, int], worth: bool) -> None:
     window = Window(8000)
     messages = sized(*sizes)
-    window.told(Usage(prompt=8000, completion=0), len(messages))
+    window.record_usage(Usage(prompt=8000, completion=0), len(messages))
     assert window.is_nearly_full(messages) is worth
 
 
@@ -151,10 +151,10 @@ def test_a_tail_shorter_than_a_step_is_not_worth_a_summary(sizes: tuple[int, int
 def test_a_count_that_is_not_whole_is_not_taken(usage: Usage) -> None:
     messages = sized(1000, 1000)
     window = Window(8000)
-    window.told(usage, len(messages))
+    window.record_usage(usage, len(messages))
     assert not window.is_nearly_full(messages)
-    window.told(Usage(prompt=8000, completion=0), len(messages))
-    window.told(usage, 0)
+    window.record_usage(Usage(prompt=8000, completion=0), len(messages))
+    window.record_usage(usage, 0)
     assert window.is_nearly_full(messages), "the last whole one counts"
 
 

@@ -544,7 +544,7 @@ async def test_messages_to_a_resumed_session(
 ) -> None:
     messages = [*FIRST_MESSAGES, last]
     async with core(tmp_path, NO_CHANGE, messages=messages) as it:
-        it.loop.told = told
+        it.loop.user_message = told
         await it.loop.run()
         expected = [] if wanted is None else [{"role": "user", "content": wanted}]
         assert it.asked[0].messages == [*messages, *expected]

@@ -12,7 +12,7 @@ import pytest
 from m3agent.agent.errors import UsageError
 from m3agent.agent.mcp.config import read
 from m3agent.agent.settings.settings import Settings
-from m3agent.evals.run.own_agent import FIXED, settings_told
+from m3agent.evals.run.own_agent import FIXED, relevant_settings
 from m3agent.tools.registry import TOOLS
 from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, fix, of_type, start, wait_until_gone
 from tests.command_line import run
@@ -127,7 +127,7 @@ def test_without_them(model: MisbehavingServer, make_repo: MakeRepo, own_state: 
 
 def test_evals_leave_them_out() -> None:
     assert "mcp" in FIXED
-    assert "mcp" not in settings_told(Settings(mcp=True))
+    assert "mcp" not in relevant_settings(Settings(mcp=True))
 
 
 def test_resumed_session_is_offered_the_same_tools(

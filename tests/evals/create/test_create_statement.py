@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from m3agent.evals.create.history import Commit
 from m3agent.evals.create.mine import MinedCommit
-from m3agent.evals.create.statement import first_error, seen_by_users, statement_of, told
+from m3agent.evals.create.statement import cleaned_message, first_error, seen_by_users, statement_of
 
 PATCH = """diff --git a/src/shop/prices.py b/src/shop/prices.py
 --- a/src/shop/prices.py
@@ -54,7 +54,7 @@ def test_trailers_merge_lines_and_marks_for_machines_stay_out() -> None:
         "Merge pull request #7 from someone/fix-totals\n\nTotals leave out the first item [skip ci]\n\n"
         "Signed-off-by: A B <a@b>\nCo-authored-by: C D <c@d>\nReviewed-By: E\nChange-Id: I123\n(cherry picked from commit 1)\n"
     )
-    assert told(saying(message)) == "Totals leave out the first item"
+    assert cleaned_message(saying(message)) == "Totals leave out the first item"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_trailers_merge_lines_and_marks_for_machines_stay_out() -> None:
     ],
 )
 def test_what_gives_the_fix_away_stays_out(line: str, kept: str) -> None:
-    said = told(saying(f"Wrong totals here\n\n{line}\n"))
+    said = cleaned_message(saying(f"Wrong totals here\n\n{line}\n"))
     assert said.removeprefix("Wrong totals here").strip().replace("*: new", "* new") == kept
 
 
 def test_a_diff_in_a_message_stays_out_and_what_follows_it_does_not() -> None:
-    said = told(saying(f"Wrong totals here\n\n{PATCH}\nThat was all.\n"))
+    said = cleaned_message(saying(f"Wrong totals here\n\n{PATCH}\nThat was all.\n"))
     assert said == "Wrong totals here\n\nThat was all."
 
 
@@ -103,7 +103,7 @@ def test_where_a_message_says_nothing_the_error_is_the_title() -> None:
 
 def test_of_a_merge_the_first_message_that_says_something_counts() -> None:
     assert (
-        told(saying("Merge branch 'topic'\n", "wip\n", "Totals leave out items\n"))
+        cleaned_message(saying("Merge branch 'topic'\n", "wip\n", "Totals leave out items\n"))
         == "Totals leave out items"
     )
 

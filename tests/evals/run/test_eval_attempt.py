@@ -55,7 +55,7 @@ async def result_of(attempt: EvalAttempt) -> AttemptRecord:
 async def test_a_good_patch_is_resolved_and_the_phases_are_timed(make: Make, tmp_path: Path) -> None:
     attempt = make("sed -i s/-/+/ adder.py")
     phases: list[str] = []
-    attempt.told = AttemptListener(phases.append)
+    attempt.listener = AttemptListener(phases.append)
     result, patch = await attempt.make()
     assert (result.verdict, result.status, result.attempt) == (Verdict.RESOLVED, "exit 0", 1)
     assert b"+    return a + b" in patch
