@@ -77,7 +77,7 @@ done
 packages=() # to install by apt-get
 plan=()     # lines to print
 # docker: it answers; start: installed, to be started; install: to be installed; declined: the user said no; bwrap: use
-# bubblewrap; none: not needed
+# bubblewrap; none: not requested
 engine=docker
 
 uv=$(find_uv) || uv=''
@@ -155,7 +155,7 @@ fi
 
 if [[ $engine == install && ${SETUP:-} != yes && -t 0 && -t 2 ]]; then
   read -rp "Install a Docker engine on this machine? (n: bubblewrap alone will do) [Y/n] " reply ||
-    die "no answer, so nothing was installed; SETUP=yes installs without asking, SETUP=no continues without a Docker engine."
+    die "no answer, so nothing was installed; SETUP=yes installs without asking, SETUP=no continues without installing."
   if [[ ! ${reply:-y} =~ ^[Yy] ]]; then
     engine=declined
     if [[ " ${packages[*]} " == *" python3-venv "* ]]; then packages=(python3-venv); else packages=(); fi
@@ -225,7 +225,7 @@ start_docker() {
 # If we waited for another run of set-up, that run may already have done all of this.
 if ((${#packages[@]} > 0)); then
   step "installing ${packages[*]}" apt_install "${packages[@]}" ||
-    die "apt-get could not install ${packages[*]}; with a Docker engine, or bubblewrap, and uv installed by other means, SETUP=no continues without them."
+    die "apt-get could not install ${packages[*]}; install a Docker engine or bubblewrap, and uv, by other means, then run this with SETUP=no."
 fi
 if [[ -z $uv ]]; then
   uv=$(find_uv) || {
