@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.session.session import new_id
-from m3agent.agent.util.append_only import AppendOnlyFile, drop_torn_line, fault
+from m3agent.agent.util.append_only import AppendOnlyFile, fault
 
 FOLDER, FILE = "acp", "session.jsonl"
 """Folder in the state folder, with one folder for each session of a client; and the record in each of them."""
@@ -116,13 +117,11 @@ def open_session(state: Path, name: str) -> OpenSession:
     path = state / FOLDER / name / FILE
     if not _ID.fullmatch(name) or not path.is_file():
         raise UsageError(f"there is no session {name[:80]!r}")
-    file = AppendOnlyFile(path)
-    try:
-        drop_torn_line(path)
-        return OpenSession(read(path), file)
-    except BaseException:
-        file.close()
-        raise
+    with contextlib.ExitStack() as on_failure:
+        file = on_failure.enter_context(contextlib.closing(AppendOnlyFile(path)))
+        session = OpenSession(read(path), file)
+        on_failure.pop_all()
+    return session
 
 
 def all_sessions(state: Path) -> Iterator[Record]:

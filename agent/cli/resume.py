@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.request import FixRequest
     from m3agent.agent.loop.resume import ResumePoint
+    from m3agent.agent.session.log_reader import Line
+    from m3agent.agent.session.session import Session
     from m3agent.agent.settings.settings import Settings
 
 Which = Annotated[
@@ -47,10 +50,12 @@ def resume(
     with faults():
         from m3agent.agent.delivery.apply import HandOver
         from m3agent.agent.session.catalog import find_session
+        from m3agent.agent.session.session import Session
         from m3agent.agent.settings.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)
-        _go_on(find_session(state_dir(os.environ), session), "", flags, hand_over, as_json)
+        resumed, lines = Session.open(find_session(state_dir(os.environ), session))
+        _go_on(resumed, lines, "", flags, hand_over, as_json)
 
 
 @takes_settings(
@@ -87,40 +92,39 @@ def fork(
 
         hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
         state = state_dir(os.environ)
-        forked, _ = fork_session(state, read_log(find_session(state, session) / LOG), turn)
-        forked.close()
-        _go_on(forked.folder, tell, flags, hand_over, as_json)
+        forked, lines = fork_session(state, read_log(find_session(state, session) / LOG), turn)
+        _go_on(forked, lines, tell, flags, hand_over, as_json)
 
 
-def _go_on(folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool) -> None:
-    """Resume the session in `folder`; `tell` is the user's message to the model."""
-    code, patch = run(_resume(folder, tell, limits, hand_over, as_json))
+def _go_on(
+    session: Session, lines: list[Line], tell: str, limits: Flags, hand_over: HandOver, as_json: bool
+) -> None:
+    """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
+    with contextlib.closing(session):
+        code, patch = run(_resume(session, lines, tell, limits, hand_over, as_json))
     if patch and not as_json:
         print_bytes(patch)
     raise typer.Exit(code)
 
 
 async def _resume(
-    folder: Path, tell: str, limits: Flags, hand_over: HandOver, as_json: bool
+    session: Session, lines: list[Line], tell: str, limits: Flags, hand_over: HandOver, as_json: bool
 ) -> tuple[int, bytes]:
     from m3agent.agent.context.neutralise import harmless
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.loop.resume import resume_point
-    from m3agent.agent.session.session import Session
     from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.event_printer import Screen
 
     state = state_dir(os.environ)
     screen = Screen()
     with screen:
-        session, lines = Session.open(folder, sinks(screen, as_json=as_json))
-        try:
-            point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
-            request = _request(point, limits, hand_over, state, screen.say)
-            screen.read(lines)
-            result = await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
-        finally:
-            session.close()
+        for sink in sinks(screen, as_json=as_json):
+            session.listen(sink)
+        point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
+        request = _request(point, limits, hand_over, state, screen.say)
+        screen.read(lines)
+        result = await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
     return result.exit_code, result.patch
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.util.append_only import AppendOnlyFile, drop_torn_line
+from m3agent.agent.util.append_only import AppendOnlyFile
 
 Message = dict[str, Any]
 FILE = "messages.jsonl"
@@ -121,7 +121,6 @@ class Conversation(Sequence[Message]):
             raise UsageError(
                 f"the session in {folder} cannot be resumed: it ended before its first request; start the fix again"
             )
-        drop_torn_line(folder / FILE)
         return cls(folder, messages)
 
     def append(self, message: Message) -> None:

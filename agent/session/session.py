@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
@@ -20,7 +21,7 @@ from m3agent.agent.session.events import (
     SessionStarted,
 )
 from m3agent.agent.session.log_reader import LOG, Line, read_log
-from m3agent.agent.util.append_only import AppendOnlyFile, drop_torn_line, fault
+from m3agent.agent.util.append_only import AppendOnlyFile, fault
 from m3agent.agent.util.atomic_write import write_whole
 
 SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
@@ -95,7 +96,7 @@ class Session:
         return self.create(self.folder.parent.parent, self._sinks, f"{self.id}-{number}")
 
     @classmethod
-    def open(cls, folder: Path, sinks: Sequence[Callable[[Line], None]]) -> tuple[Session, list[Line]]:
+    def open(cls, folder: Path) -> tuple[Session, list[Line]]:
         """Open an existing session to continue it. An incomplete last line is removed from its log.
 
         Returns:
@@ -107,16 +108,12 @@ class Session:
         path = folder / LOG
         if not path.is_file():
             raise UsageError(f"there is no session in {folder}")
-        session = cls(folder, sinks)  # locks the log: no other process is writing its last line
-        try:
-            log = read_log(path)
-            if log.notes:  # the last line is incomplete
-                drop_torn_line(path)
-        except BaseException:
-            session.close()
-            raise
-        session._seq = log.events[-1]["seq"] if log.events else 0
-        return session, list(log.events)
+        with contextlib.ExitStack() as on_failure:
+            session = on_failure.enter_context(contextlib.closing(cls(folder, [])))
+            lines = list(read_log(path).events)
+            on_failure.pop_all()
+        session._seq = lines[-1]["seq"] if lines else 0
+        return session, lines
 
     def write(self, event: Event) -> None:
         """Append an event to the log. Sync the events that a resume depends on (`SYNCED`) to the disk.

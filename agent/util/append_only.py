@@ -1,7 +1,8 @@
-"""Append-only files of lines, with one writer at a time. `drop_torn_line` repairs a file after a crash."""
+"""Append-only files of lines, with one writer at a time."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -13,24 +14,27 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 class AppendOnlyFile:
     """A file that this process appends lines to, under an exclusive lock.
 
+    An incomplete last line is removed when the file is opened: a process ended while it wrote that line.
+
     Raises:
         UsageError: Another process has the file open for appending.
-        EnvironmentFault: The file cannot be opened.
+        EnvironmentFault: The file cannot be opened or repaired.
     """
 
     def __init__(self, path: Path) -> None:
         self._folder = path.parent
-        try:
-            self._file = path.open("ab", buffering=0)
-        except OSError as error:
-            raise fault(error, self._folder) from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise UsageError(
-                f"the session in {self._folder} is in use by another process: wait for it, or stop it first"
-            ) from None
+        with contextlib.ExitStack() as on_failure:
+            try:
+                self._file = on_failure.enter_context(path.open("a+b", buffering=0))
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._drop_torn_line()
+            except BlockingIOError:
+                raise UsageError(
+                    f"the session in {self._folder} is in use by another process: wait for it, or stop it first"
+                ) from None
+            except OSError as error:
+                raise fault(error, self._folder) from None
+            on_failure.pop_all()
 
     def append(self, line: bytes, *, sync: bool = False) -> None:
         """Append a line.
@@ -57,20 +61,12 @@ class AppendOnlyFile:
         """Close the file and release the lock."""
         self._file.close()
 
-
-def drop_torn_line(path: Path) -> None:
-    """Cut off an incomplete last line, left by a process that ended while it wrote.
-
-    Raises:
-        EnvironmentFault: The file cannot be read or cut.
-    """
-    try:
-        raw = path.read_bytes()
+    def _drop_torn_line(self) -> None:
+        self._file.seek(0)
+        raw = self._file.read()
         end = raw.rfind(b"\n") + 1
         if end < len(raw):
-            os.truncate(path, end)
-    except OSError as error:
-        raise fault(error, path.parent) from None
+            self._file.truncate(end)
 
 
 def fault(error: OSError, folder: Path) -> EnvironmentFault:
