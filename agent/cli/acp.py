@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-import typer
-
-from m3agent.agent.cli.common import faults, run
+from m3agent.agent.cli.common import faults, run, say
 
 
 def acp() -> None:
@@ -26,7 +24,7 @@ def acp() -> None:
                 "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
             ) from None
         if sys.stdin is not None and sys.stdin.isatty():
-            typer.echo("m3agent: waiting for messages of an editor (docs/ide.md); Ctrl-D ends it", err=True)
+            say("waiting for messages of an editor (docs/ide.md); Ctrl-D ends it")
         run(_serve())
 
 

@@ -36,6 +36,13 @@ Typical = Annotated[
 ]
 
 
+def say(text: str) -> None:
+    """Print a note for the person to standard error. It may contain text from a server or an engine."""
+    from m3agent.agent.util.sanitize import print_note
+
+    print_note(f"m3agent: {text}")
+
+
 def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
     """Return the receivers of a session's log lines: the screen and, with `--json`, standard output."""
     import json
@@ -60,9 +67,7 @@ class faults:
         from m3agent.agent.exit_codes import FAILURES, exit_code_of
 
         if isinstance(error, FAILURES):
-            from m3agent.agent.util.sanitize import print_note
-
-            print_note(f"m3agent: {error}")  # it may contain text from a server or an engine
+            say(str(error))
             raise typer.Exit(exit_code_of(error)) from None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import faults, print_bytes
+from m3agent.agent.cli.common import faults, print_bytes, say
 
 if TYPE_CHECKING:
     from m3agent.agent.session.record import SessionRecord
@@ -61,7 +61,7 @@ def export(
         else:
             written, left_out = _sft(folders)
             if left_out:
-                typer.echo(f"m3agent: left out {left_out}: not verified, or incomplete", err=True)
+                say(f"left out {left_out}: not verified, or incomplete")
         if output == "-":
             print_bytes(written)
         else:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Repo, faults, run
-from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.cli.common import AsJson, Repo, faults, run, say
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -59,17 +59,14 @@ def mcp_check(repo: Repo = Path()) -> None:
         from m3agent.agent.settings.loader import load_settings
         from m3agent.agent.settings.settings import state_dir
 
-        def note(sentence: str) -> None:
-            print_note(f"m3agent: {sentence}")
-
         said: list[str] = []
         settings = load_settings(repo, {"mcp": True}, os.environ).settings
-        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, note)
+        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, say)
         schemas = run(_offered(list(servers), said))
         rows = [(one["name"], " ".join(one["description"].split())[:100]) for one in schemas]
         typer.echo(columns([("TOOL", "DESCRIPTION"), *rows]) if rows else "", nl=False)
         for sentence in said:
-            note(sentence)
+            say(sentence)
         raise typer.Exit(1 if said else 0)
 
 

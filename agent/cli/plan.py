@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes
+from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, say
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ def _here() -> Fleet:
         detected = detect(os.environ)
     except DetectionError as error:
         raise EnvironmentFault(str(error)) from None
-    typer.echo(f"m3agent: this machine has {detected.fleet}", err=True)
+    say(f"this machine has {detected.fleet}")
     for note in detected.notes:
-        typer.echo(f"m3agent: {note}", err=True)
+        say(note)
     return detected.fleet
 
 

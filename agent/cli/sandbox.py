@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import Repo, faults, run
+from m3agent.agent.cli.common import Repo, faults, run, say
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.agent.util.sanitize import print_note
 
 if TYPE_CHECKING:
     from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
@@ -148,9 +147,9 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     state = state_dir(os.environ)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
-        name = await find_environment(workspace, state, _say, base=image, exclude_newer=exclude_newer)
+        name = await find_environment(workspace, state, say, base=image, exclude_newer=exclude_newer)
     if name is None:
-        _say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
+        say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
     return name
 
 
@@ -167,7 +166,7 @@ async def _prune(keep_gb: float) -> None:
     def work() -> Pruned:
         api = connect()
         try:
-            return prune(api, state, keep_bytes=int(keep_gb * 1e9), say=_say)
+            return prune(api, state, keep_bytes=int(keep_gb * 1e9), say=say)
         finally:
             api.close()
 
@@ -175,7 +174,7 @@ async def _prune(keep_gb: float) -> None:
     done = await asyncio.to_thread(work)
     for name in done.images:
         typer.echo(f"removed {name}")
-    _say(
+    say(
         f"freed {done.freed / 1e9:.1f} GB in {len(done.images)} images; also removed {done.containers} containers, "
         f"{done.volumes} volumes and {folders} folders that killed processes left"
     )
@@ -184,14 +183,14 @@ async def _prune(keep_gb: float) -> None:
 def _exit_code(result: ExecResult, timeout: float, taken: int) -> int:
     """Return the exit code to pass on. Print notes about cut output, a timeout, lack of memory or a failed start."""
     if result.digest.startswith("exec"):  # the command never ran, and stderr has the reason
-        _say(result.stderr.decode(errors="replace"))
+        say(result.stderr.decode(errors="replace"))
     elif result.total_bytes > taken:
-        _say(f"the output was cut: {result.total_bytes - taken:,} more bytes are not shown")
+        say(f"the output was cut: {result.total_bytes - taken:,} more bytes are not shown")
     if result.timed_out:
-        _say(f"timed out after {timeout:g} s: all its processes were killed")
+        say(f"timed out after {timeout:g} s: all its processes were killed")
         return TIMED_OUT
     if result.oom:
-        _say("a process was killed: out of memory")
+        say("a process was killed: out of memory")
     return result.exit if result.exit >= 0 else 128 - result.exit
 
 
@@ -209,20 +208,15 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
 
     repository = await asyncio.to_thread(open_repository, repo)
     settings = load_settings(repo, flags, os.environ).settings
-    spec, backend = await chosen_sandbox(settings, _say)
+    spec, backend = await chosen_sandbox(settings, say)
 
     def tell(request: NetworkRequest) -> None:
         if request.verdict != "allowed":
-            _say(f"network: {request.verdict}: {request.reason}")
+            say(f"network: {request.verdict}: {request.reason}")
 
     state = state_dir(os.environ)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
-        spec = await with_environment(spec, backend, workspace, settings, state, _say)
-        async with new_sandbox(backend, spec, workspace, _say, tell) as sandbox:
+        spec = await with_environment(spec, backend, workspace, settings, state, say)
+        async with new_sandbox(backend, spec, workspace, say, tell) as sandbox:
             yield sandbox
-
-
-def _say(text: str) -> None:
-    """Print a note for the person."""
-    print_note(f"m3agent: {text}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes
-from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def sessions_list(as_json: AsJson = False) -> None:
         elif found:
             typer.echo(columns([COLUMNS, *(_row(summary) for summary in found)]), nl=False)
         else:
-            typer.echo("m3agent: there are no sessions yet", err=True)
+            say("there are no sessions yet")
         for summary in found:
             if summary.problem and not as_json:
-                print_note(f"m3agent: {summary.problem}")
+                say(summary.problem)
 
 
 @sessions_app.command("show")
@@ -89,7 +89,7 @@ def report(
             print_bytes(page)
         else:
             write_page(Path(output), page)
-            typer.echo(f"m3agent: wrote {output} ({len(page) / 1000:,.0f} kB)", err=True)
+            say(f"wrote {output} ({len(page) / 1000:,.0f} kB)")
 
 
 def _read(state: Path, name: str) -> SessionReport:

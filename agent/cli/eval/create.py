@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import faults, print_bytes, run
+from m3agent.agent.cli.common import faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import eval_app
-from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def _print_candidates(history: CommitHistory, wish: CreateRequest) -> int:
     from m3agent.evals.create.create import CommitCounts, candidates, title_of
 
     seen = CommitCounts()
-    found = [candidate async for candidate in candidates(history, wish, seen, _say)]
+    found = [candidate async for candidate in candidates(history, wish, seen, say)]
     rows = [
         (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", f"{c.score:3}", printable_line(title_of(c), 80))
         for c in found
@@ -123,11 +123,11 @@ async def _fill(
     from m3agent.evals.environments.environments import Environments
     from m3agent.evals.grade.grader import Grader
 
-    validator = GradedValidator(Environments(state, _say), Grader(state, _say), timeout)
+    validator = GradedValidator(Environments(state, say), Grader(state, say), timeout)
     with CreatedFolder.opened(output, history.name) as made:
-        seen = await create(history, made, wish, validator, _say)
+        seen = await create(history, made, wish, validator, say)
         _conclude(seen)
-        _say(f"{len(made.rows)} instances of {made.repo} in {output}")
+        say(f"{len(made.rows)} instances of {made.repo} in {output}")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
         return 0 if made.rows else NONE_EXIT
 
@@ -136,13 +136,9 @@ def _conclude(seen: CommitCounts) -> None:
     """Print why commits gave no candidate."""
     if not seen.commits:
         return
-    _say(f"{seen.commits} commits examined, {seen.candidates} candidates; the others:")
+    say(f"{seen.commits} commits examined, {seen.candidates} candidates; the others:")
     for reason, count in seen.rejected.most_common():
-        _say(f"  {count:6} {reason}")
-
-
-def _say(what: str) -> None:
-    print_note(f"m3agent: {what}")
+        say(f"  {count:6} {reason}")
 
 
 def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None:

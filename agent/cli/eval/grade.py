@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, run
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.util.sanitize import print_note, printable_text
 from m3agent.agent.util.table import columns
@@ -121,7 +121,7 @@ def eval_grade(
             raise UsageError(f"{predictions} has no patch for any of the instances.")
         for instance in instances:
             if instance.id not in patches:
-                print_note(f"m3agent: there is no patch for {instance.id}")
+                say(f"there is no patch for {instance.id}")
         environments, grader = _parts(official=official)
         found = run(
             grade_all(

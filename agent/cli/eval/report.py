@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
-from m3agent.agent.util.sanitize import print_note
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
@@ -133,14 +132,14 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
 
     results = list(tally.results.values())
     if tally.config.attempts > 1:
-        _say(
+        say(
             f"SWE-bench's files have one attempt per instance: they contain the first of {tally.config.attempts}"
         )
     if report is not None:
         write_page(report, official.official_report(tally.config, results).encode())
         asked, not_asked = official.asked_official(results)
         if not_asked:
-            _say(
+            say(
                 f"{report}: {asked} patches are judged by the official rules, and {not_asked} by "
                 "m3agent's rules only"
             )
@@ -152,7 +151,7 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
         text, damaged = official.predictions(tally.config, patches)
         write_page(predictions, text.encode())
         if damaged:
-            _say(
+            say(
                 f"{predictions}: the patches of {', '.join(damaged)} are not UTF-8; the invalid bytes were replaced"
             )
 
@@ -178,7 +177,7 @@ def _show_page(
     from m3agent.evals.report.page import render, rows
     from m3agent.evals.report.sessions import write_sessions
 
-    sessions = {} if page is None else write_sessions(run, report, page, _say)
+    sessions = {} if page is None else write_sessions(run, report, page, say)
     made = render(report, rows(run, report, sessions), comparison).encode()
     if page is None:
         print_bytes(made)
@@ -186,8 +185,4 @@ def _show_page(
     write_page(page, made)
     linked = sum(bool(session.link) for session in sessions.values())
     beside = f", and beside it the pages of {linked:,} sessions" if linked else ""
-    _say(f"wrote {page} ({len(made) / 1000:,.0f} kB){beside}")
-
-
-def _say(text: str) -> None:
-    print_note(f"m3agent: {text}")
+    say(f"wrote {page} ({len(made) / 1000:,.0f} kB){beside}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, run
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import print_note
@@ -111,7 +111,6 @@ def eval_run(
         from m3agent.evals.run.evaluate import Experiment, evaluate
         from m3agent.evals.run.wiring import standard_parts
 
-        say = print_note
         if attempts is not None and pass_k is not None:
             raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
         name, command, agent_settings, agent, seconds = _agent(
@@ -142,9 +141,9 @@ def eval_run(
             invalid=invalid,
         )
         try:
-            folder = evaluate(experiment, output, parts, say, run, cluster=cluster)
+            folder = evaluate(experiment, output, parts, print_note, run, cluster=cluster)
         except KeyboardInterrupt:
-            say(f"m3agent: stopped; the results are kept in {output}, and the same command resumes the run")
+            say(f"stopped; the results are kept in {output}, and the same command resumes the run")
             raise
         raise typer.Exit(conclude(folder, output, as_json=as_json))
 
@@ -189,11 +188,11 @@ def _endpoint(settings: Settings) -> EndpointChoice:
     from m3agent.agent.endpoint.disclosure import announce
     from m3agent.agent.settings.settings import state_dir
 
-    say, state = print_note, state_dir(os.environ)
+    state = state_dir(os.environ)
     choice = choose_endpoint(settings, state)
-    say(f"m3agent: engine {choice.description}")
+    say(f"engine {choice.description}")
     if isinstance(choice, ModelServer) and not settings.yes:
-        announce(choice.url, state, say, "repositories and issues go")
+        announce(choice.url, state, print_note, "repositories and issues go")
     return choice
 
 
@@ -226,13 +225,13 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
         told = f", most often: {why[0][0]}" if why else ""
-        print_note(
-            f"m3agent: no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
+        say(
+            f"no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
             "the same command repeats them"
         )
         return EnvironmentFault.exit_code
     if not as_json:
         invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
         typer.echo(f"resolved {counts[Verdict.RESOLVED]} of {counted} attempts{invalid}; {output}")
-    typer.echo(f"m3agent: the report: m3agent eval report {output}", err=True)
+    say(f"the report: m3agent eval report {output}")
     return 0

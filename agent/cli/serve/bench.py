@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, run
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.cli.serve.check import ServedModel, ServerUrl
 from m3agent.agent.errors import ServerFault
-from m3agent.agent.util.sanitize import print_note, printable_line
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Work:
         server = await chosen_server(url, model, embedded="whose tokens a second are not worth measuring")
         if self.expected is None and server.record is not None and server.record.plan is not None:
             self.expected = expectation(server.record.plan)
-        print_note(f"m3agent: measuring {server.endpoint.model} at {server.endpoint.url}")
+        say(f"measuring {server.endpoint.model} at {server.endpoint.url}")
         try:
             self._result = await measure(
                 server.endpoint, api_key=server.key, options=self._options, listen=self._hear
@@ -173,7 +173,7 @@ class _Work:
         if progress.doing == "done":
             return
         to_come = "" if progress.to_come is None else f"; about {duration(progress.to_come)} left"
-        typer.echo(f"m3agent: {duration(progress.elapsed)}: {progress.doing}{to_come}", err=True)
+        say(f"{duration(progress.elapsed)}: {progress.doing}{to_come}")
 
     def _write(self) -> None:
         from m3agent.agent.report.write import write_page
@@ -203,7 +203,7 @@ class _Work:
         said = _compared_text(comparisons, only)
         typer.echo(said, nl=False, err=as_json)
         if result.ended == "died" or not any(row.requests for row in result.rows):
-            print_note(f"m3agent: {result.error or 'nothing could be measured'}")
+            say(result.error or "nothing could be measured")
             return ServerFault.exit_code
         return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, run
+from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 
 if TYPE_CHECKING:
@@ -159,4 +159,4 @@ def _tokenizer(server: ChosenServer) -> Path | None:
 
 
 def _listen(what: str) -> None:
-    typer.echo(f"m3agent: checking {what}", err=True)
+    say(f"checking {what}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, end, faults, print_bytes
+from m3agent.agent.cli.common import AsJson, end, faults, print_bytes, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.util.table import columns
 
@@ -125,7 +125,7 @@ def logs(
             raise ServerFault(
                 "there is no log: no m3agent server was started here, or it has not crashed yet"
             )
-        typer.echo(f"m3agent: {path}", err=True)
+        say(str(path))
         _print_end(path, lines, follow=follow)
 
 
