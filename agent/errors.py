@@ -58,3 +58,8 @@ EXIT_CODES: dict[Status, int] = {
     Status.STALLED: 6,
     Status.INTERRUPTED: 130,
 }
+
+
+def reason_of(error: OSError) -> str:
+    """Return why an operation failed, in lower case, without the name of the file."""
+    return (error.strerror or str(error)).lower()

@@ -7,13 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.session.session import new_id
+from m3agent.agent.session.session import new_id, timestamp
 from m3agent.agent.util.append_only import AppendOnlyFile, fault
 
 FOLDER, FILE = "acp", "session.jsonl"
@@ -82,7 +81,7 @@ class OpenSession:
         Raises:
             EnvironmentFault: The entry cannot be written.
         """
-        entry = {"ts": _now(), "kind": kind, **values}
+        entry = {"ts": timestamp(), "kind": kind, **values}
         self._file.append(json.dumps(entry).encode(), sync=True)
         self.record.take(entry)
 
@@ -103,7 +102,7 @@ def new_session(state: Path, cwd: str) -> OpenSession:
         folder.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise fault(error, folder) from None
-    made = OpenSession(Record(name, cwd, _now()), AppendOnlyFile(folder / FILE))
+    made = OpenSession(Record(name, cwd, timestamp()), AppendOnlyFile(folder / FILE))
     made.write("begun", cwd=cwd)
     return made
 
@@ -149,7 +148,3 @@ def read(path: Path) -> Record:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(f"the session in {path.parent} cannot be read: {error}") from None
     return record
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

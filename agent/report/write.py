@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.util.atomic_write import write_whole
 
 
@@ -20,9 +20,7 @@ def write_page(path: Path, page: bytes) -> None:
     try:
         write_whole(path, page, mode=0o600)
     except OSError as error:
-        raise EnvironmentFault(
-            f"{path} cannot be written: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise EnvironmentFault(f"{path} cannot be written: {reason_of(error)}") from None
 
 
 def check_target(path: Path) -> None:
@@ -38,7 +36,7 @@ def check_target(path: Path) -> None:
             raise UsageError(f"-o {path}: there is no folder {path.parent}") from None
         return
     except OSError as error:
-        raise UsageError(f"-o {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"-o {path}: {reason_of(error)}") from None
     if not stat.S_ISREG(mode):
         kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a symbolic link"))
         kind = next((name for test, name in kinds if test(mode)), "not a regular file")

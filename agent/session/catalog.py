@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.errors import UsageError
+from m3agent.agent.errors import UsageError, reason_of
 from m3agent.agent.session.log_reader import LOG, items, number, read_ends, text, whole
 from m3agent.agent.session.record import SessionRecord, read_session, record_of
 from m3agent.agent.session.session import PATCH
@@ -104,7 +104,7 @@ def summary_of(folder: Path) -> Summary:
         is_over = ends is not None and ends[1].get("type") == "session.finished"
         return _summary(folder, record_of(ends or ()) if is_over else read_session(folder), None)
     except (OSError, UsageError) as error:
-        why = f"{log}: {(error.strerror or str(error)).lower()}" if isinstance(error, OSError) else str(error)
+        why = f"{log}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
         return _summary(folder, SessionRecord(), why)
 
 
@@ -147,9 +147,7 @@ def session_folders(state: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UsageError(
-            f"{state / 'sessions'} cannot be read: {(error.strerror or str(error)).lower()}"
-        ) from None
+        raise UsageError(f"{state / 'sessions'} cannot be read: {reason_of(error)}") from None
     return [state / "sessions" / name for name in sorted(names, reverse=True)]
 
 

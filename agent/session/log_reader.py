@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.errors import UsageError
+from m3agent.agent.errors import UsageError, reason_of
 from m3agent.agent.session.events import VERSION
 
 LOG = "events.jsonl"
@@ -51,9 +51,7 @@ def read_log(path: Path) -> SessionLog:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise UsageError(
-            f"{path}: the log cannot be read ({(error.strerror or str(error)).lower()})"
-        ) from None
+        raise UsageError(f"{path}: the log cannot be read ({reason_of(error)})") from None
     lines = raw.split(b"\n")
     torn = lines.pop()  # empty if the last line is complete
     events = [_parsed(line, path, number) for number, line in enumerate(lines, 1)]

@@ -39,6 +39,11 @@ def new_id() -> str:
     return datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(3)
 
 
+def timestamp() -> str:
+    """Return the current time for a line of a log: UTC in ISO 8601, with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def make_folder(folder: Path) -> None:
     """Create a session's folder, accessible only by its owner. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True)
@@ -47,8 +52,7 @@ def make_folder(folder: Path) -> None:
 
 def line_of(event: Event, seq: int, session: str) -> Line:
     """Return an event as a line of a session's log, with the current time."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    head: Line = {"v": VERSION, "seq": seq, "ts": now, "session": session, "type": event.type}
+    head: Line = {"v": VERSION, "seq": seq, "ts": timestamp(), "session": session, "type": event.type}
     return head | dataclasses.asdict(event)
 
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 
 
 class AppendOnlyFile:
@@ -72,7 +72,7 @@ class AppendOnlyFile:
 def fault(error: OSError, folder: Path) -> EnvironmentFault:
     """Return the error for the user after a failed write in the session's folder."""
     full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-    what = "the disk is full" if full else (error.strerror or str(error)).lower()
+    what = "the disk is full" if full else reason_of(error)
     return EnvironmentFault(
         f"cannot write the session in {folder}: {what}; make room, or set M3AGENT_STATE to another folder"
     )

@@ -157,14 +157,14 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
 
 
 def _patch(run: RunFolder, ident: str, number: int) -> bytes:
-    from m3agent.agent.errors import UsageError
+    from m3agent.agent.errors import UsageError, reason_of
 
     try:
         return run.patch(ident, number)
     except OSError as error:
         where = run.attempt(ident, number)
         raise UsageError(
-            f"{where}: the patch cannot be read ({(error.strerror or str(error)).lower()}); remove the folder and run "
+            f"{where}: the patch cannot be read ({reason_of(error)}); remove the folder and run "
             "again to repeat the attempt."
         ) from None
 

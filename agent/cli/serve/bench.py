@@ -12,7 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.cli.serve.check import ServedModel, ServerUrl
-from m3agent.agent.errors import ServerFault
+from m3agent.agent.errors import ServerFault, reason_of
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
@@ -238,7 +238,7 @@ def _read(path: Path, option: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{option} {path}: {reason_of(error)}") from None
 
 
 def _read_result(path: Path) -> BenchResult:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from m3agent import __version__
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError, reason_of
 from m3agent.agent.settings.settings import state_dir
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.evals.data.instance import DataError, Instance
@@ -102,7 +102,7 @@ def _knock(address: str) -> None:
         socket.create_connection((host, port), KNOCK_SECONDS).close()
     except OSError as error:
         raise EnvironmentFault(
-            f"there is no Ray cluster at {address} ({(error.strerror or str(error)).lower()}): start its head with "
+            f"there is no Ray cluster at {address} ({reason_of(error)}): start its head with "
             f"`ray start --head --ray-client-server-port {port}`."
         ) from None
 

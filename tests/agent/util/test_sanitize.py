@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.cli import check_table
-from m3agent.agent.cli import sandbox as sandbox_commands
+from m3agent.agent.cli.common import say
 from m3agent.agent.cli.sessions import sessions_list
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.util.sanitize import (
@@ -49,7 +49,7 @@ def test_the_last_line() -> None:
 
 def test_notes(capsys: pytest.CaptureFixture[str]) -> None:
     print_note(HOSTILE)
-    sandbox_commands._say(f"still building the environment (1 s): {HOSTILE}")
+    say(f"still building the environment (1 s): {HOSTILE}")
     output = capsys.readouterr().err
     assert output.splitlines() == [
         "a [2J 3A  b",
