@@ -6,6 +6,7 @@ import sys
 from typing import Any, cast
 
 from m3agent.agent.cli.common import faults, run, say
+from m3agent.agent.errors import UsageError
 
 
 def acp() -> None:
@@ -15,8 +16,6 @@ def acp() -> None:
     missing.
     """
     with faults():
-        from m3agent.agent.errors import UsageError
-
         try:
             import acp as sdk  # noqa: F401
         except ImportError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from m3agent.agent.cli.common import faults, print_bytes, say
+from m3agent.agent.errors import UsageError
 
 if TYPE_CHECKING:
     from m3agent.agent.session.record import SessionRecord
@@ -42,7 +43,6 @@ def export(
 ) -> None:
     """Write sessions as trajectories: ATIF for viewers and benchmarks, chat-format JSONL to train on."""
     with faults():
-        from m3agent.agent.errors import UsageError
         from m3agent.agent.report.write import check_target, write_page
         from m3agent.agent.session.catalog import find_session, list_sessions
         from m3agent.agent.settings.settings import state_dir

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from m3agent.agent.cli.common import AsJson, Repo, faults, run, say
+from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
@@ -104,7 +105,6 @@ def _repository(repo: Path) -> Repository:
 
 
 def _project_file(repo: Path) -> Path:
-    from m3agent.agent.errors import UsageError
     from m3agent.agent.mcp.config import PROJECT_FILE, project_file
 
     repository = _repository(repo)

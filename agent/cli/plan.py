@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, say
+from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -98,7 +99,6 @@ def plan(
         if recipe is not None:
             _print_recipe(recipe, context, vision=vision, as_json=as_json)
             return
-        from m3agent.agent.errors import UsageError
         from m3agent.serving.plan.gpus import parse_gpus
         from m3agent.serving.plan.known_issues import EngineKind
         from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
@@ -121,7 +121,6 @@ def plan(
 
 
 def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> int:
-    from m3agent.agent.errors import EnvironmentFault, UsageError
     from m3agent.serving.plan.planner import plans, refusals
 
     found, refused = plans(fleet, wish, prices), refusals(fleet, wish)
@@ -138,7 +137,6 @@ def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: boo
 
 
 def _here() -> Fleet:
-    from m3agent.agent.errors import EnvironmentFault
     from m3agent.serving.plan.detect import DetectionError, detect
 
     try:
@@ -232,7 +230,6 @@ def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool
     """Print a documented recipe with the changes for agent work, or the names of all recipes."""
     import json
 
-    from m3agent.agent.errors import UsageError
     from m3agent.serving.plan.recipe_json import recipe_json, recipe_list, recipe_text
 
     try:

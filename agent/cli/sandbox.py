@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import Repo, faults, run, say
+from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -132,7 +133,6 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     import asyncio
     from datetime import datetime
 
-    from m3agent.agent.errors import UsageError
     from m3agent.agent.repo.repository import open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.agent.settings.settings import state_dir

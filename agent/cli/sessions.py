@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
+from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
@@ -50,7 +51,6 @@ def sessions_show(
 ) -> None:
     """Print the result of one session."""
     with faults():
-        from m3agent.agent.errors import UsageError
         from m3agent.agent.session.catalog import find_session, summary_of
         from m3agent.agent.settings.settings import state_dir
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 
 from m3agent.agent.cli.common import faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import eval_app
+from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
@@ -64,7 +66,6 @@ def create(
     command continues).
     """
     with faults():
-        from m3agent.agent.errors import UsageError
         from m3agent.evals.create.create import CreateRequest
         from m3agent.evals.create.mine import Bounds
 
@@ -143,8 +144,6 @@ def _conclude(seen: CommitCounts) -> None:
 
 def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None:
     """Parse a date option: return the beginning or the end of a day in UTC, or a moment."""
-    from m3agent.agent.errors import UsageError
-
     if text is None:
         return None
     try:
@@ -157,20 +156,12 @@ def _day(text: str | None, option: str, *, end: bool = False) -> datetime | None
 
 
 def _minor(text: str | None) -> str | None:
-    import re
-
-    from m3agent.agent.errors import UsageError
-
     if text is not None and not re.fullmatch(r"3\.\d{1,2}", text):
         raise UsageError(f"--python {text}: write a minor version, like 3.11.")
     return text
 
 
 def _name(text: str | None) -> str | None:
-    import re
-
-    from m3agent.agent.errors import UsageError
-
     if text is not None and not re.fullmatch(
         r"[A-Za-z0-9][\w.-]{0,99}(?:/[A-Za-z0-9][\w.-]{0,99})?", text, re.ASCII
     ):

@@ -12,6 +12,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.sanitize import print_note, printable_text
 from m3agent.agent.util.table import columns
 
@@ -102,7 +103,6 @@ def eval_grade(
     Exit codes: 0 all are graded; 2 wrong use; 3 sandbox or environment; 130 interrupted.
     """
     with faults():
-        from m3agent.agent.errors import UsageError
         from m3agent.evals.data.predictions import REFERENCE, read_predictions
         from m3agent.evals.data.results import Verdict
         from m3agent.evals.grade.grade_all import grade_all
@@ -143,7 +143,6 @@ def eval_grade(
 
 
 def _load(rows: str, ids: str | None) -> list[Instance]:
-    from m3agent.agent.errors import UsageError
     from m3agent.evals.data.instance import DataError
     from m3agent.evals.data.load import load
 
@@ -168,14 +167,11 @@ def _workers(given: int | None) -> int:
 
 
 def _check_output(output: Path | None) -> None:
-    from m3agent.agent.errors import UsageError
-
     if output is not None and not output.absolute().parent.is_dir():
         raise UsageError(f"There is no folder {output.absolute().parent} for {output.name}.")
 
 
 def _write(path: Path, text: str) -> None:
-    from m3agent.agent.errors import EnvironmentFault
     from m3agent.agent.util.atomic_write import write_whole
 
     try:

@@ -9,6 +9,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
+from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
@@ -100,7 +101,6 @@ def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
     Raises:
         UsageError: The options conflict, or a file cannot be written.
     """
-    from m3agent.agent.errors import UsageError
     from m3agent.agent.report.write import check_target
 
     if both:
@@ -113,7 +113,6 @@ def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:
 
 
 def _check_complete(report: RunReport, run: RunFolder, *, allow_incomplete: bool) -> None:
-    from m3agent.agent.errors import EnvironmentFault
     from m3agent.evals.report.wording import missing_of
 
     if not report.complete and not allow_incomplete:
@@ -157,8 +156,6 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
 
 
 def _patch(run: RunFolder, ident: str, number: int) -> bytes:
-    from m3agent.agent.errors import UsageError, reason_of
-
     try:
         return run.patch(ident, number)
     except OSError as error:

@@ -16,6 +16,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import print_note
 
@@ -104,7 +105,6 @@ def eval_run(
     failed; 130 interrupted.
     """
     with faults():
-        from m3agent.agent.errors import UsageError
         from m3agent.evals.data.instance import DataError
         from m3agent.evals.data.load import digest, load
         from m3agent.evals.grade.validate import Validations
@@ -157,7 +157,6 @@ def _agent(
 ) -> tuple[str, tuple[str, ...], dict[str, str], EvaluatedAgent, float]:
     """Return the agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
     from m3agent import __version__
-    from m3agent.agent.errors import UsageError
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import SETTINGS
     from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
@@ -204,7 +203,6 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         output: The value of the option -o, for messages.
         as_json: Whether to print JSON.
     """
-    from m3agent.agent.errors import EnvironmentFault
     from m3agent.evals.data.results import Verdict
 
     results = folder.results()

@@ -12,7 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.cli.serve.check import ServedModel, ServerUrl
-from m3agent.agent.errors import ServerFault, reason_of
+from m3agent.agent.errors import ServerFault, UsageError, reason_of
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
@@ -97,7 +97,6 @@ def bench(
     Exit codes: 0 measured; 1 worse than the baseline; 2 wrong use; 4 the model server; 130 interrupted.
     """
     with faults():
-        from m3agent.agent.errors import UsageError
         from m3agent.agent.report.write import check_target
         from m3agent.serving.bench.options import Options
 
@@ -224,8 +223,6 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
 
 def _size(text: str, option: str) -> int:
     """Parse a number that may end with K (1,024) or M (1,048,576)."""
-    from m3agent.agent.errors import UsageError
-
     found = re.fullmatch(r"([0-9]{1,9})([KM]?)", text.strip().upper(), re.ASCII)
     if found is None:
         raise UsageError(f"{option} takes numbers like 8192 or 8K, separated by commas; {text!r} is not one")
@@ -233,8 +230,6 @@ def _size(text: str, option: str) -> int:
 
 
 def _read(path: Path, option: str) -> bytes:
-    from m3agent.agent.errors import UsageError
-
     try:
         return path.read_bytes()
     except OSError as error:
@@ -242,7 +237,6 @@ def _read(path: Path, option: str) -> bytes:
 
 
 def _read_result(path: Path) -> BenchResult:
-    from m3agent.agent.errors import UsageError
     from m3agent.serving.bench.result import from_json
 
     try:
@@ -256,8 +250,6 @@ def _read_result(path: Path) -> BenchResult:
 def _expected(path: Path) -> dict[str, float]:
     """Return the expectation from the first plan in the output of `m3agent plan --json`."""
     import json
-
-    from m3agent.agent.errors import UsageError
 
     try:
         value: Any = json.loads(_read(path, "--plan"))

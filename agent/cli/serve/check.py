@@ -10,6 +10,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
+from m3agent.agent.errors import ServerFault, UsageError
 
 if TYPE_CHECKING:
     from m3agent.agent.endpoint.server import ChosenServer
@@ -52,7 +53,6 @@ def check(
     """
     with faults():
         from m3agent.agent.cli import check_table
-        from m3agent.agent.errors import ServerFault
 
         found = run(_check(endpoint, model, (context, concurrency, typical), prometheus))
         text = check_table.as_json(found) if as_json else check_table.table(found, failed="failed")
@@ -129,7 +129,6 @@ def _workload(
     endpoint: Endpoint, context: int | None, concurrency: int | None, typical: int | None
 ) -> PlanRequest | None:
     """Return the workload that the server must carry; None if no option names one."""
-    from m3agent.agent.errors import UsageError
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
     from m3agent.serving.plan.planner import PlanRequest
 

@@ -13,6 +13,7 @@ import typer
 from m3agent.agent.cli.common import Typical, faults, print_bytes, run
 from m3agent.agent.cli.plan import PlanPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
+from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,7 +186,6 @@ def serve(
 
 async def _serve(asked: ServeRequest, state: Path) -> None:
     from m3agent.agent.cli.serve.launch import launch
-    from m3agent.agent.errors import ServerFault
     from m3agent.agent.ui.serve_display import ServeView
     from m3agent.serving.launch.server import LaunchFailed, Server
 
@@ -198,7 +198,6 @@ async def _serve(asked: ServeRequest, state: Path) -> None:
 
 
 def _refuse_other_machines(host: str) -> None:
-    from m3agent.agent.errors import UsageError
     from m3agent.serving.client.http import is_loopback
 
     if not is_loopback(host):
@@ -210,7 +209,6 @@ def _refuse_other_machines(host: str) -> None:
 async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
     import asyncio
 
-    from m3agent.agent.errors import EnvironmentFault
     from m3agent.serving.embedded.server import EmbeddedServer
     from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
 

@@ -16,6 +16,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, end, faults, print_bytes, say
 from m3agent.agent.cli.serve.app import serve_app
+from m3agent.agent.errors import ServerFault
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def stop(
 ) -> None:
     """Stop a server that m3agent runs and all its processes, and say whether the GPUs' memory is free again."""
     with faults():
-        from m3agent.agent.errors import ServerFault
         from m3agent.agent.settings.settings import state_dir
         from m3agent.serving.launch.record import alive, live_servers
 
@@ -113,7 +113,6 @@ def logs(
 ) -> None:
     """Print the engine's log: of the running server, else of the last one."""
     with faults():
-        from m3agent.agent.errors import ServerFault
         from m3agent.agent.settings.settings import state_dir
         from m3agent.serving.launch.record import LAST_LOG, LOG, last_folder, live_servers
 
