@@ -634,21 +634,3 @@ def _signatures(tools: Tools) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
             parameters = function.get("parameters")
             yield name, parameters if isinstance(parameters, Mapping) else None
-
-
-__all__ = [
-    "Call",
-    "CallFinished",
-    "CallPartial",
-    "Parsed",
-    "ReasoningDelta",
-    "StreamParser",
-    "TextDelta",
-    "TextWasReasoning",
-    "ThinkingMode",
-    "Tools",
-    "WireEvent",
-    "collect",
-    "parse",
-    "write",
-]
