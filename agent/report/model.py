@@ -191,7 +191,6 @@ class SessionReport:
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     patch: list[FilePatch] = field(default_factory=list)
-    patch_path: str = ""
 
     @property
     def verdict(self) -> Line:

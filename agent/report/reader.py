@@ -87,7 +87,6 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
     path = folder / PATCH if folder else None
     if path is not None and path.is_file() and not path.is_symlink():
         content = path.read_bytes().decode(errors="surrogateescape")
-        report.patch_path = str(path)
         if len(content) > MOST_PATCH:
             cut = content.rfind("\n", 0, MOST_PATCH) + 1 or MOST_PATCH
             report.notes.append(
