@@ -131,10 +131,33 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
                 "signatures of left-out files need m3agent's parsers: install m3agent[outlines].\n"
             )
     if request.verify:
-        from m3agent.agent.context.verify import verify
-
-        return verify(context, tokenizer)
+        return _verify(context, tokenizer)
     return 0
+
+
+def _verify(context: Context, tokenizer: TokenizerSource | None) -> int:
+    """Compare the sum of the chunks' counts with the vendor's own tokenizer on the complete text.
+
+    Returns:
+        The exit status: 0 if they are equal, else 1.
+
+    Raises:
+        UsageError: There is no tokenizer, or its library is not installed.
+    """
+    from m3agent.agent.context.tokenizer.counter import oracle_count
+    from m3agent.agent.errors import UsageError
+
+    if tokenizer is None:
+        raise UsageError(
+            "--verify needs the model's tokenizer: give its tokenizer.json or folder with --tokenizer."
+        )
+    whole = oracle_count(tokenizer, context.text)
+    same = whole == context.tokens
+    mark = "=" if same else "is not"
+    sys.stdout.write(
+        f"sum of the chunks {context.tokens:,} {mark} {whole:,}, counted as one text ({tokenizer.label})\n"
+    )
+    return 0 if same else 1
 
 
 class _Progress:

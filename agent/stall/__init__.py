@@ -4,9 +4,8 @@ Contains the detector (`detector`), the history of calls (`history`), the normal
 detection of repetitive streams (`repetition`), and all limits (`thresholds`).
 """
 
-from m3agent.agent.stall.adapter import as_seen
 from m3agent.agent.stall.detector import StallDetector
-from m3agent.agent.stall.observation import ObservedCall, StallVerdict
+from m3agent.agent.stall.observation import ObservedCall, StallVerdict, as_seen
 from m3agent.agent.stall.thresholds import QUIET, Thresholds
 
 __all__ = ["QUIET", "ObservedCall", "StallDetector", "StallVerdict", "Thresholds", "as_seen"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from m3agent.serving.client.messages import ToolCall
+from m3agent.tools.base import ToolResult
+
 
 @dataclass(frozen=True)
 class ObservedCall:
@@ -33,6 +36,28 @@ class ObservedCall:
     failing: frozenset[str] | None = None
     running: bool = False
     infrastructure: bool = False
+
+
+def as_seen(call: ToolCall, result: ToolResult, content: str, tree: str) -> ObservedCall:
+    """Return a finished call as input of the stall detector.
+
+    Args:
+        call: The model's call.
+        result: The tool's result.
+        content: The result as the model reads it.
+        tree: State of the work tree after the call.
+    """
+    data = result.data
+    return ObservedCall(
+        name=call.name,
+        arguments=call.arguments,
+        content=content,
+        digest=result.digest,
+        is_error=result.is_error,
+        exit_code=result.exit_code,
+        tree=tree,
+        failing=frozenset([*data["failed"], *data["errored"]]) if "passed" in data else None,
+    )
 
 
 Action = Literal["tell", "force", "stop"]

@@ -5,8 +5,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from m3agent.serving.client.http import mask_key, refusal, reported
-from m3agent.serving.client.stream.minimax_errors import hosted_error
 from m3agent.serving.errors import EndpointRefused
+
+# Codes of MiniMax's own API and the equivalent HTTP status. MiniMax's list of error codes says which are worth a retry.
+_STATUSES = {
+    1001: 408,  # timeout
+    1002: 429,  # rate limit
+    1004: 401,  # not authorized
+    1008: 402,  # insufficient balance
+    1026: 400,  # the input is sensitive
+    1027: 400,  # the output is sensitive
+    1039: 429,  # token limit, of tokens a minute
+    1041: 429,  # connection limit
+    2013: 400,  # invalid parameters; a context that is too long, too
+    2049: 401,  # invalid key
+    2056: 402,  # the plan is used up
+}
 
 
 def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) -> None:
@@ -47,3 +61,15 @@ def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapp
         what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
         raise EndpointRefused(200, what, host=host, advice="check the address; it usually ends in /v1")
     return answer
+
+
+def hosted_error(answer: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Return MiniMax's own error, which comes with HTTP status 200: the equivalent status and the server's message.
+
+    Return None if there is no error. An unknown code counts as a server fault, status 500.
+    """
+    said = answer.get("base_resp")
+    code = said.get("status_code") if isinstance(said, Mapping) else None
+    if not isinstance(said, Mapping) or not isinstance(code, int) or code == 0:
+        return None
+    return _STATUSES.get(code, 500), f"{said.get('status_msg') or 'an error'} ({code})"

@@ -11,7 +11,7 @@ import pytest
 from m3agent.serving import wire
 from m3agent.serving.client.messages import AssistantMessage, Usage
 from m3agent.serving.client.stream.accumulator import Accumulator
-from m3agent.serving.client.stream.minimax_errors import hosted_error
+from m3agent.serving.client.stream.error_bodies import hosted_error
 from m3agent.serving.client.stream.usage import read_usage
 from tests.servers.dialects import DIALECTS, Answer, Dialect, Vllm
 from tests.servers.misbehaving import call, delta, finish
