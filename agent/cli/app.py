@@ -22,7 +22,7 @@ from m3agent.agent.cli.common import (
     Repo,
     end,
     faults,
-    print_bytes,
+    finish,
     run,
     sinks,
 )
@@ -38,6 +38,7 @@ from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.fix.finalize import FixResult
 
 app = typer.Typer(
     name="m3agent",
@@ -111,10 +112,7 @@ def fix(
         from m3agent.agent.delivery.apply import HandOver
 
         hand_over = HandOver(apply, branch, pr)
-        code, patch = run(_fix(issue, attach or [], repo, flags, hand_over, as_json))
-        if patch and not as_json:
-            print_bytes(patch)
-        raise typer.Exit(code)
+        finish(_fix(issue, attach or [], repo, flags, hand_over, as_json), as_json=as_json)
 
 
 async def _fix(
@@ -124,13 +122,13 @@ async def _fix(
     flags: Flags,
     hand_over: HandOver,
     as_json: bool,
-) -> tuple[int, bytes]:
+) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
     from m3agent.agent.ui.event_printer import Screen
 
     screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # a terminal would mix JSON lines and rows
     with screen:
-        result = await new_fix(
+        return await new_fix(
             spec,
             repo,
             flags,
@@ -141,7 +139,6 @@ async def _fix(
             sinks=sinks(screen, as_json=as_json),
             listener=screen.listener,
         )
-    return result.exit_code, result.patch
 
 
 @app.command()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.session.log_reader import Line
     from m3agent.agent.ui.event_printer import Screen
 
@@ -90,6 +91,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool) -> NoReturn:
+    """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code."""
+    result = run(fix)
+    if result.patch and not as_json:
+        print_bytes(result.patch)
+    raise typer.Exit(result.exit_code)
 
 
 def print_bytes(data: bytes) -> None:

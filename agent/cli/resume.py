@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import Apply, AsJson, Branch, PullRequest, faults, print_bytes, run, sinks
+from m3agent.agent.cli.common import Apply, AsJson, Branch, PullRequest, faults, finish, sinks
 from m3agent.agent.settings.options import Flags, takes_settings
 
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.fix.request import FixRequest
     from m3agent.agent.loop.resume import ResumePoint
     from m3agent.agent.session.log_reader import Line
@@ -101,15 +102,12 @@ def _go_on(
 ) -> None:
     """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
     with contextlib.closing(session):
-        code, patch = run(_resume(session, lines, tell, limits, hand_over, as_json))
-    if patch and not as_json:
-        print_bytes(patch)
-    raise typer.Exit(code)
+        finish(_resume(session, lines, tell, limits, hand_over, as_json), as_json=as_json)
 
 
 async def _resume(
     session: Session, lines: list[Line], tell: str, limits: Flags, hand_over: HandOver, as_json: bool
-) -> tuple[int, bytes]:
+) -> FixResult:
     from m3agent.agent.context.neutralise import harmless
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.loop.resume import resume_point
@@ -124,8 +122,7 @@ async def _resume(
         point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
         request = _request(point, limits, hand_over, state, screen.say)
         screen.read(lines)
-        result = await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
-    return result.exit_code, result.patch
+        return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
 
 
 def _request(
