@@ -437,5 +437,5 @@ def config_file(env: Mapping[str, str]) -> Path | None:
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
-    """Return the folder for sessions and caches; see `folders.state_path`."""
+    """Return the folder for sessions and caches; see `xdg.state_path`."""
     return Path(state_path(env))
