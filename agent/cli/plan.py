@@ -54,6 +54,11 @@ class PlanEngine(StrEnum):
     trtllm = "trtllm"
 
 
+Concurrency = Annotated[int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")]
+WeightPrecision = Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")]
+Vision = Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")]
+
+
 def plan(
     gpus: Annotated[
         str | None,
@@ -68,13 +73,11 @@ def plan(
             help="Longest prompt and answer together, in tokens; by default M3's own 524,288.", metavar="N"
         ),
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
-    ] = 1,
+    concurrency: Concurrency = 1,
     typical: Typical = None,
-    precision: Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")] = None,
+    precision: WeightPrecision = None,
     engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
-    vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
+    vision: Vision = False,
     gpu_price: Annotated[
         float | None, typer.Option(help="Dollars for a GPU-hour.", min=0, metavar="D")
     ] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import Typical, faults, print_bytes, run
-from m3agent.agent.cli.plan import PlanPrecision
+from m3agent.agent.cli.plan import Concurrency, Vision, WeightPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 
@@ -62,12 +62,10 @@ def serve(
             metavar="N",
         ),
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
-    ] = 1,
+    concurrency: Concurrency = 1,
     typical: Typical = None,
-    precision: Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")] = None,
-    vision: Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")] = False,
+    precision: WeightPrecision = None,
+    vision: Vision = False,
     recipe: Annotated[
         str | None,
         typer.Option(
