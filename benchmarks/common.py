@@ -45,6 +45,11 @@ def commit_all(folder: Path, message: str) -> None:
             raise SystemExit(f"git {args[0]} failed in {folder}: {done.stderr.decode(errors='replace')}")
 
 
+def say(text: str) -> None:
+    """Print a note to standard error at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
     """Run `m3agent fix ISSUE --engine embedded`; a patch printed after `seconds` of wall time does not count."""
     command = [sys.executable, "-m", "m3agent.agent.cli.app", "fix", str(issue), "--repo", str(repo)]

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.common import say
+
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Environment, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
@@ -62,9 +64,6 @@ def instance_in(folder: Path) -> Instance:
 async def graded(workers: int) -> dict[str, tuple[Grade, OfficialGrade | None]]:
     """Return both verdicts on every forgery and on the real fix."""
     state, room = state_dir(os.environ), asyncio.Semaphore(workers)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
 
     grader = Grader(state, say, official=True)
     with tempfile.TemporaryDirectory() as folder:

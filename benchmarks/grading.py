@@ -30,6 +30,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.common import say
 from benchmarks.peers import python_with
 
 from m3agent.agent.settings.settings import state_dir
@@ -46,10 +47,6 @@ PINNED = "swebench==5.0.2"
 RUNTIME = re.compile(r"Test runtime: ([0-9_]+\.[0-9]+) seconds")
 
 Round = dict[str, Any]
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def patches_of(instances: Sequence[Instance], kind: str) -> dict[str, bytes]:

@@ -16,7 +16,6 @@ import datetime
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from statistics import median
 
 from benchmarks.chaos.faults import KINDS, Plan, barred, plan_of
 from benchmarks.chaos.run import Result, play
+from benchmarks.common import say
 
 
 def plans(seed: int, runs: int, kinds: Sequence[str]) -> Iterator[Plan]:
@@ -100,10 +100,6 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n")
     return 1 if wrong else 0
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
