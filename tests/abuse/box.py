@@ -17,8 +17,8 @@ from m3agent.sandbox.store.workspace import Workspace
 INSIDE = Path(__file__).with_name("inside.py").read_text()
 
 NEEDS_CONTROL_GROUP: dict[str, str] = {
-    "test_it_ends_the_command_and_is_given_back[many-processes]": "bubblewrap limits the memory of each process, not of all",
-    "test_it_ends_the_command_and_is_given_back[memory-files]": "memory files count for no process",
+    "test_too_much_memory_ends_the_command_and_is_freed[many-processes]": "bubblewrap limits the memory of each process, not of all",
+    "test_too_much_memory_ends_the_command_and_is_freed[memory-files]": "memory files count for no process",
     **{
         f"test_inodes[{folder}]": "bubblewrap limits the size of a tmpfs, not its number of files, which are memory of the kernel"
         for folder in ("/ws", "/tmp", "/dev/shm", "/opt/m3agent")

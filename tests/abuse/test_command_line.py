@@ -35,7 +35,7 @@ ATTEMPTS: dict[str, tuple[str, float, set[int]]] = {
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_by_command_line(kind: Backend, make_repo: MakeRepo, attempt: str) -> None:
+def test_sandbox_exec_stops_the_attempt(kind: Backend, make_repo: MakeRepo, attempt: str) -> None:
     program, limit, right = ATTEMPTS[attempt]
     repo = make_repo({"a.txt": "a\n"})
     command = [

@@ -113,7 +113,7 @@ async def test_a_forged_fix_is_not_verified(judge: Judge, forgery: str) -> None:
     assert verdict.verdict != "verified", verdict.reason
 
 
-async def test_a_real_fix_is(judge: Judge) -> None:
+async def test_a_real_fix_is_verified(judge: Judge) -> None:
     """Counter-check of the refusals above: verification does accept a real fix."""
     verdict = await judge({"calc.py": CODE.replace("-", "+")})
     assert verdict.verdict == "verified", verdict.reason

@@ -97,7 +97,7 @@ def of_user(repo: Path, *command: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_nothing_of_it_runs_on_the_host(
+async def test_no_planted_program_runs_on_the_host(
     box: Box, make_repo: MakeRepo, tmp_path: Path, name: str
 ) -> None:
     repo, owned, sandbox = make_repo(FILES), tmp_path / "owned", box.sandbox
@@ -140,7 +140,7 @@ async def test_git_control_files_in_a_patch_are_refused(
     assert not owned.exists()
 
 
-async def test_the_attack_is_one(make_repo: MakeRepo, tmp_path: Path) -> None:
+async def test_git_that_reads_the_configuration_runs_the_program(make_repo: MakeRepo, tmp_path: Path) -> None:
     """Counter-check of the refusals above: a git that reads this configuration does run the program."""
     repo, owned = make_repo(FILES), tmp_path / "owned"
     (repo / ".git" / "config").open("a").write(f"[core]\n fsmonitor = touch {owned}\n")

@@ -151,5 +151,5 @@ async def outcomes(module_box: Box) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ask", ALL, ids=lambda ask: ask.name)
-async def test_it_is_refused(outcomes: dict[str, str], ask: Ask) -> None:
+async def test_system_calls_are_refused(outcomes: dict[str, str], ask: Ask) -> None:
     assert outcomes[ask.name] in ask.right

@@ -94,7 +94,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("hog", HOGS)
-async def test_it_ends_the_command_and_is_given_back(box: Box, hog: str) -> None:
+async def test_too_much_memory_ends_the_command_and_is_freed(box: Box, hog: str) -> None:
     done = await box.python(HOGS[hog], timeout=40)
     assert done.exit != 0
     assert not done.timed_out

@@ -62,7 +62,7 @@ async def test_a_flood_is_counted_and_cut(box: Box, flood: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-async def test_two_gigabytes(box: Box, tmp_path: Path) -> None:
+async def test_two_gigabytes_are_counted_and_the_log_is_capped(box: Box, tmp_path: Path) -> None:
     done = await box.sandbox.exec(
         ["head", "-c", "2147483648", "/dev/zero"], log=tmp_path / "log", timeout=170
     )
@@ -78,7 +78,7 @@ async def test_a_flood_does_not_keep_others_waiting(box: Box) -> None:
     assert (await flood).timed_out
 
 
-async def test_a_million_single_bytes(box: Box) -> None:
+async def test_output_in_single_bytes_is_complete(box: Box) -> None:
     done = await box.python("for _ in range(200_000): os.write(1, b'x')", timeout=60)
     assert (done.exit, done.total_bytes) == (0, 200_000)
 
@@ -120,7 +120,7 @@ async def test_terminal_sequences_reach_neither_screen_nor_model(box: Box, tmp_p
     result.content.encode()  # fails if the text is not valid Unicode
 
 
-async def test_nor_where_long_output_is_cut(box: Box, tmp_path: Path) -> None:
+async def test_no_control_sequence_remains_where_long_output_is_cut(box: Box, tmp_path: Path) -> None:
     """A cut must not leave half a control sequence, and must not join two parts to a new one."""
     for cut in range(1, 40, 9):
         code = f"import os; os.write(1, b'x' * {cut} + b'\\x1b]52;c;AAAA\\x07\\x1b[2J' * 40_000)"

@@ -41,7 +41,7 @@ SIGNALS = {
 
 
 @pytest.mark.parametrize("attack", SIGNALS)
-async def test_signals_do_not_end_or_stop_it(box: Box, attack: str) -> None:
+async def test_signals_do_not_end_or_stop_the_supervisor(box: Box, attack: str) -> None:
     done = await box.python(SIGNALS[attack] + "\nos.write(2, b'reached the end')")
     assert done.stderr == b"reached the end", done.stderr[-500:]
     assert not done.timed_out
@@ -90,7 +90,9 @@ async def outcomes(module_box: Box) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("opening", OPENINGS)
-async def test_it_cannot_be_looked_into_or_slowed_down(outcomes: dict[str, str], opening: str) -> None:
+async def test_the_supervisor_cannot_be_inspected_or_slowed_down(
+    outcomes: dict[str, str], opening: str
+) -> None:
     assert outcomes[opening] in BARRED
 
 
@@ -156,7 +158,7 @@ os.environ.update(LD_PRELOAD="/ws/evil.so", PYTHONSTARTUP="/ws/json.py", PYTHONP
 """
 
 
-async def test_planted_start_up_files_do_not_reach_it(box: Box) -> None:
+async def test_planted_start_up_files_do_not_reach_the_supervisor(box: Box) -> None:
     """Files that a command leaves may mislead later programs in the sandbox, but never the supervisor."""
     sandbox = box.sandbox
     assert (await box.python(PLANT)).exit == 0
@@ -170,7 +172,7 @@ async def test_planted_start_up_files_do_not_reach_it(box: Box) -> None:
     assert shell.stdout.splitlines()[1].endswith(b"bin/cat")
 
 
-async def test_it_is_not_starved(box: Box) -> None:
+async def test_busy_programs_do_not_starve_the_supervisor(box: Box) -> None:
     """Programs that use all processor time may delay an answer by a few seconds at most."""
     program = f"{INSIDE}\nfor _ in range(60): os.fork() or [0 for _ in iter(int, 1)]\nwhile True: pass"
     busy = asyncio.create_task(box.sandbox.exec(["python3", "-c", program], timeout=2))

@@ -180,7 +180,7 @@ async def test_standard_error_is_kept_but_not_all_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "mcp-1.log").stat().st_size == process.MOST_SAID
 
 
-async def test_tools_that_change_do_not(tmp_path: Path) -> None:
+async def test_tools_that_a_server_changes_later_stay_as_offered(tmp_path: Path) -> None:
     async with opened(tmp_path, server("changes")) as (servers, _):
         before = json.dumps(servers.schemas)
         for number in (1, 2):

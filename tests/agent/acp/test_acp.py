@@ -392,7 +392,7 @@ def test_prompts_of_all_kinds_of_blocks() -> None:
             read_prompt([text_block("x"), image_block(data, "image/png")])
 
 
-def test_records_outlive_a_kill_and_are_had_by_one_at_a_time(tmp_path: Path) -> None:
+def test_a_record_survives_a_kill_and_one_process_holds_it_at_a_time(tmp_path: Path) -> None:
     kept = new_session(tmp_path, "/repo")
     kept.write("prompt", text="a\nb", title="a", images=0)
     kept.write("mode", mode="auto")

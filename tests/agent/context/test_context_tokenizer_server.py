@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(vllm: TokenizeServer, t
     assert open_counter(found(vllm, tmp_path / "file")).exact
 
 
-def test_it_is_asked_again_where_that_may_help(vllm: TokenizeServer, tmp_path: Path) -> None:
+def test_a_request_is_repeated_after_a_passing_error(vllm: TokenizeServer, tmp_path: Path) -> None:
     source = found(vllm, tmp_path)
     counter = open_counter(source)
     wanted = counter.count("one two")

@@ -347,7 +347,7 @@ class TestNotExact:
         assert not counter.exact
         assert counter.note == "it joins the end of a file and the start of the next"
 
-    def test_such_doubts_are_grounded(self, tmp_path: Path, cache: Path) -> None:
+    def test_the_library_and_the_oracle_differ_on_such_a_file(self, tmp_path: Path, cache: Path) -> None:
         source = found(changed(tmp_path / "tokenizer.json", never_merges), cache)
         assert open_counter(source).count("abc") == 1
         assert oracle_count(source, "abc") == 2

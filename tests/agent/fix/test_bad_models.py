@@ -40,13 +40,13 @@ def run(
     return done.returncode, events(home)[-1]
 
 
-def test_one_that_only_thinks(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+def test_a_model_that_only_thinks(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     thoughts = [says("", f"What if the cause is number {n}? I wonder.") for n in range(40)]
     code, end = run(model, make_repo(BUGGY), own_state, thoughts)
     assert (code, end["status"], end["turns"]) == (1, "empty", 3), "told twice what is missing"
 
 
-def test_one_that_thinks_until_it_is_cut_off(
+def test_a_model_that_thinks_until_it_is_cut_off(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     thoughts = [says("", f"What if the cause is number {n}? I wonder.", "length") for n in range(40)]
@@ -55,14 +55,14 @@ def test_one_that_thinks_until_it_is_cut_off(
     assert end["turns"] < 15, "it is not waited for until the limit"
 
 
-def test_one_that_only_talks(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+def test_a_model_that_only_talks(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     code, end = run(model, make_repo(BUGGY), own_state, [says("You should change the sign in add().")])
     assert (code, end["status"]) == (1, "empty")
     assert [gate["asked"] for gate in of_type(own_state, "gate")] == [0, 1, 2]
 
 
 @pytest.mark.slow
-def test_one_that_calls_tools_that_are_not_there(
+def test_a_model_that_calls_tools_that_are_not_there(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     unknown = [calls("apply_patch", patch="x"), calls("bash", command="ls"), calls("", x=1)]
@@ -75,7 +75,7 @@ def test_one_that_calls_tools_that_are_not_there(
     assert "file_edit" in finished[0]["content"]
 
 
-def test_one_that_calls_nothing_but_those(
+def test_a_model_that_calls_only_tools_that_are_not_there(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     code, end = run(model, make_repo(BUGGY), own_state, [calls("bash", command=f"ls {n}") for n in range(60)])
@@ -84,7 +84,9 @@ def test_one_that_calls_nothing_but_those(
 
 
 @pytest.mark.slow
-def test_one_that_floods_arguments(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+def test_a_model_that_floods_arguments(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
     flood = [
         calls("file_write", path="a" * 100_000, content="x"),
         calls("code_exec", code="x = 1\n", **{f"more{n}": n for n in range(5000)}),
@@ -99,14 +101,14 @@ def test_one_that_floods_arguments(model: MisbehavingServer, make_repo: MakeRepo
 
 
 @pytest.mark.parametrize("cheat", [WEAKENS, HIDES], ids=["weakens a test", "hides the tests"])
-def test_one_that_edits_tests_instead_of_code(
+def test_a_model_that_edits_tests_instead_of_code(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, cheat: Any
 ) -> None:
     code, end = run(model, make_repo(BUGGY), own_state, [cheat, TEST, DONE])
     assert (code, end["status"]) == (1, "failed")
 
 
-def test_one_that_deletes_the_repository(
+def test_a_model_that_deletes_the_repository(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     repo = make_repo(BUGGY)
@@ -116,7 +118,7 @@ def test_one_that_deletes_the_repository(
 
 
 @pytest.mark.slow
-def test_one_that_deletes_it_and_thinks_better_of_it(
+def test_a_model_that_deletes_the_files_and_writes_them_again(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     again = [
@@ -127,7 +129,7 @@ def test_one_that_deletes_it_and_thinks_better_of_it(
     assert (code, end["status"], end["paths"]) == (0, "verified", ["calc.py"])
 
 
-def test_one_that_writes_outside(
+def test_a_model_that_writes_outside(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "outside.txt"
@@ -145,7 +147,7 @@ def test_one_that_writes_outside(
 
 
 @pytest.mark.slow
-def test_one_that_answers_in_another_language(
+def test_a_model_that_answers_in_another_language(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     looks = calls("code_exec", code="# 先看一看\nprint('加法錯了 — сложение неверно — الجمع خاطئ')")

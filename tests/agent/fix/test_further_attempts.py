@@ -28,7 +28,7 @@ def started(variation: Variation) -> events.Event:
 PREPARED = PreparedFix(RUN_CONTEXT, "bwrap", SPEC, 0, started, [PACKED])
 
 
-def test_each_has_its_session_and_its_count(world: World) -> None:
+def test_each_further_attempt_has_its_own_session_and_limits(world: World) -> None:
     first = world.attempt(attempts=3)
     first.limits.together = Totals()
     with contextlib.ExitStack() as sessions:
@@ -54,7 +54,7 @@ def test_resumed_session_has_no_further_attempts(world: World) -> None:
     assert world.lines == []
 
 
-async def test_one_whose_sandbox_does_not_start_ends_alone(
+async def test_an_attempt_whose_sandbox_does_not_start_ends_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_sandbox(*_: object) -> None:

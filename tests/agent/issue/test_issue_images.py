@@ -219,7 +219,7 @@ def test_number_of_images_is_limited(tracker: TrackerServer) -> None:
     assert f"/{MAX_IMAGES}.png" not in tracker.paths
 
 
-def test_and_to_their_size_together() -> None:
+def test_the_total_size_of_images_is_limited() -> None:
     half = [image_of(str(number), PNG + bytes([number]) * (MAX_TOTAL_BYTES // 2)) for number in range(2)]
     small = image_of("small", PNG)
     said: list[str] = []

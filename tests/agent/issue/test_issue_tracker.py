@@ -129,13 +129,15 @@ class TestToken:
             load_issue("owner/repo#1", github_api=tracker.url, env=more | env)
             assert tracker.visits[-1].headers.get("authorization") == expected
 
-    def test_one_that_breaks_a_header_is_refused(self, tracker: TrackerServer) -> None:
+    def test_a_token_with_a_line_break_is_refused(self, tracker: TrackerServer) -> None:
         assert "GITHUB_TOKEN gives an invalid token" in refused(
             tracker, UsageError, GITHUB_TOKEN=f"{SECRET}\r\nX: y"
         )
         assert tracker.visits == []
 
-    def test_it_goes_nowhere_else(self, tracker: TrackerServer, elsewhere: TrackerServer) -> None:
+    def test_the_token_is_sent_to_the_tracker_only(
+        self, tracker: TrackerServer, elsewhere: TrackerServer
+    ) -> None:
         tracker.add_issue()
         path = "/repos/owner/repo/issues/1"
         tracker.pages[path] = Page(status=301, headers={"Location": f"{elsewhere.url}{path}"})
@@ -246,7 +248,7 @@ class TestSize:
         tracker.add_issue(body="x" * 5_000_000)
         assert self.SENTENCE in refused(tracker, UsageError)
 
-    def test_nor_is_what_never_ends(self, tracker: TrackerServer) -> None:
+    def test_an_endless_response_is_not_read(self, tracker: TrackerServer) -> None:
         tracker.pages["/repos/owner/repo/issues/1"] = tracker.endless
         assert self.SENTENCE in refused(tracker, UsageError)
         assert tracker.bytes_sent < MAX_RESPONSE + 16_000_000, "beyond the limit there are buffers only"
@@ -280,13 +282,15 @@ class TestConnection:
         tracker.pages["/repositories/5/issues/1/comments"] = Page([comment("a", "Yes.")])
         assert "Yes." in load(tracker).text
 
-    def test_a_circle_is_not(self, tracker: TrackerServer) -> None:
+    def test_a_redirection_loop_is_not_followed(self, tracker: TrackerServer) -> None:
         tracker.pages[self.PATH] = Page(status=301, headers={"Location": self.PATH})
         assert "redirects in a loop" in refused(tracker, EnvironmentFault)
         assert len(tracker.visits) == 2
 
     @pytest.mark.parametrize("target", ["http://169.254.169.254/latest", "file:///etc/passwd", "//["])
-    def test_nor_is_any_other_address(self, tracker: TrackerServer, target: str) -> None:
+    def test_a_redirection_to_another_address_is_not_followed(
+        self, tracker: TrackerServer, target: str
+    ) -> None:
         tracker.pages[self.PATH] = Page(status=302, headers={"Location": target})
         assert refused(tracker, EnvironmentFault)
         assert len(tracker.visits) == 1

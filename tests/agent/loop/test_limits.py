@@ -34,7 +34,7 @@ def used(
         (used(RunLimits(turns=9, minutes=10_000, cost=1.0), 5), None),
     ],
 )
-def test_reached(limits: RunLimits, said: str | None) -> None:
+def test_a_limit_that_is_reached_is_named(limits: RunLimits, said: str | None) -> None:
     assert limits.reached() == said
 
 

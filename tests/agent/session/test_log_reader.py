@@ -100,7 +100,7 @@ def test_missing_log_is_reported_in_one_sentence(tmp_path: Path) -> None:
         read_log(tmp_path)
 
 
-def test_the_ends_are_those_of_the_whole(log: Path) -> None:
+def test_the_ends_are_the_first_and_last_event_of_the_log(log: Path) -> None:
     events_ = read_log(log).events
     assert read_ends(log) == (events_[0], events_[-1])
 

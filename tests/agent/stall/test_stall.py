@@ -228,7 +228,7 @@ def test_polling_what_changes(times: int) -> None:
     assert first(feed(calls)) is None
 
 
-def test_polling_what_is_this_and_that_in_turn() -> None:
+def test_polling_a_state_that_alternates_is_no_stall() -> None:
     calls = [seen("state", f"exit code: 0\nstdout:\n{'up' if n % 2 else 'down'}\nend") for n in range(7)]
     assert first(feed(calls)) is None
 

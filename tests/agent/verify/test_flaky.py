@@ -130,7 +130,7 @@ def test_a_stable_test_is_never_flaky(drawn: tuple[Runs, set[str]]) -> None:
 
 
 @given(st.lists(REPORTS, min_size=2, max_size=5), st.data())
-def test_one_that_runs_of_a_kind_do_not_agree_on_always_is(
+def test_a_test_is_flaky_if_its_outcomes_on_one_tree_differ(
     reports: list[TestReport], data: st.DataObject
 ) -> None:
     ident = data.draw(st.sampled_from(IDS))

@@ -83,7 +83,7 @@ def logs(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow  # quick: test_verify.py
-async def test_a_fix_that_breaks_something_is_not(verification: RunVerification) -> None:
+async def test_a_fix_that_breaks_something_is_not_verified(verification: RunVerification) -> None:
     result = await verification({"calc.py": FIXED.replace("a * 2", "a * 3")})
     assert (result.verdict, result.fixed) == ("failed", ("test_calc.py::test_add",))
     assert result.broken == ("test_calc.py::test_double",)
@@ -99,7 +99,7 @@ async def test_a_fix_that_breaks_something_is_not(verification: RunVerification)
     ],
     ids=["weakened", "deleted", "deselected"],
 )
-async def test_a_patch_to_the_tests_alone_is_not(
+async def test_a_patch_to_the_tests_alone_is_not_verified(
     verification: RunVerification, changes: dict[str, str | None]
 ) -> None:
     """Also if another test of the patch turns green."""
@@ -128,7 +128,7 @@ async def test_a_regression_test_added_to_an_existing_file_counts(verification: 
     ["def test_sum():\n    assert add(2, 3)\n", "def test_sum():\n    assert add(2, 3) == 6\n"],
     ids=["green before", "red after"],
 )
-async def test_a_regression_test_that_shows_nothing_does_not(
+async def test_a_regression_test_that_shows_nothing_does_not_count(
     verification: RunVerification, added: str
 ) -> None:
     untested = TESTS.replace("== 5", "is not None")
@@ -144,7 +144,7 @@ async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> No
     assert result.broken == ("test_calc.py::test_double",)
 
 
-async def test_a_sandbox_that_fails_is_neither_here_nor_there(verification: RunVerification) -> None:
+async def test_the_error_of_a_failing_sandbox_is_raised_itself(verification: RunVerification) -> None:
     """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
     with pytest.raises(SandboxError):
         await verification({"calc.py": FIXED}, image="m3agent.invalid/no-such-image:0")

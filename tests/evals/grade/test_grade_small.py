@@ -26,7 +26,7 @@ async def graded(tmp_path: Path, instance: Instance, patch: bytes) -> Grade:
     return await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
 
 
-async def test_the_reference_resolves_it_and_nothing_does_not(tmp_path: Path) -> None:
+async def test_the_reference_patch_resolves_it_and_an_empty_patch_does_not(tmp_path: Path) -> None:
     instance = small_instance(tmp_path / "instance")
     grade = await graded(tmp_path, instance, instance.answer.patch.encode())
     assert (grade.verdict, grade.reason, grade.forged) == (Verdict.RESOLVED, "", ())

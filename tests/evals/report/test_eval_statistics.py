@@ -50,7 +50,7 @@ def test_t_quantile_and_tails_are_inverse(confidence: float, freedom: int) -> No
     assert t_tails(t_quantile(confidence, freedom), freedom) == pytest.approx(1 - confidence, rel=1e-8)
 
 
-def test_t_has_all_at_its_ends() -> None:
+def test_t_tails_are_1_at_zero_and_0_at_infinity() -> None:
     assert t_tails(0, 3) == 1
     assert t_tails(math.inf, 3) == 0
 

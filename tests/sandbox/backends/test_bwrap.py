@@ -81,7 +81,7 @@ def stand_in(folder: Path, script: str) -> None:
         ("exit 1", "the sandbox's process was killed"),
     ],
 )
-async def test_it_fails_closed(
+async def test_a_sandbox_that_cannot_be_confined_does_not_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workspace_of: WorkspaceOf, script: str, said: str
 ) -> None:
     # any user may enter this folder; the unprivileged user may not enter pytest's folders

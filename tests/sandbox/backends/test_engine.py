@@ -124,7 +124,7 @@ async def test_docker_comes_before_podman(engines: Engines) -> None:
         assert not is_podman(api.version())
 
 
-async def test_none(engines: Engines) -> None:
+async def test_without_an_engine_there_is_an_error(engines: Engines) -> None:
     assert await agreed(engines) is None
     with pytest.raises(EngineUnavailable, match="no Docker engine answers at the local socket") as refused:
         connect()

@@ -225,7 +225,7 @@ large-segment EINVAL
 """
 
 
-async def test_in_force(sandbox_of: SandboxOf) -> None:
+async def test_the_filter_is_in_force(sandbox_of: SandboxOf) -> None:
     async with sandbox_of() as sandbox:
         assert sandbox.seccomp
         done = await sandbox.exec(["python3", "-c", ATTEMPTS])

@@ -356,7 +356,7 @@ def test_prune_keeps_the_budget_and_what_was_used_last(api: Any, base_image: str
     assert [image.name for image in environment_images(api, tmp_path) if image.name in names] == [names[1]]
 
 
-def test_prune_removes_orphans_and_nobody_elses(api: Any, base_image: str, tmp_path: Path) -> None:
+def test_prune_removes_orphaned_containers_only(api: Any, base_image: str, tmp_path: Path) -> None:
     ended = subprocess.Popen(["sleep", "60"])
     dead = describe_process(ended.pid)
     ended.kill()

@@ -242,7 +242,7 @@ def test_a_frame_in_pieces(wire: Wire) -> None:
 
 
 @pytest.mark.integration
-def test_an_impossible_frame_ends_it() -> None:
+def test_an_impossible_frame_ends_the_supervisor() -> None:
     if not bwrap_here():
         pytest.skip("bubblewrap does not work on this machine")
     wire = Wire()

@@ -44,7 +44,7 @@ def test_the_event_with_the_role_is_the_first_token_where_it_is_sent_with_it(fla
 
 
 @pytest.mark.parametrize("flavour", ["unknown", "minimax", "openrouter", "trtllm"])
-def test_elsewhere_the_first_event_with_text_is(flavour: str) -> None:
+def test_the_first_event_with_text_is_the_first_token_elsewhere(flavour: str) -> None:
     assert read(*ANSWER, flavour=flavour).ttft == 1.25
 
 

@@ -172,7 +172,7 @@ async def test_nothing_listens() -> None:
             await ask(f"user:password@{host}")
 
 
-async def test_it_never_answers(server: MisbehavingServer) -> None:
+async def test_a_server_that_never_answers_is_unreachable(server: MisbehavingServer) -> None:
     server.pages["/v1/models"] = Silence()
     with pytest.raises(EndpointUnreachable, match="did not answer"):
         await ask(server.url, timeout=0.2)

@@ -27,7 +27,9 @@ TOKENS = Prices(0.60, 2.40, 0.06)
         (HOSTED["api.minimax.io"], Usage(prompt=MILLION, completion=MILLION), 1, 3.0),
     ],
 )
-def test_of(prices: Prices, usage: Usage, seconds: float, dollars: float | None) -> None:
+def test_costs_are_computed_from_usage_and_time(
+    prices: Prices, usage: Usage, seconds: float, dollars: float | None
+) -> None:
     assert prices.of(usage, seconds) == (None if dollars is None else pytest.approx(dollars))
 
 

@@ -102,7 +102,7 @@ def test_a_row_applies_to_its_example_and_not_to_the_neighbour(name: str) -> Non
 @pytest.mark.parametrize(
     "setup", [H200, B200, MI355X, MXFP4, AMD_LONG], ids=["h200", "b200", "amd", "mxfp4", "amd-1m"]
 )
-def test_sound_setups_meet_none(setup: Setup) -> None:
+def test_sound_setups_have_no_traps(setup: Setup) -> None:
     assert names(setup) == set()
 
 
