@@ -464,7 +464,7 @@ class Retry(Event):
     Attributes:
         attempt: Number of the failed attempt.
         wait: Seconds until the next attempt.
-        reason: Why the request failed.
+        reason: Why the request failed, and what the next one does differently.
     """
 
     type = "retry"

@@ -1,6 +1,7 @@
 """Talk to a model server: stream one answer at a time, and retry where that is safe."""
 
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
@@ -19,6 +20,7 @@ from m3agent.serving.client.retry import answer_policy
 from m3agent.serving.client.sse import EventReader
 from m3agent.serving.client.stream.accumulator import BROKEN_REASONS, Accumulator
 from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
+from m3agent.serving.client.stream_choice import StreamChoice
 from m3agent.serving.errors import (
     DeadlineExceeded,
     EndpointRefused,
@@ -50,7 +52,7 @@ class RetryNote:
     Attributes:
         attempt: Number of the failed attempt, from 1.
         wait_seconds: Seconds until the next attempt.
-        reason: Why the attempt failed.
+        reason: Why the attempt failed, and what the next one does differently.
     """
 
     attempt: int
@@ -66,7 +68,8 @@ class Client:
         api_key: Key to send, or None.
         on_retry: Callback that receives a note before each retry.
         idle_timeout: Seconds that a stream may be silent. M3 may think for minutes, and a server may hold
-            back the arguments of a whole call for minutes.
+            back the arguments of a whole call for minutes. An answer that is requested without streaming may
+            take until the deadline.
         attempts: How often a failed request is sent in all. This limit does not apply to a server that
             answered earlier and is now gone; then only `retry_seconds` counts.
         retry_seconds: Seconds after the first failure, after which no new attempt begins.
@@ -93,6 +96,7 @@ class Client:
         self._retry_seconds = retry_seconds
         self._backoff = backoff
         self._body = RequestBody()
+        self._choice = StreamChoice()
         self._openai: openai.AsyncOpenAI | None = None
         self._answered = False
         self._heard_under: ReasoningField | None = None
@@ -135,6 +139,7 @@ class Client:
         """Request the next message: yield deltas as they arrive, then exactly one Turn.
 
         If an answer breaks off, its deltas are void: a Delta `reset` announces that before the next attempt.
+        If streams break again and again, the answer is requested without streaming (see `StreamChoice`).
         After a Turn was yielded nothing is retried, so a call that was executed is never requested twice.
 
         Args:
@@ -150,7 +155,8 @@ class Client:
         Raises:
             ModelServerError: One of the errors of `m3agent.serving.errors`.
         """
-        parameters = request_parameters(
+        parameters = partial(
+            request_parameters,
             self.endpoint,
             tools,
             tool_choice=tool_choice,
@@ -158,7 +164,6 @@ class Client:
             thinking=thinking,
             sampling=sampling,
         )
-        body = self._body.encode(messages, parameters)
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
         accumulate = partial(Accumulator, tools, turn, calls_allowed=tool_choice != "none")
         retrying = answer_policy(
@@ -170,17 +175,31 @@ class Client:
             on_retry=self._note_retry,
         )
         spoke = False
+        broken: ModelServerError | None = None  # why the last stream broke
+        self._choice.begin_turn()
         try:
             async for attempt in retrying:
                 with attempt:
                     if spoke:
                         yield Delta("reset", "")
                         spoke = False
-                    answer = self._answer(body, accumulate(), max_tokens, deadline)
-                    async with aclosing(answer):
-                        async for item in answer:
-                            spoke = True
-                            yield item
+                    streams = self._choice.streams
+                    body = self._body.encode(messages, parameters(stream=streams))
+                    answer = self._answer(body, accumulate(), max_tokens, deadline, streams=streams)
+                    try:
+                        async with aclosing(answer):
+                            async for item in answer:
+                                spoke = True
+                                yield item
+                    except ModelServerError as error:
+                        if not streams:
+                            if self._choice.whole_failed(error) and broken is not None:
+                                raise broken from error
+                        elif error.retriable and (spoke or isinstance(error, StreamCut)):
+                            self._choice.stream_broke()
+                            broken = error
+                        raise
+                    self._choice.succeeded()
                     return
         except (EndpointUnreachable, EndpointRefused) as error:
             if self._is_death(error):
@@ -190,7 +209,8 @@ class Client:
 
     def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
         if self._on_retry is not None:
-            self._on_retry(RetryNote(attempt, wait_seconds, str(error)))
+            reason = f"{error} {self._choice.explanation}".rstrip()
+            self._on_retry(RetryNote(attempt, wait_seconds, reason))
 
     def _is_death(self, error: Exception) -> bool:
         """Return whether the server vanished after it had answered, or reports that its engine is dead."""
@@ -207,16 +227,25 @@ class Client:
         return loading or self._is_death(error)
 
     async def _answer(
-        self, body: bytes, answer: Accumulator, max_tokens: int | None, deadline: float | None
+        self,
+        body: bytes,
+        answer: Accumulator,
+        max_tokens: int | None,
+        deadline: float | None,
+        *,
+        streams: bool,
     ) -> AsyncGenerator[Delta | Turn, None]:
-        """Make one attempt."""
+        """Make one attempt; `streams` tells what the request in `body` asks for."""
         started = time.monotonic()
         first_token: float | None = None
-        async with aclosing(self.chunks(body, answer, deadline)) as chunks:
+        # A whole answer brings no sign of life before its end, so only the deadline limits it.
+        silence = self._idle_timeout if streams or deadline is None else math.inf
+        async with aclosing(self.chunks(body, answer, deadline, silence)) as chunks:
             async for chunk in chunks:
                 # The server sends the first event with the first token, even if a whole call follows minutes
-                # later.
-                first_token = first_token or time.monotonic()
+                # later. A whole answer does not show when its first token came.
+                if streams:
+                    first_token = first_token or time.monotonic()
                 for delta in answer.add(chunk):
                     yield delta
         for delta in answer.close():
@@ -240,7 +269,7 @@ class Client:
         return full or (max_tokens is not None and completion >= max_tokens)
 
     async def chunks(
-        self, body: bytes, answer: Accumulator, deadline: float | None
+        self, body: bytes, answer: Accumulator, deadline: float | None, silence: float | None = None
     ) -> AsyncGenerator[Mapping[str, Any], None]:
         """Yield the JSON of each event of one answer, as the server sent it; do not retry.
 
@@ -251,6 +280,8 @@ class Client:
             body: The encoded request.
             answer: Accumulator of this answer.
             deadline: Latest end of the answer, as a time of `time.monotonic()`; None for no limit.
+            silence: Seconds without data after which an answer that does not stream is given up; None for the
+                idle timeout.
 
         Raises:
             ModelServerError: One of the errors of `m3agent.serving.errors`.
@@ -259,16 +290,17 @@ class Client:
         import openai
 
         host = self.endpoint.host
+        silence = self._idle_timeout if silence is None else silence
         with closing(Watch(deadline)) as watch:
             try:
-                response = await self._within(watch, self._post(body), self._idle_timeout)
+                response = await self._within(watch, self._post(body), silence)
             except openai.APIError as error:
                 raise translate(error, host, self._api_key) from error
             self._answered = True
             try:
                 kind = response.headers.get("content-type", "")
                 if "event-stream" not in kind:
-                    whole = await self._within(watch, response.aread(), self._idle_timeout)
+                    whole = await self._within(watch, response.aread(), silence)
                     yield whole_answer(whole, kind, host, self._api_key)
                     return
                 async with aclosing(self._events(response, watch, answer)) as events:

@@ -40,14 +40,13 @@ def request_parameters(
     max_tokens: int | None,
     thinking: ThinkingMode,
     sampling: Sampling,
+    stream: bool = True,
 ) -> dict[str, Any]:
     """Return the parameters that follow the messages, in a fixed order."""
     hosted_by_minimax = endpoint.flavour == "minimax"
-    parameters: dict[str, Any] = {
-        "model": endpoint.model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    parameters: dict[str, Any] = {"model": endpoint.model, "stream": stream}
+    if stream:  # a whole answer has its usage anyway, and vLLM refuses the option there
+        parameters["stream_options"] = {"include_usage": True}
     if tools:
         parameters["tools"] = tools
         if not hosted_by_minimax:  # not in its documentation

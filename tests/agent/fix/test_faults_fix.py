@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from m3agent.serving import wire
 from tests.agent.scripted import MakeRepo, fix, of_type
 from tests.servers import faults, strict
 from tests.servers.dialects import Answer, Chunk, Dialect, Dynamo, Sglang, Vllm, frames
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Stream
+from tests.servers.whole import breaking
 
 BUGGY = {
     "calc.py": "def add(a, b):\n    return a - b\n",
@@ -129,3 +132,36 @@ def test_an_error_that_looks_like_an_answer_ends_the_fix_with_a_sentence(
     assert "insufficient balance (1008)" in result.stderr
     assert "Traceback" not in result.stderr
     assert len(server.chats) == 1
+
+
+@pytest.mark.parametrize("fault", ["stream_cut", "error_mid_stream"])
+def test_a_fix_by_a_server_whose_every_stream_breaks(
+    fault: str, server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    dialect = Vllm()
+    said = [
+        says("I leave a mark.", mark("once"), text="Marking."),
+        says("Now the fix.", FIX),
+        says("Does it hold?", TEST),
+        says("It does.", text="add() adds now."),
+    ]
+
+    def broken(answer: Answer) -> Stream:
+        chunks = dialect.say(answer)
+        if fault == "stream_cut":
+            sent = frames(chunks, dialect)
+            return faults.cut_inside(sent, len(sent) // 2)
+        trouble = {"error": {"message": "the engine has trouble", "code": 500}}
+        return Stream(faults.failing(chunks, len(chunks) // 2, trouble))
+
+    server.accepts = dialect.accepts
+    server.answers = [breaking(said, broken)]
+    result = fix(make_repo(BUGGY), server.url)
+    assert result.returncode == 0, result.stderr
+    assert added(result.stdout, "calc.py") == ["    return a + b"]
+    assert added(result.stdout, "marks.txt") == ["once &amp; <tag>"]
+    assert [event["verdict"] for event in of_type(own_state, "verify")] == ["verified"]
+    assert [request.json["stream"] for request in server.chats] == [True, True, False] * 2 + [False] * 2
+    reasons = [event["reason"] for event in of_type(own_state, "retry")]
+    assert ["without streaming" in reason for reason in reasons] == [False, True] * 2
+    assert strict.faults(server.chats, dialect, said) == []

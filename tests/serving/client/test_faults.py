@@ -17,7 +17,7 @@ from m3agent.serving.client.messages import Turn
 from m3agent.serving.errors import StreamCut
 from tests.servers import faults, strict
 from tests.servers.dialects import DIALECTS, Answer, Chunk, Dialect, Vllm, frames
-from tests.servers.misbehaving import MisbehavingServer, Pause, Stream
+from tests.servers.misbehaving import MisbehavingServer, Pause, Stream, messages_bytes
 from tests.serving.fold import tool
 from tests.serving.talk import FINE, HELLO, ask, calls, client, endpoint
 
@@ -178,7 +178,10 @@ async def test_cut_stream_is_requested_again_and_leaves_nothing(
         deltas, turn = await ask(made, tools=TOOLS)
     assert_right(turn)
     assert len(notes) == 2
-    assert len({request.body for request in server.chats}) == 1
+    first, second, third = server.chats
+    assert first.body == second.body
+    assert [request.json["stream"] for request in server.chats] == [True, True, False]
+    assert messages_bytes(first.body) == messages_bytes(third.body)
     last = max(place for place, item in enumerate(deltas) if item.kind == "reset")
     assert "".join(item.text for item in deltas[last:] if item.kind == "text") == ANSWER.text
 

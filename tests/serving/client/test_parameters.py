@@ -66,3 +66,9 @@ def test_thinking(flavour: Flavour, thinking: str, sent: dict[str, Any]) -> None
 def test_sampling() -> None:
     made = parameters("vllm", sampling=Sampling(temperature=0.2, top_p=0.5, top_k=7))
     assert (made["temperature"], made["top_p"], made["top_k"]) == (0.2, 0.5, 7)
+
+
+def test_a_whole_answer_is_requested_without_the_options_of_streams() -> None:
+    streamed = parameters("vllm")
+    del streamed["stream_options"]
+    assert parameters("vllm", stream=False) == streamed | {"stream": False}
