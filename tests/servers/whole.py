@@ -14,7 +14,11 @@ Respond = Callable[[Received], Any]
 def whole(answer: Answer, *, finish: str | None = None, tokens: int = 20) -> Reply:
     """Return the answer as vLLM sends it to a request with `stream: false`."""
     made = [
-        {"id": f"c{number}", "type": "function", "function": {"name": call.name, "arguments": arguments(call)}}
+        {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments(call)},
+        }
         for number, call in enumerate(answer.calls)
     ]
     message = {"role": "assistant", "content": answer.text, "reasoning": answer.reasoning, "tool_calls": made}
