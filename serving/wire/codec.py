@@ -17,8 +17,13 @@ parses again everything that arrives as text. It tolerates:
 A call without its `</invoke>` is never among the finished calls, and no event of `close()` completes one. The
 calls that a prefix of the output yields are also calls of the whole output.
 
-Markup never becomes text: the parser removes a namespace token and the tag right behind it. Like the model
-servers, it drops text inside a block, and text between a call and the next think tag.
+Markup never becomes text: the parser removes a namespace token and the tag right behind it, and the control
+tokens that begin and end a turn, with their role. Like the model servers, it drops text between a call and the
+next think tag.
+
+Markup that opens a call and never becomes one does not swallow the answer: text behind an opened block is
+released if the block is never closed. What can be nothing but a failed call (a closed block without a call, an
+object in JSON that is no call, a call without its name) is reported as the partial call.
 
 If text itself contains markup (a namespace token or a think tag), the writer adds a backslash and the reader
 removes it: see `arguments.escape`. Text that M3 itself writes is not changed.
@@ -64,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Parsed:
-    """One whole message of the model; `partial` is a call that was never closed."""
+    """One whole message of the model; `partial` is a call that was never closed, or that is malformed."""
 
     reasoning: str
     text: str
@@ -100,7 +105,10 @@ class CallFinished:
 
 @dataclass(frozen=True)
 class CallPartial:
-    """A call that was never closed, with its complete parameters; only `close()` returns it."""
+    """A call that was never closed, with its complete parameters; only `close()` returns it.
+
+    It may also be markup that can be nothing but a failed call; the name is empty if the markup has none.
+    """
 
     call: Call
 
@@ -116,6 +124,11 @@ _PLAIN_INVOKE, _PLAIN_END_INVOKE = "<invoke name=", "</invoke>"
 # directly.
 _WRAPPERS = ("<tool_call>", "<function_calls>")
 _END_WRAPPERS = ("</tool_call>", "</function_calls>")
+# Control tokens of MiniMax's chat format: the end of a turn, the beginning of a conversation, and the beginning
+# of a turn, which the role follows. A server that knows them never sends them.
+_BEGIN_TURN = "]~b]"
+_CONTROLS = ("[e~[", "]~!b[", _BEGIN_TURN)
+_ROLES = ("ai", "assistant", "developer", "root", "system", "tool", "user")
 # Prose is escaped like values: a stem gets a backslash if the next characters would make it markup, or are a
 # backslash.
 _STEMS = (
@@ -127,8 +140,12 @@ _STEMS = (
     "<tool_call",
     "<function_calls",
 )
-_ESCAPES = (ESCAPED, *(stem + "\\" for stem in _STEMS))
-_NEEDS_ESCAPE = re.compile(f"({'|'.join(_STEMS)})(?=>|\\\\| name=)")
+_CONTROL_STEMS = tuple(token[:-1] for token in _CONTROLS)
+_ESCAPES = (ESCAPED, *(stem + "\\" for stem in (*_STEMS, *_CONTROL_STEMS)))
+# At the end of the text, the namespace token that follows could complete a control token.
+_NEEDS_ESCAPE = re.compile(
+    rf"((?:{'|'.join(_STEMS)})(?=>|\\| name=)|(?:{'|'.join(map(re.escape, _CONTROL_STEMS))})(?=[\[\]\\]|\Z))"
+)
 
 # Longest tag content that the parser searches, so that hostile output cannot make it hold back text forever.
 _INSIDE = "[^<>]{0,1000}"
@@ -146,11 +163,19 @@ _ANY_TAG = re.compile(rf"{_SPACE}</?[^<>\s/]{_INSIDE}>")
 _TAG_ARRIVING = re.compile(
     rf"{_SPACE}(?:<[^<>]{{0,1100}}|/?[a-z_]{{0,9}}|invoke\s[^<>]{{0,1100}})?\Z", re.IGNORECASE
 )
+# A namespace token and tag at the end of the output: of a call; any tag that was cut before its `>`.
+_CALL_CUT = re.compile(rf"{re.escape(NAMESPACE)}{_SPACE}<invoke", re.IGNORECASE)
+_TAG_CUT = re.compile(rf"{re.escape(NAMESPACE)}{_SPACE}</?[^\s<>]*(?:\s+[^\s<>=]+\s*=\s*\S*)?\s*\Z")
+_TAG_NAME = re.compile(rf"{re.escape(NAMESPACE)}(?:{_SPACE}</?[\w:.-]+)?")
 _CLOSING_TAG = re.compile(rf"{_SPACE}</")
 # The opening tag of a call in M2's form, and the first character of the call's content.
 _PLAIN_HEADER = re.compile(rf"<invoke( name={_INSIDE})>(?={_SPACE}(\S))")
 _PLAIN_HEADER_ARRIVING = re.compile(rf"<invoke( name={_INSIDE})(?:>{_SPACE})?\Z")
 _CALL_BEHIND = re.compile(rf"{_SPACE}(?:{re.escape(NAMESPACE)}|{_PLAIN_INVOKE})")
+_ROLE = re.compile(rf"(?:{'|'.join(_ROLES)})(?!\w)")
+# The last of the tokens has a role.
+_CONTROL = re.compile(rf"{'|'.join(map(re.escape, _CONTROLS))}(?:{_ROLE.pattern})?")
+_NAME_IN_JSON = re.compile(r"\"name\"\s*:\s*\"([^\"\\]+)\"")
 _NAME = re.compile(r"\sname\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|(\S+?)(?=\s|/?\Z))", re.IGNORECASE)
 # Number of characters at the end of an open call that are checked for a parameter's closing tag.
 _TAIL = 400
@@ -181,6 +206,7 @@ _PROSE = _Markers(
     _THINK,
     _END_THINK,
     *_ESCAPES,
+    *_CONTROLS,
     _PLAIN_BLOCK,
     _PLAIN_END_BLOCK,
     _PLAIN_INVOKE,
@@ -343,13 +369,13 @@ class StreamParser:
             and (header := _PLAIN_HEADER_ARRIVING.match(rest))
             and self._is_plain_call(_name(header[1]), "<")
         ):
-            self._unclosed = Call(_name(header[1]), {}, rest)
-        elif not rest.startswith(NAMESPACE):
-            self._say(rest, events)
-        elif rest.startswith(_INVOKE):
-            self._unclosed = Call("", {}, rest)
-        elif "<" not in rest.removeprefix(NAMESPACE):  # otherwise it is a tag that was cut off
-            self._say(rest.removeprefix(NAMESPACE), events)
+            self._leave_malformed(_name(header[1]), rest)
+        elif _CALL_CUT.match(rest):
+            self._leave_malformed("", rest)
+        elif not _TAG_CUT.match(rest) and not rest.startswith(_BEGIN_TURN) and not self._block_is_blank():
+            # An unfinished tag is no text, but words behind it are.
+            self._say(_TAG_NAME.sub("", rest, count=1) if rest.startswith(NAMESPACE) else rest, events)
+        self._abandon_block(events)
         if self._unclosed is not None:
             events.append(CallPartial(self._unclosed))
         return events
@@ -383,9 +409,16 @@ class StreamParser:
                     self._open_call(header[0], name, plain=True, as_json=header[2] == "{")
                     return header.end()
                 self._say(marker, events)
+            elif marker in _CONTROLS:
+                end = _control_end(marker, text, position)
+                if end is None:
+                    return start
+                if self._block_text is not None:  # it may be inside a string of a call in JSON
+                    self._block_text.append(text[start:end])
+                position = end
             elif marker in _WRAPPERS:
                 if _CALL_BEHIND.match(text, position):
-                    self._open_block()
+                    self._open_block(events)
                 elif _may_open_call(text, position):
                     return start
                 else:
@@ -457,13 +490,14 @@ class StreamParser:
     def _take_marker(self, marker: str, events: list[WireEvent]) -> None:
         """Process a marker that needs no text behind it."""
         if marker in _ESCAPES:
-            self._say(marker[:-1], events)
+            # In a call in JSON, the backslash belongs to an escape sequence.
+            self._say(marker if self._in_block else marker[:-1], events)
         elif marker == _THINK:
             self._open_think(events)
         elif marker == _END_THINK:
             self._close_think(events)
         elif marker == _PLAIN_BLOCK:
-            self._open_block()
+            self._open_block(events)
         elif marker == _PLAIN_END_BLOCK or (marker in _END_WRAPPERS and self._dropping):
             self._close_block(events)
         else:
@@ -471,7 +505,10 @@ class StreamParser:
 
     def _open_think(self, events: list[WireEvent]) -> None:
         self._think_seen = True
-        self._leave_block()
+        if self._reasoning:
+            self._leave_block()
+        else:
+            self._abandon_block(events)
         if not self._reasoning:
             self._reasoning = self._blank = True
         elif not self._blank:  # in mode `enabled` the model may repeat the tag
@@ -481,6 +518,8 @@ class StreamParser:
         if not self._reasoning and not self._dropping and self._think_seen and not self._blank:
             self._say(_END_THINK, events)  # visible text that mentions the tag
             return
+        if not self._reasoning:
+            self._abandon_block(events)
         if not self._reasoning and not self._think_seen and self._any_text:
             self._any_text = False
             events.append(TextWasReasoning())
@@ -492,7 +531,7 @@ class StreamParser:
         """Process a namespaced tag outside of calls; return whether it opened a call."""
         kind, attributes = _structure(structure)
         if kind == "tool_call":
-            self._open_block()
+            self._open_block(events)
         elif kind == "/tool_call":
             self._close_block(events)
         elif kind == "invoke":
@@ -501,7 +540,8 @@ class StreamParser:
                 self._finish(call, "", events)
         return self._call is not None
 
-    def _open_block(self) -> None:
+    def _open_block(self, events: list[WireEvent]) -> None:
+        self._abandon_block(events)
         self._dropping = self._in_block = True
         self._block_text = []
 
@@ -510,9 +550,24 @@ class StreamParser:
         if text.startswith("{") and (call := self._call_in_json(text)) is not None:
             self._any_call = True
             events.append(CallFinished(call))
+        elif text.startswith("{") or (text and not self._reasoning):  # thoughts may mention a block
+            self._leave_malformed(_name_in_json(text), text)
         dropping = self._any_call and not self._reasoning and self._dropping
         self._leave_block()
         self._dropping = dropping
+
+    def _abandon_block(self, events: list[WireEvent]) -> None:
+        """Leave a block that was not closed: release its words, unless they begin a call in JSON."""
+        text = "".join(self._block_text or ())
+        self._leave_block()
+        if text.lstrip().startswith("{"):
+            self._leave_malformed(_name_in_json(text), text)
+        elif text.strip() and not self._any_call:  # after a call, text is dropped
+            self._say(_CONTROL.sub("", text), events)
+
+    def _block_is_blank(self) -> bool:
+        """Return whether a block is open that contains nothing yet."""
+        return self._block_text is not None and not "".join(self._block_text).strip()
 
     def _leave_block(self) -> None:
         self._dropping = self._in_block = False
@@ -551,6 +606,11 @@ class StreamParser:
             call.add(end)
             self._unclosed = call.unclosed()
 
+    def _leave_malformed(self, name: str, raw: str) -> None:
+        """Report markup that opened a call but is none as the partial call, unless another one follows."""
+        self._block_text = None
+        self._unclosed = Call(name, {}, raw)
+
     def _leave_unclosed(self, call: _OpenCall) -> None:
         """Abandon the open call; it becomes the partial call, unless another one follows."""
         self._call = None
@@ -570,6 +630,23 @@ def _structure(match: re.Match[str] | None) -> tuple[str, str]:
 def _name(attributes: str) -> str:
     named = _NAME.search(attributes)
     return html.unescape(named[1] or named[2] or named[3] or "").strip() if named else ""
+
+
+def _name_in_json(text: str) -> str:
+    """Return the name of the call that a block tried to write in JSON; an empty string if there is none."""
+    named = _NAME_IN_JSON.search(text) if text.lstrip().startswith("{") else None
+    return named[1] if named else ""
+
+
+def _control_end(token: str, text: str, position: int) -> int | None:
+    """Return the end of a control token and its role; None if the role may still arrive."""
+    if token != _BEGIN_TURN:
+        return position
+    rest = text[position : position + max(map(len, _ROLES)) + 1]
+    if any(role.startswith(rest) for role in _ROLES):
+        return None
+    role = _ROLE.match(text, position)
+    return role.end() if role else position
 
 
 def _may_open_call(text: str, position: int) -> bool:

@@ -5,6 +5,7 @@ cut, empty, typed, with prose around, blank, unknown, with its own markup inside
 single characters and in chunks that split its tags, with the same result.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -347,3 +348,84 @@ REASONING = {
 def test_reasoning(text: str, reasoning: str, visible: str) -> None:
     parsed = read(text)
     assert (parsed.reasoning, parsed.text) == (reasoning, visible)
+
+
+RELEASED = {
+    "words behind a block that is never closed": (f"Go.{NS}<tool_call>\nAll is fixed.", "Go.\nAll is fixed."),
+    "M2's block that is never closed": ("<minimax:tool_call>All is fixed.", "All is fixed."),
+    "a block opened twice": (f"{NS}<tool_call>All is {NS}<tool_call>fixed.", "All is fixed."),
+    "words and half a tag": (f"{NS}<tool_call>All is fixed.{NS}<tool_ca", "All is fixed."),
+    "words and a control token": (f"{NS}<tool_call>All is fixed.[e~[\n", "All is fixed.\n"),
+    "a block before thoughts": (f"{NS}<tool_call>hm<mm:think>why</mm:think> fixed", "hm fixed"),
+    "a tag without its end": (f"So {NS}<tool_call All is fixed.", "So  All is fixed."),
+    "a < behind a namespace token": (f"So {NS}< 5 are left.", "So < 5 are left."),
+    "only half a tag": (f"Go {NS}<tool_ca", "Go "),
+    "an opened block and nothing": (f"Go {NS}<tool_call>\n", "Go "),
+    "an opened block and half a tag": (f"Go {NS}<tool_call>\n<invo", "Go "),
+    "half a namespace token in a block": (f"Go {NS}<tool_call>\n]<]mini", "Go "),
+    "an empty block": (f"Go {NS}<tool_call>\n{NS}</tool_call> on", "Go  on"),
+}
+
+
+@pytest.mark.parametrize(("text", "visible"), RELEASED.values(), ids=RELEASED)
+def test_markup_that_opens_a_call_does_not_swallow_the_answer(text: str, visible: str) -> None:
+    parsed = read(text)
+    assert (parsed.text, parsed.calls, parsed.partial) == (visible, [], None)
+
+
+def test_words_behind_a_block_in_thoughts_are_thoughts() -> None:
+    assert read(f"<mm:think>why {NS}<tool_call>because") == Parsed("why because", "", [], None)
+    assert read(f"so {NS}<tool_call>why</mm:think>answer") == Parsed("so why", "answer", [], None)
+
+
+MALFORMED = {
+    "a closed block of words": (f"So {NS}<tool_call>look at Oslo{NS}</tool_call> no.", "So  no.", "", "look at Oslo"),
+    "no name": (f"{NS}<invoke>{element('place', 'Oslo')}{NS}</invoke>Then.", "", "", None),
+    "a call whose first tag never ends": (f'Go.{NS}<invoke name="look" All is fixed.', "Go.", "", None),
+    "the same in upper case": (f'Go.{NS} <INVOKE name="look" All is fixed.', "Go.", "", None),
+    "JSON that is cut": (f'Go.{NS}<tool_call>{{"name": "look", "argum', "Go.", "look", '{"name": "look", "argum'),
+    "JSON that is not closed": (f'{NS}<tool_call>{{"name": "look", "arguments": {{}}}}', "", "look", None),
+    "JSON with a fault": (f'{NS}<tool_call>{{"name": "look", "arguments": {{]}}{NS}</tool_call>', "", "look", None),
+    "JSON for an unknown tool": (f'{NS}<tool_call>{{"name": "fly", "arguments": {{}}}}{NS}</tool_call>', "", "fly", None),
+    "JSON without a name": (f'{NS}<tool_call>{{"place": "Oslo"}}{NS}</tool_call>', "", "", '{"place": "Oslo"}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "visible", "name", "raw"), MALFORMED.values(), ids=MALFORMED)
+def test_what_can_only_be_a_failed_call_is_partial(
+    text: str, visible: str, name: str, raw: str | None
+) -> None:
+    parsed = read(text)
+    assert (parsed.text, parsed.calls) == (visible, [])
+    assert parsed.partial is not None
+    assert parsed.partial.name == name
+    assert raw is None or parsed.partial.raw == raw
+
+
+CONTROLS = {
+    "the end of a turn": ("Done.[e~[", "Done."),
+    "and of every turn": ("a[e~[[e~[b", "ab"),
+    "the beginning of a turn": ("]~b]ai\nDone.", "\nDone."),
+    "another role": ("Done.[e~[\n]~b]user\nThanks.", "Done.\n\nThanks."),
+    "a role that ends the text": ("Done.]~b]user", "Done."),
+    "half a role that ends the text": ("Done.]~b]us", "Done."),
+    "no role": ("a]~b] b", "a b"),
+    "a word that begins like a role": ("a]~b]airport", "aairport"),
+    "the beginning of all": ("]~!b[]~b]system\nx", "\nx"),
+    "half a token": ("a [e~ b ]~b c ]~", "a [e~ b ]~b c ]~"),
+    "in thoughts": ("<mm:think>a[e~[b</mm:think>]~b]ai", ""),
+    "behind a namespace token": (f"a{NS}[e~[b", "ab"),
+}
+
+
+@pytest.mark.parametrize(("text", "visible"), CONTROLS.values(), ids=CONTROLS)
+def test_control_tokens_are_dropped_from_text(text: str, visible: str) -> None:
+    assert read(text).text == visible
+
+
+@pytest.mark.parametrize("token", ["[e~[", "]~b]user", "]~!b[", "[e~\\n"])
+def test_control_tokens_stay_in_values(token: str) -> None:
+    assert arguments("save", element("body", f"a{token}b")) == {"body": f"a{token}b"}
+    written = json.dumps({"name": "save", "arguments": {"body": f"a{token}b"}})
+    [call] = read(f"{NS}<tool_call>{written}{NS}</tool_call>").calls
+    assert call.arguments == {"body": f"a{token}b"}

@@ -74,6 +74,13 @@ FRAGMENTS = [
     "\0\r\n",
     "invoke",
     "/",
+    "[e~[",
+    "[e~",
+    "]~!b[",
+    "]~b]",
+    "]~b]ai\n",
+    "]~b",
+    "user",
 ]
 NASTY = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=4)), max_size=12).map("".join)
 
@@ -186,6 +193,30 @@ TOOLS = [
 @settings(max_examples=200)
 def test_chunking_does_not_matter_and_nothing_raises(text: str, cuts: list[int], mode: Any) -> None:
     assert merged(feed(chunks(text, cuts), mode)) == merged(feed([text], mode))
+
+
+CONTROLS = st.lists(
+    st.sampled_from(
+        ["[e~[", "[e~", "[", "]~b]", "]~b", "]", "]~!b[", "ai", "user", "us", "er", "\n", "x", "\\", NS]
+    ),
+    max_size=12,
+).map("".join)
+
+
+@given(CONTROLS, st.lists(st.integers(0, 100), max_size=30), MODES)
+@settings(max_examples=300)
+def test_control_tokens_in_any_chunking(text: str, cuts: list[int], mode: Any) -> None:
+    assert collect(feed(chunks(text, cuts), mode)) == parse(text, TOOLS, mode)
+    assert parse(write(text, text, []), TOOLS, mode) == Parsed(text, text, [], None)
+
+
+@given(st.text(max_size=40), st.sampled_from(["[e~[", "]~!b[", "]~b]user", "]~b]ai"]), st.text(max_size=40))
+@settings(max_examples=100)
+def test_a_control_token_is_dropped_and_nothing_else(before: str, token: str, after: str) -> None:
+    assume(not any(mark in before + after for mark in ("minimax", "mm:think", "<invoke", "<think>", "~")))
+    assume(not before.endswith(("]", "[")))
+    assume(not (after[:1].isalnum() or after.startswith("_")))
+    assert parse(before + token + after, TOOLS).text == before + after
 
 
 @given(NASTY, st.integers(0, 500), MODES)
