@@ -260,13 +260,20 @@ class Accumulator:
         return ToolCall(identity, entry.name, arguments, entry.text, problem)
 
     def _is_missing(self, name: str, calls: list[ToolCall]) -> bool:
-        """Return whether an unclosed call in the markup is also missing among the server's parsed calls."""
+        """Return whether an unclosed call in the markup is also missing among the server's parsed calls.
+
+        Without a name it may be the same as any other call.
+        """
+        if not name:
+            return not calls
         parsed = any(isinstance(entry, ServerCall) for _, entry in self._calls)
-        return bool(name) and not (parsed and name in {call.name for call in calls})
+        return not (parsed and name in {call.name for call in calls})
 
     def _unclosed(self, call: wire.Call, number: int) -> ToolCall:
         error = "the call was not closed with </invoke>, so it was not run"
-        return ToolCall(f"call_{self._turn}_{number}", call.name, None, call.raw, error)
+        if not call.name:
+            error = "the markup of a call had no tool name or was not complete, so nothing was run; write the call again"
+        return ToolCall(f"call_{self._turn}_{number}", call.name or _NAMELESS, None, call.raw, error)
 
 
 def _unique(calls: list[ToolCall], turn: int) -> tuple[ToolCall, ...]:

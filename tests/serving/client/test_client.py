@@ -287,6 +287,40 @@ async def test_bad_arguments_are_an_error_of_the_call(server: MisbehavingServer,
     assert made.to_request()["function"]["arguments"] == "{}"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"So {NS}<tool_call>read a.py{NS}</tool_call> now.", "So  now."),
+        (f'So {NS}<invoke name="file_read" a.py', "So "),
+        (f"So {NS}<invoke>a.py{NS}</invoke>", "So "),
+    ],
+)
+async def test_a_call_without_a_name_is_reported_to_the_model(
+    server: MisbehavingServer, text: str, said: str
+) -> None:
+    turn = await answer(server, leaked(text))
+    [made] = turn.message.calls
+    assert (made.name, made.arguments, turn.finish) == ("unnamed", None, "tool_calls")
+    assert "write the call again" in str(made.error)
+    assert turn.message.text == said
+    turn = await answer(server, leaked(text + wire.write("", "", CALLS).removeprefix("</mm:think>")))
+    assert [call.name for call in turn.message.calls if call.error] == []
+    turn = await answer(server, leaked(text, reason="length"))
+    assert (turn.message.calls, turn.finish) == ((), "length"), "the limit cut it"
+
+
+async def test_a_call_in_json_that_is_no_call_is_reported_to_the_model(server: MisbehavingServer) -> None:
+    turn = await answer(server, leaked(f'{NS}<tool_call>{{"name": "file_read", "arg'))
+    [made] = turn.message.calls
+    assert (made.name, made.arguments) == ("file_read", None)
+    assert made.error is not None
+
+
+async def test_an_opened_block_without_a_call_does_not_swallow_the_answer(server: MisbehavingServer) -> None:
+    turn = await answer(server, leaked(f"So.{NS}<tool_call>\nAll is fixed.[e~[\n]~b]user"))
+    assert (turn.message.text, turn.message.calls, turn.finish) == ("So.\nAll is fixed.\n", (), "stop")
+
+
 async def test_calls_against_the_callers_will_are_dropped(server: MisbehavingServer) -> None:
     turn = await answer(server, leaked(wire.write("", "summary", CALLS)), tool_choice="none")
     assert (turn.message.text, turn.message.calls, turn.finish) == ("summary", (), "stop")
