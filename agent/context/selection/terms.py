@@ -15,6 +15,8 @@ TERMS_VERSION = 2
 _LONG_WORD = 64
 _MAX_DEFINED = 2000
 _MAX_IMPORTS = 500
+_INDENT = 4
+_DEEPEST = 20
 _REMEMBERED = 100_000
 _MOST = 255
 
@@ -221,6 +223,25 @@ def defined(text: str) -> list[str]:
     found: list[str] = []
     for match in _DEFINED.finditer(f"\n{text}"):
         found.append(match[match.lastindex or 0])
+        if len(found) == _MAX_DEFINED:
+            break
+    return found
+
+
+def definition_lines(text: str) -> list[tuple[int, int, str]]:
+    """Return the lines that seem to define a name, up to 2,000: number, depth of indentation, and text."""
+    found: list[tuple[int, int, str]] = []
+    number, position = 1, 0
+    for match in _DEFINED.finditer(f"\n{text}"):
+        start = match.start(match.lastindex or 0) - 1  # without the newline before the text
+        number += text.count("\n", position, start)
+        position = start
+        if found and found[-1][0] == number:
+            continue
+        begin, end = text.rfind("\n", 0, start) + 1, text.find("\n", start)
+        line = text[begin : end if end >= 0 else len(text)].expandtabs(_INDENT)
+        depth = (len(line) - len(line.lstrip())) // _INDENT
+        found.append((number, min(depth, _DEEPEST), line.strip().rstrip(" {:")))
         if len(found) == _MAX_DEFINED:
             break
     return found
