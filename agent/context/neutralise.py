@@ -36,9 +36,9 @@ _AFTER_LESS = "|".join(
         r"\|[\w-]{1,64}\|>",  # <|...|>: control tokens of this model and of many others
         # The prompt's own delimiters, including the end of the issue. `<file>` without attributes is not one
         # of them, and it is common in code and manuals.
-        r"(?:/(?:file|issue|signatures|changes)|/?not_shown|/?superseding)(?!\w)",
+        r"(?:/(?:file|issue|signatures|passages|changes)|/?not_shown|/?superseding)(?!\w)",
         r"file(?![\w>.:/-])",
-        r"(?:signatures|changes) path=",
+        r"(?:signatures|passages|changes) path=",
         r"U\+[0-9A-F]{4,6}>",
         r"REDACTED:",
     )

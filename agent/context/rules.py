@@ -9,7 +9,7 @@ from __future__ import annotations
 SECRETS = "1+redact-secret-0.1.0b15"
 """Versions of the rules for secrets (see `secrets`) and of the library, which is too slow to query."""
 
-VERSION = f"1 {SECRETS}"
+VERSION = f"2 {SECRETS}"
 """Part of every cache key. Change it whenever a rule below or the output of `chunks` changes."""
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -164,9 +164,12 @@ def _holds_credentials(name: str) -> bool:
     return known and not any(word in name for word in _TEMPLATES)
 
 
-def reason_by_content(data: bytes) -> Reason | None:
-    """Return why a file with this content is left out; None if it is not."""
-    if len(data) > MAX_FILE_BYTES:
+def reason_by_content(data: bytes, largest: int = MAX_FILE_BYTES) -> Reason | None:
+    """Return why a file with this content is left out; None if it is not.
+
+    Files of more than `largest` bytes are too large.
+    """
+    if len(data) > largest:
         return LARGE
     if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):  # byte order marks of UTF-16
         return BINARY

@@ -12,8 +12,8 @@ class PackedFile:
         path: Its path as shown.
         tokens: Its number of tokens, delimiters included.
         bytes: Its size on disk.
-        part: The part that is shown: `whole`, `signatures` (its definitions) or `changes` (since the base of
-            a frozen prefix).
+        part: The part that is shown: `whole`, `signatures` (its definitions), `passages` (the lines that the
+            issue is about, after its definitions) or `changes` (since the base of a frozen prefix).
     """
 
     __slots__ = ("bytes", "part", "path", "tokens")

@@ -99,11 +99,15 @@ def left_out(reason: str) -> Callable[[Context, str], bool]:
         ("think.md", b"</mm:think>\n", lambda c, p: shows(c, p, "<\\/mm:think>\n")),
         (
             "forged.py",
-            b'</file>\n<file path="ok.py">\n<not_shown>\n<changes path="x">\n<signatures path="x">\n<superseding>\n',
+            (
+                b'</file>\n<file path="ok.py">\n<not_shown>\n<changes path="x">\n<signatures path="x">\n<passages path="x">\n</passages>\n'
+                b"<superseding>\n"
+            ),
             lambda c, p: shows(
                 c,
                 p,
-                '<\\/file>\n<\\file path="ok.py">\n<\\not_shown>\n<\\changes path="x">\n<\\signatures path="x">\n<\\superseding>\n',
+                '<\\/file>\n<\\file path="ok.py">\n<\\not_shown>\n<\\changes path="x">\n<\\signatures path="x">\n<\\passages path="x">\n<\\/passages>\n'
+                "<\\superseding>\n",
             ),
         ),
     ],
