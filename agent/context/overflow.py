@@ -1,6 +1,7 @@
 """Arrange a repository that exceeds the budget.
 
-The context then consists of a stable core, signatures of other files, and files that match the issue.
+The context then consists of a stable core, signatures of other files, and files that match the issue. The most
+important of these come as excerpts if they do not fit.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from m3agent.agent.context.excerpt import Excerpts, block, body_of
 from m3agent.agent.context.history import TAU
 from m3agent.agent.context.instructions import is_instructions
 from m3agent.agent.context.packer import Packing, PackSource
@@ -50,10 +52,27 @@ def arrange(packing: Packing, budget: int) -> Context:
             outline = store.outline(candidates[index])
             if outline is None:
                 return None
-            body = outline.rstrip("\n").encode()
-            chunk = b'<signatures path="%b">\n%b\n</signatures>\n' % (rest[index].name, body)
+            chunk = block("signatures", rest[index].name, outline.rstrip("\n"))
             signatures[index] = chunk, packing.count(chunk)
             return signatures[index][1]
+
+        excerpts: dict[int, tuple[bytes, int]] = {}
+        writer = Excerpts(options.issue, packing.count)
+
+        def excerpt_tokens(index: int, room: int, outlined: bool) -> int | None:
+            candidate = candidates[index]
+            made = writer.make(
+                candidate.path,
+                rest[index].name,
+                candidate.text(),
+                store.outline(candidate),
+                room,
+                outlined=outlined,
+            )
+            if made is None:
+                return None
+            excerpts[index] = made
+            return made[1]
 
         chosen = select(
             candidates,
@@ -61,22 +80,31 @@ def arrange(packing: Packing, budget: int) -> Context:
             room - used,
             store,
             outline_tokens=outline_tokens,
+            excerpt_tokens=excerpt_tokens,
             progress=options.progress,
         )
     shown = [*pinned, *(rest[index] for index in chosen.core)]
-    tail = [rest[index] for index in chosen.tail]
     chunks = [packing.chunk(source) for source in shown]
-    chunks += (signatures[index][0] for index in chosen.outlined)
-    chunks += (packing.chunk(source) for source in tail)
-    whole = set(chosen.tail)
     files = [source.packed for source in shown]
-    tokens = sum(source.tokens for source in (*shown, *tail))
+    tokens = sum(source.tokens for source in shown)
+    tail = set(chosen.tail)
     for index in chosen.outlined:
-        count = signatures[index][1]
+        chunk, count = signatures[index]
+        chunks.append(chunk)
         tokens += count
-        if index not in whole:
-            files.append(PackedFile(rest[index].name.decode(), count, len(rest[index].data), "signatures"))
-    files += (source.packed for source in tail)
+        if index not in tail:
+            files.append(_part(rest[index], count, "signatures"))
+    for index in chosen.tail:
+        source = rest[index]
+        if index in chosen.excerpts:
+            chunk, count = excerpts[index]
+            outlined = signatures[index][1] if index in chosen.outlined else 0
+            files.append(_part(source, outlined + count, "passages"))
+        else:
+            chunk, count = packing.chunk(source), source.tokens
+            files.append(source.packed)
+        chunks.append(chunk)
+        tokens += count
     packing.dropped += ((rest[index].name, OVER_BUDGET) for index in chosen.dropped)
     note = packing.not_shown(budget - tokens)
     return packing.context([*chunks, note], files, tokens + packing.count(note))
@@ -93,6 +121,11 @@ def _pinned(sources: list[PackSource], room: int) -> tuple[list[PackSource], int
     return pinned, used
 
 
+def _part(source: PackSource, tokens: int, part: str) -> PackedFile:
+    """Return the context's description of a file of which a part is shown."""
+    return PackedFile(source.name.decode(), tokens, len(source.data), part)
+
+
 class _Body:
     """A file's text as the prompt shows it, without its delimiters."""
 
@@ -101,5 +134,4 @@ class _Body:
         self._source = source
 
     def __call__(self) -> str:
-        chunk = self._packing.chunk(self._source)
-        return chunk[chunk.index(b"\n") + 1 : -len(b"</file>\n")].decode()
+        return body_of(self._packing.chunk(self._source))

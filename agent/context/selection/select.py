@@ -25,6 +25,18 @@ _MOST_TRIED = 20_000_000
 _WORTH = 2
 """An outline is skipped if it takes more than one part in this many of the file's tokens."""
 
+_MOST_NAMED = 20
+"""Number of files named by the issue that are never left out for their size alone."""
+_FIRST = 5
+"""Number of files, the best for the issue, that are never left out for their size alone."""
+_FLOOR = 300
+"""Tokens that are kept free for each of these files until it is its turn, if the room allows it."""
+_FLOORS_SHARE = 8
+"""At most one part in this many of the room is kept free, so that a file that fits is still shown whole."""
+_EXCERPT_SHARE = 8
+"""An excerpt takes at most one part in this many of the room for the issue's files."""
+_LONGEST_EXCERPT = 16_000
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -57,12 +69,14 @@ class Selection:
         outlined: Outlines, in the same order; independent of the issue.
         tail: Files for the issue; the best match is last, next to the issue. A file may also be outlined.
         dropped: All other files.
+        excerpts: The files of the tail that are shown as excerpts, because they do not fit whole.
     """
 
     core: list[int]
     outlined: list[int]
     tail: list[int]
     dropped: list[int]
+    excerpts: frozenset[int] = frozenset()
 
 
 KINDS = {
@@ -128,6 +142,7 @@ def select(
     terms: TermStore,
     *,
     outline_tokens: Callable[[int], int | None] | None = None,
+    excerpt_tokens: Callable[[int, int, bool], int | None] | None = None,
     progress: Progress | None = None,
     weights: Weights = DEFAULT,
 ) -> Selection:
@@ -140,6 +155,8 @@ def select(
         terms: The store of terms.
         outline_tokens: Returns the tokens of a candidate's outline, or None if it has none. It is called only
             for files whose outline may be shown.
+        excerpt_tokens: Makes an excerpt of a candidate in at most this many tokens, and returns its tokens; None
+            if there is nothing to show. Its last argument says whether the candidate's outline is shown.
         progress: Receives the progress of reading.
         weights: The weights.
     """
@@ -158,10 +175,66 @@ def select(
         rest = [i for i in by_prior if i not in shown]
         outlined, more = _outlines(candidates, rest, outline_tokens, int(budget * weights.outlines))
         used += more
-    tail, _ = _fill((i for i in by_issue if i not in shown), lambda i: candidates[i].tokens, budget - used)
+    ranked = [i for i in by_issue if i not in shown]
+    room = budget - used
+    kept: list[int] = []
+    excerpts: set[int] = set()
+    if excerpt_tokens and issue.strip():
+        important = _important(candidates, signs, weights)
+        kept, excerpts, room = _whole_or_excerpt(
+            candidates,
+            [i for i in important if i not in shown],
+            lambda i, most: excerpt_tokens(i, most, i in outlined),
+            room,
+        )
+    others, _ = _fill((i for i in ranked if i not in kept), lambda i: candidates[i].tokens, room)
+    chosen = {*kept, *others}
+    tail = [i for i in ranked if i in chosen]
     shown.update(outlined, tail)
     dropped = [i for i in range(len(candidates)) if i not in shown]
-    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped)
+    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped, frozenset(excerpts))
+
+
+def _important(candidates: Sequence[Candidate], signs: Evidence, weights: Weights) -> list[int]:
+    """Return the files that must not be left out for their size alone, best first.
+
+    They are those that the issue names, the clearest mentions first, and those that are ranked first if size does
+    not count.
+    """
+    values = relevance(signs, weights)
+    ranked = _ranked(candidates, values)
+    named = [i for i in sorted(ranked, key=lambda i: -round(signs.mentions[i], 9)) if signs.mentions[i] > 0]
+    important = {*named[:_MOST_NAMED], *(i for i in ranked[:_FIRST] if values[i] > 0)}
+    return [i for i in ranked if i in important]
+
+
+def _whole_or_excerpt(
+    candidates: Sequence[Candidate],
+    ranked: Sequence[int],
+    excerpt: Callable[[int, int], int | None],
+    room: int,
+) -> tuple[list[int], set[int], int]:
+    """Choose which files are shown whole and which as excerpts.
+
+    Returns:
+        The chosen files, those of them that are excerpts, and the rest of the room.
+    """
+    longest = max(_FLOOR, min(_LONGEST_EXCERPT, room // _EXCERPT_SHARE))
+    floor = min(_FLOOR, room // _FLOORS_SHARE // max(1, len(ranked)))
+    chosen: list[int] = []
+    excerpts: set[int] = set()
+    for place, index in enumerate(ranked, start=1):
+        free = room - floor * (len(ranked) - place)
+        tokens = candidates[index].tokens
+        if tokens > free:
+            made = excerpt(index, min(longest, free))
+            if made is None:
+                continue
+            tokens = made
+            excerpts.add(index)
+        chosen.append(index)
+        room -= tokens
+    return chosen, excerpts, room
 
 
 def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:
@@ -303,8 +376,16 @@ def static_values(
 
 
 def issue_values(candidates: Sequence[Candidate], signs: Evidence, weights: Weights = DEFAULT) -> list[float]:
-    """Return the value of each file for the issue."""
-    own = [0.0] * len(candidates)
+    """Return the value of each file for the issue: its relevance in relation to its size."""
+    return [
+        value / _size(candidate, weights)
+        for candidate, value in zip(candidates, relevance(signs, weights), strict=True)
+    ]
+
+
+def relevance(signs: Evidence, weights: Weights) -> list[float]:
+    """Return how much each file seems to matter for the issue, whatever its size."""
+    own = [0.0] * len(signs.kinds)
     for weight, sign in (
         (weights.words, signs.words),
         (weights.path, signs.path),
@@ -316,12 +397,12 @@ def issue_values(candidates: Sequence[Candidate], signs: Evidence, weights: Weig
             for index, value in enumerate(_scaled(sign)):
                 own[index] += weight * value
     values: list[float] = []
-    for index, candidate in enumerate(candidates):
-        value = own[index]
+    for index, value in enumerate(own):
+        total = value
         if weights.neighbours and signs.linked[index]:
             best = sorted((own[other] for other in signs.linked[index]), reverse=True)[:3]
-            value += weights.neighbours * sum(best) / 3
-        values.append(value * weights.kinds[signs.kinds[index]] / _size(candidate, weights))
+            total += weights.neighbours * sum(best) / 3
+        values.append(total * weights.kinds[signs.kinds[index]])
     return values
 
 

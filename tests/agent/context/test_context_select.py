@@ -90,6 +90,39 @@ class TestAnySelection:
             assert orders == sorted(orders)
 
     @examples
+    @given(repositories(), issues, budgets, outline_costs, st.randoms())
+    def test_with_excerpts_it_still_fits_the_budget_and_accounts_for_every_file(
+        self,
+        store: TermStore,
+        files: list[Candidate],
+        issue: str,
+        budget: int,
+        costs: list[int | None],
+        chance: Random,
+    ) -> None:
+        made: dict[int, int] = {}
+
+        def excerpt_tokens(index: int, most: int, _outlined: bool) -> int | None:
+            if most <= 0 or chance.random() < 0.2:
+                return None
+            made[index] = chance.randint(1, most)
+            return made[index]
+
+        chosen = select(
+            files, issue, budget, store, outline_tokens=costs.__getitem__, excerpt_tokens=excerpt_tokens
+        )
+        assert made.keys() == chosen.excerpts <= set(chosen.tail)
+        used = sum(files[index].tokens for index in (*chosen.core, *chosen.tail) if index not in made)
+        used += sum(made.values()) + sum(costs[index] or 0 for index in chosen.outlined)
+        assert used <= budget
+        shown = {*chosen.core, *chosen.tail, *chosen.outlined}
+        assert len({*chosen.core, *chosen.tail}) == len(chosen.core) + len(chosen.tail)
+        assert not shown & set(chosen.dropped)
+        assert shown | set(chosen.dropped) == set(range(len(files)))
+        plain = select(files, issue, budget, store, outline_tokens=costs.__getitem__)
+        assert (plain.core, plain.outlined) == (chosen.core, chosen.outlined)
+
+    @examples
     @given(repositories(), issues, issues, budgets, outline_costs)
     def test_begins_the_same_whatever_the_issue(
         self,

@@ -1,0 +1,166 @@
+"""Test that a file that matters for the issue is not left out of a context for its size."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from m3agent.agent.context.pack import pack_files
+from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.selection import outline
+from m3agent.agent.context.tokenizer.counter import oracle_count
+from m3agent.agent.context.tokenizer.source import find_tokenizer
+from m3agent.agent.context.types import Context
+from tests.agent.small_tokenizer import write_tokenizer
+
+ISSUE = """interleave_evenly([]) raises IndexError
+
+    File "more_itertools/more.py", line 1, in interleave_evenly
+
+It should give an empty iterator, like `interleave()`.
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_user_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+
+
+def function(name: str, lines: int = 30) -> str:
+    body = "".join(f"    step_{line} = consume(iterable, {line})\n" for line in range(lines))
+    return f"def {name}(iterable):\n{body}    return step_0\n\n\n"
+
+
+def case(name: str, lines: int = 30) -> str:
+    body = "".join(f"        self.assertEqual(mi.first([{line}]), {line})\n" for line in range(lines))
+    return f"class {name}Tests(TestCase):\n    def test_basic(self):\n{body}\n\n"
+
+
+NAMES = [f"{verb}_{noun}" for verb in ("take", "drop", "group", "count", "spread") for noun in "abcdefghij"]
+NAMES[20] = "interleave_evenly"
+LIBRARY = {
+    "LICENSE": "Permission is hereby granted, free of charge, to any person.\n" * 20,
+    "docs/versions.rst": "* Fixed a bug in interleave_longest.\n" * 100,
+    "more_itertools/__init__.py": "from .more import *\nfrom .recipes import *\n",
+    "more_itertools/more.py": "import itertools\n\n\n" + "".join(function(name) for name in NAMES),
+    "more_itertools/recipes.py": function("take") + function("tabulate"),
+    "tests/test_more.py": "from unittest import TestCase\n\nimport more_itertools as mi\n\n\n"
+    + "".join(case(name.title().replace("_", "")) for name in NAMES),
+    "tests/test_recipes.py": "import more_itertools as mi\n\n\n" + case("Take") + case("Tabulate"),
+    "setup.cfg": "[flake8]\nignore = E203\n",
+}
+"""A tree like more-itertools: nearly everything is in one module and one test file."""
+
+
+def encoded(tree: dict[str, str]) -> list[tuple[str, bytes]]:
+    return [(path, text.encode()) for path, text in tree.items()]
+
+
+def packed(tree: dict[str, str], budget: int | None, issue: str = ISSUE) -> Context:
+    return pack_files(encoded(tree), PackOptions(budget=budget, issue=issue))
+
+
+def parts(context: Context, path: str) -> set[str]:
+    """Return the kinds of blocks that show a file."""
+    return set(re.findall(rf'^<(\w+) path="{re.escape(path)}"', context.text, re.MULTILINE))
+
+
+def passages(context: Context, path: str) -> str:
+    match = re.search(rf'<passages path="{re.escape(path)}">\n(.*?)\n</passages>', context.text, re.DOTALL)
+    assert match
+    return match[1]
+
+
+@pytest.mark.parametrize("budget", [3_000, 5_000, 10_000, 20_000])
+@pytest.mark.parametrize("with_parser", [True, False])
+def test_a_large_module_and_its_tests_are_shown_as_outline_and_passages(
+    budget: int, with_parser: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if with_parser:
+        pytest.importorskip("tree_sitter_language_pack")
+    else:
+        monkeypatch.setattr(outline, "_grammars", lambda: None)
+    context = packed(LIBRARY, budget)
+    assert context.tokens <= budget
+    for path, name in (
+        ("more_itertools/more.py", "def interleave_evenly(iterable):"),
+        ("tests/test_more.py", "class InterleaveEvenlyTests(TestCase):"),
+    ):
+        assert parts(context, path) == {"signatures", "passages"}
+        number = LIBRARY[path].split("\n").index(name) + 1
+        assert f"{number}\t{name}" in passages(context, path)
+        assert path not in dict(context.dropped)
+        assert [file.part for file in context.files if file.path == path] == ["passages"]
+    assert packed(LIBRARY, budget).data == context.data
+
+
+def test_every_line_of_a_passage_is_the_line_of_the_file() -> None:
+    context = packed(LIBRARY, 10_000)
+    lines = LIBRARY["tests/test_more.py"].split("\n")
+    for line in passages(context, "tests/test_more.py").split("\n"):
+        number, tab, text = line.partition("\t")
+        assert line == "…" or (tab and lines[int(number) - 1] == text)
+
+
+def test_excerpts_come_after_what_all_issues_share() -> None:
+    one, other = (
+        packed(LIBRARY, 10_000),
+        packed(LIBRARY, 10_000, "take() of more_itertools/recipes.py is slow"),
+    )
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one.text, other.text, strict=False))
+    shared = "".join(character for character, _ in same)
+    assert '<file path="' in shared
+    assert "<passages" not in shared
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    budget=st.integers(0, 6_000),
+    functions=st.integers(1, 300),
+    others=st.integers(0, 5),
+    deep=st.booleans(),
+)
+def test_a_named_file_is_there_and_the_budget_is_kept(
+    budget: int, functions: int, others: int, deep: bool
+) -> None:
+    path = "src/deep/er/engine.py" if deep else "engine.py"
+    tree = {f"other_{number}.py": function(f"help_{number}") for number in range(others)}
+    tree |= {path: "".join(function(f"start_{number}", 3) for number in range(functions))}
+    issue = f"start_0() is wrong in {path}"
+    context = packed(tree, budget, issue)
+    assert context.tokens <= budget
+    assert packed(tree, budget, issue).data == context.data
+    if budget >= 2_000:
+        assert parts(context, path)
+        assert "start_0" in context.text
+
+
+def test_many_named_files_share_the_room() -> None:
+    tree = {
+        f"part{number}.py": "".join(function(f"f{number}_{n}") for n in range(60)) for number in range(12)
+    }
+    issue = "These are wrong: " + ", ".join(tree)
+    context = packed(tree, 30_000, issue)
+    assert context.tokens <= 30_000
+    assert all(parts(context, path) for path in tree)
+
+
+@pytest.mark.integration
+def test_counts_are_exact_with_a_tokenizer(tmp_path: Path) -> None:
+    tokenizer = find_tokenizer(str(write_tokenizer(tmp_path / "tokenizer.json")), env={}, cache=str(tmp_path))
+    assert tokenizer is not None
+    context = pack_files(encoded(LIBRARY), PackOptions(budget=20_000, issue=ISSUE, tokenizer=tokenizer))
+    assert "<passages" in context.text
+    assert context.exact
+    assert context.tokens == oracle_count(tokenizer, context.text) <= 20_000
+
+
+def test_without_an_issue_nothing_is_an_excerpt() -> None:
+    assert "<passages" not in packed(LIBRARY, 10_000, " \n").text
