@@ -13,7 +13,7 @@ from m3agent.agent.context.chunk_format import (
 )
 from m3agent.agent.context.neutralise import decode, harmless, is_harmless
 from m3agent.agent.context.rules import BY_CONTENT, reason_by_content
-from m3agent.agent.context.secrets import redact, suspicious
+from m3agent.agent.context.secrets import Redacted, redact, suspicious
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -42,3 +42,24 @@ def make(name: bytes, path: str, data: bytes) -> tuple[int, bytes]:
         attributes += f' encoding="{encoding}"'
     form = REDACTED if redacted.found else STORED
     return form, b"".join(framed(name, redacted.text.encode(), attributes.encode()))
+
+
+def text_of_large(path: str, data: bytes, *, complete: bool) -> Redacted | None:
+    """Return the text of a file that is too large to be packed, as the prompt would show it.
+
+    Args:
+        path: The path.
+        data: The file's content, or its beginning.
+        complete: Whether `data` is the complete file. If not, what may be cut at the end is left out.
+
+    Returns:
+        None if the file is left out for another reason than its size.
+    """
+    if reason_by_content(data, largest=len(data)) is not None:
+        return None
+    if not complete:
+        data = data[: data.rfind(b"\n") + 1]
+        key = data.rfind(b"-----BEGIN ")
+        if key >= 0 and b"-----END " not in data[key:]:  # without its end it would not be redacted
+            data = data[:key]
+    return redact(harmless(decode(data).text), path)

@@ -15,7 +15,7 @@ from m3agent.agent.context.rules import (
     reason_by_name,
 )
 from m3agent.agent.repo.host_git import HostGit
-from m3agent.agent.repo.repository import git
+from m3agent.agent.repo.repository import GitCommandFailed, git
 
 
 def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason]]:
@@ -50,3 +50,11 @@ def read_commit(where: HostGit, head: str) -> Iterator[tuple[str, bytes | Reason
         end = start + int(header[2])
         data, position = out[start:end], end + 1
         yield path, data
+
+
+def read_first(where: HostGit, head: str, path: str, most: int) -> bytes | None:
+    """Return the first bytes of a file of the commit; None if git does not have it."""
+    try:
+        return git(where, ["cat-file", "blob", f"{head}:{path}"])[:most]
+    except GitCommandFailed:
+        return None

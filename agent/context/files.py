@@ -117,13 +117,16 @@ class WorkTree:
     def __exit__(self, *_: object) -> None:
         self._leave(0)
 
-    def read(self, path: str) -> bytes | Reason | None:
-        """Return the file's bytes or the reason for leaving it out; None if the file does not exist."""
+    def read(self, path: str, first: int | None = None) -> bytes | Reason | None:
+        """Return the file's bytes or the reason for leaving it out; None if the file does not exist.
+
+        If `first` is given, a file of any size is read, up to this many bytes.
+        """
         *folders, name = path.split("/")
         if not {"", ".", ".."}.isdisjoint((*folders, name)):
             return UNREADABLE
         try:
-            return _read(self._enter(folders), name)
+            return _read(self._enter(folders), name, first)
         except FileNotFoundError:
             return None
         except OSError:  # a link in place of a folder, or no permission
@@ -147,7 +150,7 @@ class WorkTree:
         del self._folders[keep:]
 
 
-def _read(folder: int, name: str) -> bytes | Reason:
+def _read(folder: int, name: str, first: int | None) -> bytes | Reason:
     # O_NONBLOCK: opening a pipe must not wait for a writer.
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -159,6 +162,8 @@ def _read(folder: int, name: str) -> bytes | Reason:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             return UNREADABLE
+        if first is not None:
+            return _read_first(file, first)
         if status.st_size > MAX_FILE_BYTES:
             return LARGE
         data = os.read(file, status.st_size + 1)
@@ -168,3 +173,10 @@ def _read(folder: int, name: str) -> bytes | Reason:
         return LARGE if len(data) > MAX_FILE_BYTES else data
     finally:
         os.close(file)
+
+
+def _read_first(file: int, most: int) -> bytes:
+    data = b""
+    while len(data) < most and (more := os.read(file, most - len(data))):
+        data += more
+    return data

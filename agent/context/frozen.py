@@ -56,7 +56,7 @@ def arrange(packing: Packing, note: bytes) -> Context | None:
     variant = sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     path = f"{options.cache}/{variant}.base"
     base = _load(path)
-    context = None if base is None else _appended(packing, note, base, options.budget)
+    context = None if base is None else _appended(packing, note, base, packing.room)
     if context is None:
         _keep(packing, path)
     return context

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from m3agent.agent.context import rules
 from m3agent.agent.context.checkout import Checkout
+from m3agent.agent.context.files import WorkTree
 from m3agent.agent.context.history import HistoryReader
 from m3agent.agent.context.packer import Packing, PackOptions
 from m3agent.agent.context.types import Context
@@ -31,27 +32,47 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
         packing.add_tree(checkout.repository, checkout.take_listing())
     if history is not None:
         packing.set_history(history.result())
-    return _written(packing)
+    return _written(packing, lambda path, most: _first_bytes(checkout, path, most))
 
 
 def pack_files(files: Iterable[tuple[str, bytes]], options: PackOptions | None = None) -> Context:
     """Pack `files`, pairs of path and bytes. They have no history, so the largest come first."""
     packing = Packing(options or PackOptions())
+    contents: dict[str, bytes] = {}
     for path, data in files:
         packing.add(path, rules.reason_by_name(path) or data)
-    return _written(packing)
+        contents[path] = data
+    return _written(packing, lambda path, most: contents[path][:most])
 
 
-def _written(packing: Packing) -> Context:
+def _written(packing: Packing, read: Callable[[str, int], bytes | None]) -> Context:
+    """Return the context; `read` returns the first bytes of a file that is too large to be packed."""
     packing.order()
-    context = _arranged(packing)
+    if packing.large and packing.options.issue:
+        from m3agent.agent.context import large
+
+        named = large.excerpts_of_named(packing, lambda path: read(path, large.READ_BYTES))
+        context = _arranged(packing)
+        large.add_to(context, named)
+    else:
+        context = _arranged(packing)
     packing.save()
     return context
 
 
+def _first_bytes(checkout: Checkout, path: str, most: int) -> bytes | None:
+    if checkout.repository.root is None:
+        from m3agent.agent.context.commit_files import read_first
+
+        return read_first(checkout.repository, checkout.head, path, most)
+    with WorkTree(checkout.repository.folder) as tree:
+        found = tree.read(path, most)
+    return None if isinstance(found, rules.Reason) else found
+
+
 def _arranged(packing: Packing) -> Context:
     """Return the context with all files in order, or with a selection if they exceed the budget."""
-    budget = packing.options.budget
+    budget = packing.room
     note = packing.not_shown(budget)
     total = sum(source.tokens for source in packing.sources) + packing.count(note)
     if budget is not None and total > budget:

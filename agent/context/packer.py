@@ -125,6 +125,8 @@ class Packing:
         options: The options.
         sources: Files that may be shown.
         dropped: Files that are left out so far, with the reason.
+        large: Paths of those that are left out for their size.
+        room: Largest number of tokens; None for no limit.
         head: Number of the commit on the first-parent line, which churn counts from.
         variant: Name of the rules and the tokenizer, for cache keys.
     """
@@ -141,6 +143,8 @@ class Packing:
         self._news = False
         self.sources: list[PackSource] = []
         self.dropped: list[tuple[bytes, rules.Reason]] = []
+        self.large: list[str] = []
+        self.room = options.budget
         self._unsettled: set[str] = set()
         self.head = 0
 
@@ -164,14 +168,14 @@ class Packing:
         """Add a file, or record the reason for leaving it out."""
         name = shown_name(path)
         if isinstance(found, rules.Reason):
-            self.dropped.append((name, found))
+            self._drop(path, name, found)
             return
         source = PackSource(path, name, found, key(name, found), 0.0)
         if not self._recall(source):
             self._make(source)
         self._used.add(source.key)
         if source.form >= FIRST_REASON:
-            self.dropped.append((name, rules.BY_CONTENT[source.form - FIRST_REASON]))
+            self._drop(path, name, rules.BY_CONTENT[source.form - FIRST_REASON])
         else:
             self.sources.append(source)
 
@@ -265,6 +269,11 @@ class Packing:
             redacted=tuple(name for name in redacted if name in shown),
             rebased=rebased,
         )
+
+    def _drop(self, path: str, name: bytes, reason: rules.Reason) -> None:
+        self.dropped.append((name, reason))
+        if reason is rules.LARGE:
+            self.large.append(path)
 
     def _recall(self, source: PackSource) -> bool:
         """Fill in a file's results from the cache; return whether they are complete."""

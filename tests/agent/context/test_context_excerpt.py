@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.context.pack import pack_files
+from m3agent.agent.context import large
+from m3agent.agent.context.checkout import Checkout
+from m3agent.agent.context.pack import pack, pack_files
 from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.rules import MAX_FILE_BYTES
 from m3agent.agent.context.selection import outline
 from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.context.types import Context
+from m3agent.agent.repo.repository import open_repository
 from tests.agent.small_tokenizer import write_tokenizer
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import NewRepo
 
 ISSUE = """interleave_evenly([]) raises IndexError
 
@@ -164,3 +173,74 @@ def test_counts_are_exact_with_a_tokenizer(tmp_path: Path) -> None:
 
 def test_without_an_issue_nothing_is_an_excerpt() -> None:
     assert "<passages" not in packed(LIBRARY, 10_000, " \n").text
+
+
+HUGE = "".join(f"row_{number},alpha,{number * 7}\n" for number in range(70_000))
+assert len(HUGE) > MAX_FILE_BYTES
+
+
+class TestFilesThatAreTooLargeToBePacked:
+    @pytest.mark.parametrize("budget", [None, 4_000, 100_000])
+    @pytest.mark.parametrize("bare", [False, True])
+    def test_are_excerpts_if_the_issue_names_them(
+        self, new_repo: NewRepo, tmp_path: Path, bare: bool, budget: int | None
+    ) -> None:
+        root = new_repo(
+            files={"data/rates.csv": HUGE.encode(), "data/more.csv": HUGE.encode(), "a.py": b"x = 1\n"}
+        )
+        if bare:
+            subprocess.run(["git", "clone", "-q", "--bare", root, tmp_path / "bare"], check=True)
+            root = tmp_path / "bare"
+        issue = "row_60123 in data/rates.csv is wrong"
+        context = pack(Checkout.of(open_repository(root)), PackOptions(issue=issue, budget=budget))
+        assert parts(context, "data/rates.csv") == {"passages"}
+        assert "60124\trow_60123,alpha,420861\n" in context.text
+        assert dict(context.dropped) == {"data/more.csv": "larger than 1 MiB"}
+        assert budget is None or context.tokens <= budget
+        plain = pack(Checkout.of(open_repository(root)), PackOptions(budget=budget))
+        assert context.text.startswith('<file path="a.py">\nx = 1\n</file>\n')
+        assert plain.text.startswith('<file path="a.py">\nx = 1\n</file>\n')
+        assert "data/rates.csv" in dict(plain.dropped)
+
+    def test_are_appended_to_a_frozen_prefix_and_are_no_part_of_it(self, tmp_path: Path) -> None:
+        files = {"engine.py": HUGE, "a.py": "x = 1\n" * 500}
+        plain = pack_files(encoded(files), PackOptions(cache=str(tmp_path), frozen=True))
+        assert "<passages" not in plain.text
+        for _ in range(2):
+            named = pack_files(
+                encoded(files), PackOptions(cache=str(tmp_path), frozen=True, issue="engine.py: row_9")
+            )
+            assert named.text.startswith(plain.text.partition("<not_shown>")[0])
+            assert parts(named, "engine.py") == {"passages"}
+        again = pack_files(encoded(files), PackOptions(cache=str(tmp_path), frozen=True))
+        assert again.data == plain.data
+
+    def test_stay_out_for_any_other_reason(self) -> None:
+        for data in (b"\0" + HUGE.encode(), b"x" * 2_000_000, b"# @generated\n" + HUGE.encode()):
+            context = pack_files([("big.csv", data)], PackOptions(issue="big.csv is wrong"))
+            assert not parts(context, "big.csv")
+            assert dict(context.dropped)
+
+    def test_show_no_secret(self) -> None:
+        key = "AKIA" + "Q3EGRKSLZPWXVNDT"
+        text = f"{HUGE}def broken_key():\n    use('{key}')\n"
+        context = pack_files([("engine.py", text.encode())], PackOptions(issue="broken_key() of engine.py"))
+        assert "def broken_key" in context.text
+        assert key not in context.text
+        assert context.redacted == ("engine.py",)
+
+    def test_of_any_size_are_read_from_their_beginning(
+        self, new_repo: NewRepo, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(large, "READ_BYTES", 2 * MAX_FILE_BYTES)
+        root = new_repo(files={"a.py": b"x = 1\n"})
+        with (root / "dump.csv").open("w") as file:
+            file.write(HUGE)
+            file.truncate(40_000_000)  # the rest is zeros
+        with (root / "long.csv").open("w") as file:
+            for _ in range(3):
+                file.write(HUGE)
+        issue = "dump.csv and long.csv: row_5 is wrong"
+        context = pack(Checkout.of(open_repository(root)), PackOptions(issue=issue))
+        assert "6\trow_5,alpha,35\n" in passages(context, "long.csv")
+        assert not parts(context, "dump.csv")
