@@ -229,6 +229,7 @@ class Attempt:
                 fresh,
                 self.session.folder / CALLS,
                 self.request.settings.reruns,
+                known.values(),
             )
             known[self.patch.tree] = found
         evidence = known[self.patch.tree]

@@ -33,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -325,6 +325,10 @@ class _Pair:
         before, after = await self._run({"before": self.old, "after": self.new}, suffix, targets)
         return before, after
 
+    async def run_new(self) -> TestReport:
+        """Run the tests of the new tree only."""
+        return await self._run_one(self.new, "after", ["."])
+
     async def find_flaky(
         self, first: tuple[TestReport, TestReport], idents: set[str], beside: Collection[str] = ()
     ) -> frozenset[str]:
@@ -374,6 +378,7 @@ async def verify(
     new_sandbox: Callable[[Workspace], Sandbox],
     folder: Path,
     reruns: int = RERUNS,
+    earlier: Iterable[Verification] = (),
 ) -> Verification:
     """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
@@ -383,6 +388,8 @@ async def verify(
         new_sandbox: Starts a fresh sandbox for a workspace.
         folder: Where the logs of the test runs go.
         reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
+        earlier: Verifications of other patches in the same kind of sandbox. If one of them has the same old tree, its
+            test run on that tree is used again, unless the run was cut short.
 
     Raises:
         SandboxError: A sandbox failed, so nothing is known about the patch.
@@ -390,7 +397,11 @@ async def verify(
     started = time.monotonic()
     old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
     pair = _Pair(old, new, "", workspace.store, new_sandbox, folder, reruns)
-    before, after = await pair.run()
+    known = (found.before for found in earlier if found.old_tree == old and found.before.complete)
+    if (before := next(known, None)) is None:
+        before, after = await pair.run()
+    else:
+        after = await pair.run_new()
     touched = set(patch.paths)
     if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
         touched |= {file_of(ident) for ident in before.red}  # a configuration file affects every test file
@@ -409,10 +420,10 @@ async def verify(
     if verdict == "unverified":
         mixed = await asyncio.to_thread(trees_with_new_tests, workspace, patch)
     if mixed is not None:
-        known = {*before.passed, *before.red, *before.skipped}
+        ids_before = {*before.passed, *before.red, *before.skipped}
         pair = _Pair(*mixed, "new-tests-", workspace.store, new_sandbox, folder, reruns)
         red, green = await pair.run()
-        new_tests = {*green.passed, *green.red} - known
+        new_tests = {*green.passed, *green.red} - ids_before
         fixed = new_tests & red.red & set(green.passed)
         if green.complete:
             flaky |= await pair.find_flaky((red, green), fixed | green.red)

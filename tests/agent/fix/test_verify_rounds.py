@@ -79,6 +79,7 @@ async def test_a_broken_test_goes_back_and_is_mended(world: World) -> None:
         (1, "gate", "failed"),
         (2, "gate", "verified"),
     ]
+    assert len(world.sandboxes) == 1 + 2 + 1, "the second verification knows the result of the old tree"
 
 
 async def test_a_verified_change_ends_the_session_at_once(world: World) -> None:

@@ -6,6 +6,7 @@ All in memory: see tests/fakes. test_verify_sandboxes.py verifies with real test
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -293,10 +294,11 @@ class Trial:
         tests: str = TESTS,
         reruns: int = 3,
         more: Mapping[str, str] = {},  # never modified
+        earlier: Sequence[Verification] = (),
     ) -> Verification:
         base = {"calc.py": CODE, "test_calc.py": tests, **more}
         workspace, patch = patched(self.folder, base, changes)
-        found = await verify(workspace, patch, self.fresh, self.folder, reruns)
+        found = await verify(workspace, patch, self.fresh, self.folder, reruns, earlier)
         assert (found.old_tree, found.new_tree) == trees_to_compare(workspace, patch)[:2]
         return found
 
@@ -370,6 +372,20 @@ async def test_a_fix_is_verified(trial: Trial) -> None:
         ["./test_calc.py", "./test_more.py"]
     ] * 6
     assert [number for _, number, _ in trial.made] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_run_on_the_same_old_tree_is_used_again(trial: Trial) -> None:
+    first = await trial({"calc.py": "a"}, reruns=0)
+    trial.made.clear()
+    second = await trial({"calc.py": FIXED}, reruns=0, earlier=[first])
+    assert (second.verdict, second.before) == ("verified", first.before)
+    assert len(trial.made) == 1
+    third = await trial({"calc.py": FIXED, "test_new.py": "new a+b\n"}, reruns=0, earlier=[first])
+    assert third.fixed == (*ids("add"), "test_new.py::new"), "new tests run on the old code"
+    cut = dataclasses.replace(first, before=dataclasses.replace(first.before, complete=False))
+    trial.made.clear()
+    await trial({"calc.py": FIXED}, reruns=0, earlier=[cut])
+    assert len(trial.made) == 2
 
 
 async def test_without_reruns_each_tree_is_run_once(trial: Trial) -> None:
