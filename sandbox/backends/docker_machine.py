@@ -159,7 +159,7 @@ class DockerMachine:
             tmpfs={
                 ROOT: _tmpfs(limits.disk, limits.inodes, "exec,mode=0755", podman=podman),
                 "/tmp": _tmpfs(limits.scratch, limits.inodes, "exec,mode=1777", podman=podman),  # noqa: S108
-                TOOLBOX: _tmpfs(limits.toolbox, FEW_INODES, "noexec,mode=0755", podman=podman),
+                TOOLBOX: _tmpfs(limits.toolbox, FEW_INODES, "exec,mode=0755", podman=podman),
                 "/dev/shm": _tmpfs(limits.shared, FEW_INODES, "noexec,mode=1777", podman=podman),  # noqa: S108
             },
         )

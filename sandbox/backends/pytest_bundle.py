@@ -24,10 +24,18 @@ DISTRIBUTIONS = {
 }
 WANTED_MODULES = tuple(DISTRIBUTIONS)
 BYTECODE = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
-"""Identifies the bytecode version of our Python; `PROBE` prints the sandbox's, and the missing modules."""
+"""Identifies the bytecode version of our Python; `PROBE` prints the sandbox's."""
 PROBE = """\
-import importlib.util as u, sys
-print(f"{sys.implementation.cache_tag}-{u.MAGIC_NUMBER.hex()}", *[m for m in sys.argv[1:] if u.find_spec(m) is None])
+import importlib.util as u, os, sys
+own = os.path.dirname(sys.executable)
+commands, modules = (words.split() for words in sys.argv[1:])
+print(f"{sys.implementation.cache_tag}-{u.MAGIC_NUMBER.hex()}", ".".join(map(str, sys.version_info[:3])))
+print(*[c for c in commands if os.path.exists(os.path.join(own, c))])
+print(*[m for m in modules if u.find_spec(m) is None])
+"""
+"""Program for the sandbox's python3. Its arguments are two lists of names: commands and modules.
+
+It prints three lines: bytecode and version; the commands beside python3; the missing modules.
 """
 
 

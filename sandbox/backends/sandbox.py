@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from m3agent.sandbox.backends.image import DEFAULT_PATH
+from m3agent.sandbox.backends.launchers import FOLDER as LAUNCHERS
+from m3agent.sandbox.backends.launchers import IF_MISSING, launcher_files
 from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE, WANTED_MODULES, module_files
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxError, SandboxTimeout
 from m3agent.sandbox.network.network import Network, lend_certificates
@@ -38,7 +40,12 @@ The probe for modules cannot always see that: some of them may be in the work tr
 that time.
 """
 TOOLBOX = "/opt/m3agent"
-"""Folder inside the sandbox for the modules that the image lacks (pytest)."""
+"""Folder inside the sandbox for the modules (pytest) and commands (`python`, `pip`) that the image lacks."""
+BASE_MESSAGE = (
+    "base of the work: this copy has no earlier history",
+    "The repository's other commits, authors, branches and tags are not in this sandbox.",
+)
+"""Subject and body of the only commit in the work tree; `git log` shows them."""
 
 KEEP = 32 << 10  # bytes kept of the head, and of the tail, of each output stream
 GRACE = 1.0  # seconds between SIGTERM and SIGKILL after a command's timeout
@@ -71,7 +78,7 @@ class SandboxLimits:
 
     @property
     def toolbox(self) -> int:
-        """Bytes of the file system for the modules that the image lacks; they take half of it."""
+        """Bytes of the file system for the modules and commands that the image lacks; they take half of it."""
         return 32 << 20
 
     @property
@@ -191,6 +198,8 @@ class Sandbox:
         """The network through which commands reach listed hosts; None if there is no network."""
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path to reason."""
+        self.python = ""
+        """Version of the python3 that commands run, such as `3.12.4`; empty until the sandbox has started."""
         self._channel: Channel | None = None
         self._background: dict[int, asyncio.Task[ExecResult]] = {}
         self._env: dict[str, str] = {}
@@ -214,7 +223,7 @@ class Sandbox:
         own = self.machine.environment
         self._env = {
             **own,
-            "PATH": own.get("PATH") or DEFAULT_PATH,
+            "PATH": f"{TOOLBOX}/{LAUNCHERS}:{own.get('PATH') or DEFAULT_PATH}",
             "HOME": "/tmp/home",  # noqa: S108 - inside the sandbox
             "USER": "m3agent",
             "LOGNAME": "m3agent",
@@ -225,6 +234,7 @@ class Sandbox:
             "PYTHONHASHSEED": "0",
             "PYTHONUNBUFFERED": "1",  # output before a timeout is not lost
             "PIP_NO_INDEX": "1",
+            "PIP_BREAK_SYSTEM_PACKAGES": "1",  # otherwise advice on virtual environments hides the real reason
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "safe.directory",
             "GIT_CONFIG_VALUE_0": "*",
@@ -243,11 +253,14 @@ class Sandbox:
         # Compressing takes longer than the rest of the start. Space is short only if the tree is large.
         compression = 0 if size < self.machine.limits.disk // 8 else 1
         settings = f"-c gc.auto=0 -c commit.gpgsign=false -c core.looseCompression={compression}"
+        # Without showRoot, `git log --stat` would list every file as new.
+        subject, body = BASE_MESSAGE
         history = (
             f"[ ! -f {BESIDE} ] || {{ tar -x -k -f {BESIDE} 2>/dev/null; echo there; }}; "
             "mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
+            "printf '[log]\\n\\tshowRoot = false\\n' >> .git/config && "
             f"git {settings} add -A . && git {settings} -c user.name=m3agent -c user.email=m3agent@localhost "
-            "commit -q --allow-empty --no-verify -m base"
+            f'commit -q --allow-empty --no-verify -m "{subject}" -m "{body}"'
         )
         done = await self.exec(["sh", "-c", history])
         if done.stdout.startswith(b"there"):
@@ -265,16 +278,19 @@ class Sandbox:
         self._env |= await lend_certificates(run, f"{TOOLBOX}/certificates.pem")
 
     async def _equip(self) -> None:
-        """Write the modules for running tests that the image lacks into the sandbox."""
-        probe = await self.exec(["python3", "-c", PROBE, *WANTED_MODULES], cwd=TOOLBOX)
+        """Write the modules and commands for running tests that the image lacks into the sandbox."""
+        names = (" ".join(IF_MISSING), " ".join(WANTED_MODULES))
+        probe = await self.exec(["python3", "-c", PROBE, *names], cwd=TOOLBOX)
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
-        bytecode, *missing = probe.stdout.decode().split()
-        if missing and EQUIPPED not in self._env:
+        interpreter, commands, modules = (line.split() for line in probe.stdout.decode().splitlines()[-3:])
+        bytecode, self.python = interpreter
+        files = launcher_files(commands)
+        if modules and EQUIPPED not in self._env:
             compiled = bytecode == BYTECODE
-            files = await asyncio.to_thread(module_files, tuple(missing), compiled=compiled)
-            await self._put(files, TOOLBOX)
+            files += await asyncio.to_thread(module_files, tuple(modules), compiled=compiled)
             self._env["PYTHONPATH"] = TOOLBOX
+        await self._put(files, TOOLBOX)
 
     @property
     def channel(self) -> Channel:

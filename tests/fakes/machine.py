@@ -45,6 +45,9 @@ class Done:
     timed_out: bool = False
 
 
+PYTHON = "3.12.4"
+"""The version of Python that a machine in memory claims to have."""
+
 Script = Callable[[Command], Awaitable[Done | None]]
 """What commands do; None where there is no such program."""
 
@@ -188,7 +191,7 @@ class MemorySupervisor(asyncio.Transport):
         """What a command did: one of the sandbox's own, else one of the script's."""
         match command.argv:
             case ["python3", "-c", program, *_] if program == PROBE:
-                return Done(stdout=BYTECODE.encode())
+                return Done(stdout=f"{BYTECODE} {PYTHON}\npython pytest\n\n".encode())
             case ["sh", "-c", program] if BESIDE in program:
                 return Done()
             case ["python3", "-c", program, path] if "os.readlink" in program:
