@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Literal
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from m3agent.sandbox.backends.sandbox import ROOT, ExecResult
+from m3agent.sandbox.backends.launchers import BASH_START
+from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, ExecResult
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 
 # The program is passed in a file, because an argument of a command is limited to 128 KiB. The file's name never
@@ -17,6 +19,14 @@ from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, To
 PROGRAM = "/tmp/m3agent/m3agent_code"  # noqa: S108 - inside the sandbox
 PYTHON = ("python3", f"{PROGRAM}.py")
 SHELL = ("sh", "-c", 'command -v bash > /dev/null && exec bash "$0"; exec sh "$0"', f"{PROGRAM}.sh")
+READER_GONE = 128 + signal.SIGPIPE
+"""Exit code of a bash program whose last pipeline ended because a reader, such as `head`, had read enough."""
+ENOUGH_READ = (
+    f"exit code: 0 (a pipeline's reader, such as head, closed it early: {READER_GONE}, not counted as a failure; "
+    "commands after && did not run)"
+)
+PIP_FAILED = re.compile(r"No matching distribution found for|No module named '?pip\b")
+"""What `python -m pip` prints without a network. The command `pip` gives its own answer."""
 
 
 class CodeExecArguments(Arguments):
@@ -69,17 +79,23 @@ def stream_text(data: bytes, omitted: int, limit: int) -> tuple[str, bool]:
 
 async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     """Run the program. Its output is the result, even if it fails or exceeds its time limit."""
-    argv = PYTHON if arguments.language == "python" else SHELL
+    in_bash = arguments.language == "bash"
+    argv = SHELL if in_bash else PYTHON
+    env = {"PWD": ROOT}  # as a shell would set it
     result = await context.sandbox.exec(
         argv,
-        env={"PWD": ROOT},  # as a shell would set it
+        env={**env, "BASH_ENV": f"{TOOLBOX}/{BASH_START}"} if in_bash else env,
         stdin=arguments.code.encode(),
         file=argv[-1],
-        warm=arguments.language == "python",
+        warm=not in_bash,
         timeout=arguments.timeout,
         log=context.log,
     )
+    code = 124 if result.timed_out else result.exit
     parts = [describe(result, arguments.timeout)]
+    if in_bash and code == READER_GONE:
+        code = 0
+        parts = [ENOUGH_READ]
     # Standard error comes first: it is usually shorter and says more. Standard output gets the remaining room.
     shown_err, cut_err = stream_text(result.stderr, result.omitted[1], MOST_CHARACTERS // 2)
     room = MOST_CHARACTERS - min(len(shown_err), MOST_CHARACTERS // 2)
@@ -87,11 +103,15 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     for title, text in (("stdout", shown_out), ("stderr", shown_err)):
         if text.strip():
             parts.append(f"{title}:\n{text.rstrip()}")
+    if context.sandbox.network is None and any(PIP_FAILED.search(text) for text in (shown_out, shown_err)):
+        parts.append(
+            "note: the sandbox has no network, so pip cannot download. `pip list` shows what is installed."
+        )
     truncated = cut_out or cut_err
     return ToolResult(
         "\n".join(parts),
-        is_error=result.exit != 0 or result.timed_out,
-        exit_code=124 if result.timed_out else result.exit,
+        is_error=code != 0,
+        exit_code=code,
         digest=result.digest,
         truncated=truncated,
         full_path=str(context.log) if truncated else None,
@@ -102,7 +122,8 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
 TOOL = Tool(
     "code_exec",
     "Run a Python or bash program in the sandbox, in the repository's folder. No network, except for hosts that the "
-    "first message names. Returns exit code, stdout and stderr. Every process it starts is ended when it returns.",
+    "first message names. Returns exit code, stdout and stderr. Every process it starts is ended when it returns. bash "
+    "runs with pipefail: a pipeline's exit code is that of its first failed command.",
     CodeExecArguments,
     run,
     kind="execute",

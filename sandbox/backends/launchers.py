@@ -3,6 +3,8 @@
 People and models type `python`, `pip` and `pytest`. An image may have only `python3`, or a `pip` of another
 interpreter, which would answer for packages that python3 does not see. Each file here runs the python3 that is
 first on PATH.
+
+The start-up file of bash is here too. With it, the exit status of a pipeline is that of its first failed command.
 """
 
 from __future__ import annotations
@@ -20,6 +22,25 @@ IF_MISSING = ("python", "pytest")
 
 `pip` is always supplied: without a network the image's own does not say why it finds nothing.
 """
+BASH_START = "bash_start"
+"""File in the toolbox for the variable BASH_ENV of a bash program."""
+_BASH_START = b"""\
+# Only for the program itself, not for programs that it starts.
+unset BASH_ENV
+set -o pipefail
+# pipefail gives the status of the last failed command. If the program ends with a pipeline, end with that of the
+# first one instead. 141 is left out: such a command ended because its reader, such as head, had read enough.
+trap '
+{ set -- "$?" "${PIPESTATUS[@]}"; set +x; } 2>/dev/null
+status=$1 first=0 last=0
+shift
+for code; do
+  if [ "$code" != 0 ]; then last=$code; fi
+  if [ "$code" != 0 ] && [ "$code" != 141 ] && [ "$first" = 0 ]; then first=$code; fi
+done
+if [ "$status" = "$last" ] && [ "$first" != 0 ]; then exit "$first"; fi
+' EXIT
+"""
 
 
 @functools.cache
@@ -34,14 +55,15 @@ def _commands() -> dict[str, bytes]:
 
 
 def launcher_files(there: Iterable[str]) -> tuple[tuple[str, int, str, bytes], ...]:
-    """Return the launchers for `Sandbox._put`: path, git's mode, empty id, content.
+    """Return the commands and the start-up file for `Sandbox._put`: path, git's mode, empty id, content.
 
     Args:
         there: Commands of `IF_MISSING` that the image has.
     """
     skipped = set(there)
-    return tuple(
+    commands = tuple(
         (f"{FOLDER}/{name}", 0o100755, "", content)
         for name, content in _commands().items()
         if name not in skipped
     )
+    return (*commands, (BASH_START, 0o100644, "", _BASH_START))

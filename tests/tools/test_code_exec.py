@@ -30,6 +30,46 @@ async def test_python_and_bash(bench: Bench) -> None:
     assert (await bench.call("code_exec", code="", language="bash")).content == "exit code: 0"
 
 
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("(exit 3) | cat", 3),
+        ("(exit 3) | (exit 4) | cat", 3),
+        ("for i in 1 2; do (exit 3) | cat; done", 3),
+        ("(exit 3) | yes | head -1", 3),
+        ("python -c 'import sys; sys.exit(5)' 2>&1 | tail -3 && echo not reached", 5),
+        ("(exit 3) | cat || true", 0),
+        ("(exit 3) | cat; true", 0),
+        ("(exit 3) | cat; exit 6", 6),
+        ("bash -c '(exit 3) | cat'", 0),
+        ("set -x; false | true", 1),
+        ("trap 'true' EXIT; (exit 3) | (exit 4) | cat", 4),
+        ("seq 3 | head -1", 0),
+    ],
+)
+async def test_a_pipeline_fails_with_its_first_failure(bench: Bench, code: str, exit_code: int) -> None:
+    result = await bench.call("code_exec", code=code, language="bash")
+    assert result.content.splitlines()[0] == f"exit code: {exit_code}"
+    assert (result.is_error, result.exit_code) == (exit_code != 0, exit_code)
+    assert "not reached" not in result.content
+    assert "PIPESTATUS" not in result.content
+
+
+async def test_a_reader_that_has_enough_is_no_failure(bench: Bench) -> None:
+    result = await bench.call("code_exec", code="yes | head -1", language="bash")
+    assert result.content.startswith("exit code: 0 (a pipeline's reader, such as head, closed it early: 141")
+    assert (result.is_error, result.exit_code) == (False, 0)
+    python = await bench.call("code_exec", code="raise SystemExit(141)")
+    assert (python.content, python.is_error) == ("exit code: 141", True)
+
+
+async def test_pip_without_a_network_is_explained(bench: Bench) -> None:
+    for code in ("pip install no-such-package", "python3 -m pip install no-such-package 2>&1 | tail -2"):
+        result = await bench.call("code_exec", code=code, language="bash")
+        assert result.is_error
+        assert "no network" in result.content
+
+
 async def test_standard_input_is_empty(bench: Bench) -> None:
     result = await bench.call("code_exec", code="import sys; print(repr(sys.stdin.read()))")
     assert result.content.endswith("''")
