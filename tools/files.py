@@ -27,6 +27,10 @@ NEAREST = 3  # places shown when the text to replace is not found
 ALIKE = 0.5  # least similarity of such a place's first line, from 0 to 1
 COMPARED = 200  # characters of a line that are compared for that
 LISTED = 10  # line numbers given when the text is found more than once
+LEFT_OUT = (
+    "note: git ignores this file, so it will be neither in the patch nor in the verification. "
+    "The fix must work without it."
+)
 
 
 class FileReadArguments(Arguments):
@@ -111,9 +115,7 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
     content = arguments.content.encode()
     await context.sandbox.write(path, content)
     lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
-    return ToolResult(
-        f"wrote {path} ({lines} lines, {len(content)} bytes)", digest=hashlib.sha256(content).hexdigest()
-    )
+    return await _written(context, path, f"wrote {path} ({lines} lines, {len(content)} bytes)", content)
 
 
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
@@ -133,7 +135,7 @@ async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult
         encoded = replaced.encode()
         await context.sandbox.write(path, encoded)
         line = content.count("\n", 0, _common(content, replaced)) + 1
-        return ToolResult(f"edited {path} from line {line}", digest=hashlib.sha256(encoded).hexdigest())
+        return await _written(context, path, f"edited {path} from line {line}", encoded)
     if replaced:
         where = ", ".join(str(line) for line in replaced[:LISTED]) + (", ..." if replaced[LISTED:] else "")
         return refusal(
@@ -141,6 +143,13 @@ async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult
         )
     near = await asyncio.to_thread(nearest, content, arguments.old)
     return refusal(f"the text to replace is not in {path}.{near}")
+
+
+async def _written(context: CallContext, path: str, done: str, content: bytes) -> ToolResult:
+    """Return the result of a write, with a note if the file is no part of the work."""
+    if await context.sandbox.is_left_out(path):
+        done += f"\n{LEFT_OUT}"
+    return ToolResult(done, digest=hashlib.sha256(content).hexdigest())
 
 
 def replace(content: str, old: str, new: str) -> str | list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import posixpath
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -511,6 +512,17 @@ class Sandbox:
             self.workspace.commit_changes, self.tree, changed, header["deleted"]
         )
         return self.tree
+
+    async def is_left_out(self, path: str) -> bool:
+        """Return whether changes to a file of the work tree never become part of a checkpoint.
+
+        That is so for new files that git ignores and for files that belong to the image.
+        """
+        path = posixpath.normpath(path)
+        tracked = set(await asyncio.to_thread(self.workspace.entries, self.tree))
+        if path in tracked:
+            return False
+        return path in self._beside or not await asyncio.to_thread(self.workspace.wanted, [path], tracked)
 
     async def rollback(self, tree: TreeId) -> None:
         """Restore a state of the work tree; new ignored files stay."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.tools.base import MOST_CHARACTERS
-from m3agent.tools.files import nearest, plain, replace, split
+from m3agent.tools.files import LEFT_OUT, nearest, plain, replace, split
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -335,3 +338,20 @@ async def test_wrong_arguments(bench: Bench, tool: str, arguments: dict[str, obj
     result = await bench.call(tool, **arguments)
     assert result.is_error
     assert result.content.startswith(f"error: {tool}: {said}")
+
+
+async def test_a_write_to_an_ignored_file_is_no_part_of_the_work(
+    sandbox_of: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    files = {".gitignore": "*_version.py\nkept.py\n!important_version.py\n", "kept.py": "a = 1\n"}
+    async with sandbox_of(files) as sandbox:
+        bench = Bench(sandbox, tmp_path)
+        for path in ("src/own_version.py", "./src/../own_version.py", "node_modules/a.js"):
+            result = await bench.call("file_write", path=path, content="x = 1\n")
+            assert result.content.splitlines()[1:] == [LEFT_OUT]
+            assert not result.is_error
+        result = await bench.call("file_edit", path="src/own_version.py", old="x", new="y")
+        assert result.content == f"edited src/own_version.py from line 1\n{LEFT_OUT}"
+        for path in ("kept.py", "important_version.py", "new.py"):
+            assert LEFT_OUT not in (await bench.call("file_write", path=path, content="x = 1\n")).content
+        assert (await sandbox.patch()).paths == ("important_version.py", "kept.py", "new.py")
