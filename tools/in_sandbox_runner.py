@@ -89,6 +89,10 @@ class PytestPlugin:
         self.report = report
         self.worst = ("passed", "")
         self.left = 0.0
+        self.started = False  # whether pytest accepted its settings
+
+    def pytest_sessionstart(self, session: object) -> None:
+        self.started = True
 
     def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
         self.worst = ("passed", "")
@@ -120,8 +124,11 @@ def run_pytest(report: Report, targets: list[str]) -> int:
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
     options += ["--rootdir=."]  # otherwise ids would start at the folder of a target with its own settings
     options += ["--maxfail=0"]  # run all tests, even if the repository's addopts contain -x
-    status = pytest.main([*options, *targets], plugins=[PytestPlugin(report)])
-    if status == pytest.ExitCode.USAGE_ERROR and is_there(targets[0]):
+    plugin = PytestPlugin(report)
+    status = pytest.main([*options, *targets], plugins=[plugin])
+    # If pytest accepted its settings, the id is wrong, and other settings would not help.
+    wrong_id = plugin.started and "::" in targets[0]
+    if status == pytest.ExitCode.USAGE_ERROR and is_there(targets[0]) and not wrong_id:
         # A frequent cause: the repository's settings name a plugin that is not installed here.
         print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
         options += ["-o", "addopts=", "-o", "required_plugins="]

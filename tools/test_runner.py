@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import posixpath
 import re
 import secrets
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Literal
 from pydantic import Field
 
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import FileProblem, PathEscapes
 from m3agent.tools import in_sandbox_runner
 from m3agent.tools.base import (
     MOST_CHARACTERS,
@@ -26,6 +29,7 @@ from m3agent.tools.base import (
     visible,
 )
 from m3agent.tools.files import plain
+from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
 
 PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
@@ -33,6 +37,8 @@ FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
 LISTED = 100  # most failed tests that are listed
 MOST_REPORT = 64 << 20  # most bytes of the report that are read
 CUT_SHORT = frozenset({2, 3})  # pytest's exit codes for an interruption and for an internal error
+NOT_FOUND = "unittest.loader._FailedTest"
+"""In the id of a test that unittest reports in place of one that it cannot find."""
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
 """Address of an object in an id or an error. It differs in every run."""
 
@@ -187,6 +193,36 @@ def summary(report: TestReport, timeout: float) -> str:
     return counts
 
 
+async def suggest(sandbox: Sandbox, target: str) -> list[str]:
+    """Return lines with the files or ids that a target without tests may mean; empty if nothing is similar."""
+    path, _, inner = target.partition("::")
+    files = await asyncio.to_thread(sandbox.workspace.entries, await sandbox.checkpoint())
+    path = posixpath.normpath(path)
+    if path not in files:
+        if any(file.startswith(f"{path}/") for file in files):
+            return []
+        near = near_paths(path, files)
+        return ["Near files:", *(f"- {name}" for name in near)] if near else []
+    try:
+        source = (await sandbox.read(path)).decode("utf-8", "replace")
+    except (FileProblem, PathEscapes):
+        return []
+    names = await asyncio.to_thread(names_of_tests, source)
+    if inner in names:
+        return []  # the id is right, and something else is wrong
+    if inner and names:
+        near = near_names(inner, names)
+        title = "Near ids:" if near else f"{path} defines {len(names)} classes and tests, such as:"
+        return [title, *(f"- {path}::{name}" for name in near or names[:MOST])]
+    near = [] if names else near_paths(path, files)
+    return [f"{path} defines no tests. Near files:", *(f"- {name}" for name in near)] if near else []
+
+
+def _one_line(text: str) -> str:
+    """Return a text with file names, which may contain any character, as one line that can be encoded."""
+    return visible(text.encode("utf-8", "backslashreplace").decode()).replace("\n", "\\x0a")
+
+
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
     target = plain(arguments.test_file) or "."
@@ -205,9 +241,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in lines)
     shown: list[str] = []
     for line in lines:
-        shown.append(
-            visible(line).replace("\n", "\\x0a")
-        )  # ids contain file names, which may contain any character
+        shown.append(_one_line(line))
         ident = line.partition(" ")[2]
         if line.startswith(("FAILED ", "ERROR ")) and ident in report.errors:
             block = [f"    {text}" for text in first_error(report.errors[ident])]
@@ -221,6 +255,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             if report.output
             else "no tests ran."
         )
+    if not report.timed_out and (not report.ran or any(NOT_FOUND in ident for ident in report.errored)):
+        shown += map(_one_line, await suggest(context.sandbox, target))
     # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
     stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
     digest = hashlib.sha256(stable.encode()).hexdigest()
@@ -241,7 +277,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
 
 TOOL = Tool(
     "test_runner",
-    "Run tests in the sandbox: which passed, failed, could not run, and the first error of each.",
+    "Run tests in the sandbox: which passed, failed, could not run, and the first error of each. For a wrong path or id "
+    "it names similar ones.",
     TestRunnerArguments,
     run,
     kind="execute",

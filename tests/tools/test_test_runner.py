@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.test_runner import Framework, run_in_sandbox
 from tests.tools.bench import Bench
@@ -163,7 +167,37 @@ async def test_nothing_to_run(bench: Bench) -> None:
             "0 passed, 0 failed, 0 errors, 0 skipped\nno tests ran. The runner said:\n"
         )
         assert said in result.content
+        assert "once more" not in result.content
         assert result.is_error
+
+
+async def test_a_wrong_path_or_id_gets_near_ones(sandbox_of: Callable[..., Sandbox], tmp_path: Path) -> None:
+    case = "import unittest\nclass MoreTests(unittest.TestCase):\n    def test_one(self): pass\n"
+    async with sandbox_of({"pytest.ini": "[pytest]\naddopts = -v\n"}) as sandbox:
+        bench = Bench(sandbox, tmp_path)
+        await bench.put({"tests/test_more.py": case, "more.py": ""})
+        for target, near in (
+            ("tests/test_more.py::More", "Near ids:\n- tests/test_more.py::MoreTests\n"),
+            (
+                "tests/test_more.py::MoreTests::test_on",
+                "Near ids:\n- tests/test_more.py::MoreTests::test_one\n",
+            ),
+            ("tests/test_more.py::zzz", "tests/test_more.py defines 2 classes and tests, such as:\n"),
+            ("test/test_mor.py::MoreTests", "Near files:\n- tests/test_more.py\n"),
+            ("more.py", "more.py defines no tests. Near files:\n- tests/test_more.py\n"),
+        ):
+            result = await bench.call("test_runner", test_file=target)
+            assert near in f"{result.content}\n"
+            assert "once more" not in result.content
+            assert result.is_error
+        result = await bench.call("test_runner", test_file="tests/test_more.py::More", framework="unittest")
+        assert result.content.endswith("Near ids:\n- tests/test_more.py::MoreTests")
+        await bench.put({"conftest.py": "import no_such_module\n"})
+        for target in ("tests/test_more.py::MoreTests", "tests/test_more.py", "tests"):
+            result = await bench.call("test_runner", test_file=target)
+            assert "No module named 'no_such_module'" in result.content
+            assert "such as" not in result.content
+            assert "Near" not in result.content
 
 
 @pytest.mark.parametrize(
