@@ -246,6 +246,7 @@ class Attempt:
     def _first_messages(self, run_context: RunContext, dirty: int) -> list[dict[str, Any]]:
         issue, settings, endpoint = self.request.issue, self.request.settings, run_context.endpoint
         assert run_context.context is not None, "only a resumed session has none"
+        assert self.sandbox is not None
         if issue.images and not endpoint.images and self.variation.number == 1:
             self.say(f"{endpoint.host} accepts no images: the issue's {len(issue.images)} are left out")
         return prompt.first_messages(
@@ -256,6 +257,7 @@ class Attempt:
             images=endpoint.images,
             instructions=settings.instructions,
             hosts=settings.allow_net.hosts if settings.allow_net else (),
+            python=self.sandbox.python,
             hint=self.variation.hint,
         )
 

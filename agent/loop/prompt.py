@@ -77,6 +77,7 @@ def first_messages(
     images: bool = False,
     instructions: bool = True,
     hosts: Sequence[AllowedHost] = (),
+    python: str = "",
     hint: str = "",
 ) -> list[dict[str, Any]]:
     """Return the system message and the first user message.
@@ -92,10 +93,14 @@ def first_messages(
         instructions: Whether to name the files that contain the repository's instructions for agents. These files are
             in the context already, so the cached prefix does not change.
         hosts: Hosts that commands may reach.
+        python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
         hint: Text at the very end. Attempts at one issue have the same text before it.
     """
     state = f"The files above are those of commit {head}"
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
+    interpreter = f"In the sandbox python is Python {python}. " if python else ""
+    network = "" if hosts else "Commands have no network. "
+    state += f"{interpreter}{network}The work tree has no git history: its only commit holds the files above.\n"
     if hosts:
         state += (
             "Commands may reach these hosts and ports, through the proxy in http_proxy and https_proxy, and no others: "

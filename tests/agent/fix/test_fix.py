@@ -102,6 +102,7 @@ def test_requests_only_ever_extend_and_are_the_same_for_two_clones(
             assert after.startswith(messages + b","), "a request's messages are not the last one's and more"
         history = json.loads(bodies[-1])["messages"]
         assert [m["role"] for m in history[:4]] == ["system", "user", "assistant", "tool"]
+        assert "In the sandbox python is Python 3." in history[1]["content"]
         assert history[2]["reasoning"] == "hm", "reasoning goes back to the model"
         for message, answer in itertools.pairwise(history):
             if message.get("tool_calls"):

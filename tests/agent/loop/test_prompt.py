@@ -38,11 +38,13 @@ def issue(text: str) -> Issue:
 
 
 def test_the_first_messages(context: Context) -> None:
-    system, user = first_messages(context, issue("It fails.\nBadly."), HEAD, 0)
+    system, user = first_messages(context, issue("It fails.\nBadly."), HEAD, 0, python="3.12.4")
     assert system == {"role": "system", "content": SYSTEM}
     assert user["role"] == "user"
     assert user["content"] == (
-        context.text + f"The files above are those of commit {HEAD}.\n\n"
+        context.text + f"The files above are those of commit {HEAD}.\n"
+        "In the sandbox python is Python 3.12.4. Commands have no network. "
+        "The work tree has no git history: its only commit holds the files above.\n\n"
         "Fix this issue:\n\n<issue>\nIt fails.\nBadly.\n</issue>\n"
     )
 
@@ -129,5 +131,7 @@ def test_allowed_hosts_come_after_the_files(context: Context) -> None:
     hosts = parse_hosts("*.example.org")
     opened = first_messages(context, issue("It fails."), HEAD, 0, hosts=hosts)[1]["content"]
     assert "proxy" not in plain[len(context.text) :]
+    assert "no network" in plain[len(context.text) :]
+    assert "no network" not in opened[len(context.text) :]
     assert opened.startswith(context.text)
     assert "and no others: *.example.org:80,443\n" in opened[len(context.text) :]
