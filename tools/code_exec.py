@@ -81,7 +81,7 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     """Run the program. Its output is the result, even if it fails or exceeds its time limit."""
     in_bash = arguments.language == "bash"
     argv = SHELL if in_bash else PYTHON
-    env = {"PWD": ROOT}  # as a shell would set it
+    env = {**context.sandbox.typed_env, "PWD": ROOT}  # PWD: as a shell would set it
     result = await context.sandbox.exec(
         argv,
         env={**env, "BASH_ENV": f"{TOOLBOX}/{BASH_START}"} if in_bash else env,

@@ -123,7 +123,8 @@ async def _passed_through(sandbox: Sandbox, command: list[str], timeout: float) 
     output = Output()
     feed = None if sys.stdin is None or sys.stdin.isatty() else standard_input()
     try:
-        result = await output.beside(sandbox.exec(command, timeout=timeout, feed=feed, sink=output.put))
+        running = sandbox.exec(command, env=sandbox.typed_env, timeout=timeout, feed=feed, sink=output.put)
+        result = await output.beside(running)
     except BrokenPipeError:
         return PIPE_CLOSED
     return _exit_code(result, timeout, output.taken)

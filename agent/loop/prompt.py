@@ -100,7 +100,9 @@ def first_messages(
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
     interpreter = f"In the sandbox python is Python {python}. " if python else ""
     network = "" if hosts else "Commands have no network. "
-    state += f"{interpreter}{network}The work tree has no git history: its only commit holds the files above.\n"
+    state += (
+        f"{interpreter}{network}The work tree has no git history: its only commit holds the files above.\n"
+    )
     if hosts:
         state += (
             "Commands may reach these hosts and ports, through the proxy in http_proxy and https_proxy, and no others: "

@@ -67,7 +67,7 @@ async def terminal_session(sandbox: Sandbox) -> int:
     loop.add_signal_handler(signal.SIGWINCH, sizes.put_nowait, None)
     before = termios.tcgetattr(0)
     output = Output()
-    env = {"TERM": os.environ.get("TERM", "xterm"), "PS1": r"(sandbox) \w\$ "}
+    env = {**sandbox.typed_env, "TERM": os.environ.get("TERM", "xterm"), "PS1": r"(sandbox) \w\$ "}
     try:
         tty.setraw(0)
         result = await output.beside(

@@ -16,7 +16,10 @@ from pathlib import Path
 from m3agent.sandbox.backends import pip_launcher
 
 FOLDER = "bin"
-"""Folder in the toolbox for the commands; it comes first on PATH."""
+"""Folder in the toolbox for the commands.
+
+It comes first on PATH for commands that a person or a model writes, and last for m3agent's own.
+"""
 IF_MISSING = ("python", "pytest")
 """Commands that are supplied only if the folder of the image's python3 lacks them.
 

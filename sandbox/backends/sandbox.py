@@ -201,6 +201,8 @@ class Sandbox:
         """Changed files that cannot be part of a patch: path to reason."""
         self.python = ""
         """Version of the python3 that commands run, such as `3.12.4`; empty until the sandbox has started."""
+        self.typed_env: dict[str, str] = {}
+        """Variables for `exec` if a person or a model wrote the command: then `pip` is m3agent's (see `launchers`)."""
         self._channel: Channel | None = None
         self._background: dict[int, asyncio.Task[ExecResult]] = {}
         self._env: dict[str, str] = {}
@@ -222,9 +224,13 @@ class Sandbox:
         self._channel = await self.machine.start()
         await self._channel.boot(START_TIMEOUT)
         own = self.machine.environment
+        path = own.get("PATH") or DEFAULT_PATH
+        launchers = f"{TOOLBOX}/{LAUNCHERS}"
+        self.typed_env = {"PATH": f"{launchers}:{path}"}
         self._env = {
             **own,
-            "PATH": f"{TOOLBOX}/{LAUNCHERS}:{own.get('PATH') or DEFAULT_PATH}",
+            # Programs in the sandbox can write to this folder. So they must not replace what m3agent itself runs.
+            "PATH": path if EQUIPPED in own else f"{path}:{launchers}",
             "HOME": "/tmp/home",  # noqa: S108 - inside the sandbox
             "USER": "m3agent",
             "LOGNAME": "m3agent",

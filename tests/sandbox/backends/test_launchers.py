@@ -24,7 +24,7 @@ async def test_commands_are_those_of_python3(sandbox_of: SandboxOf) -> None:
     async with sandbox_of(files) as sandbox:
 
         async def shell(line: str) -> tuple[int, str]:
-            done = await sandbox.exec(["sh", "-c", line])
+            done = await sandbox.exec(["sh", "-c", line], env=sandbox.typed_env)
             return done.exit, (done.stdout + done.stderr).decode()
 
         where = "-c 'import sys; print(sys.executable, sys.version.split()[0])'"
@@ -37,6 +37,11 @@ async def test_commands_are_those_of_python3(sandbox_of: SandboxOf) -> None:
         assert (code, "1 passed" in text) == (0, True), text
         assert (await sandbox.exec(["python", "-c", "import sys; sys.exit(7)"])).exit == 7
 
+        for name in ("python", "pytest", "pip"):
+            assert (await sandbox.exec([name, "--version"])).exit == 0, (
+                "the tests of a repository find it as well"
+            )
+
         code, text = await shell("pip install no-such-package pytest")
         assert (code, "no network" in text, "Not installed: no-such-package\n" in text) == (1, True, True), (
             text
@@ -48,3 +53,11 @@ async def test_commands_are_those_of_python3(sandbox_of: SandboxOf) -> None:
         code, text = await shell("git log --stat")
         assert all(line in text for line in BASE_MESSAGE)
         assert (code, "test_a.py" in text) == (0, False), text
+
+
+async def test_a_program_cannot_replace_what_m3agent_runs(sandbox_of: SandboxOf) -> None:
+    forge = "for name in python3 sh; do printf '#!/bin/sh\\necho forged\\n' > $name; chmod +x $name; done"
+    async with sandbox_of() as sandbox:
+        assert (await sandbox.exec(["sh", "-c", f"cd /opt/m3agent/bin && {forge}"])).exit == 0
+        assert (await sandbox.exec(["python3", "-c", "print('own')"])).stdout == b"own\n"
+        assert (await sandbox.exec(["sh", "-c", "echo own"])).stdout == b"own\n"

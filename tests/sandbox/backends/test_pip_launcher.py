@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_pip_of_another_python_works_for_this_one(tmp_path: Path, monkeypatch: p
     other = tmp_path / "pip"
     other.write_text("")
     other.chmod(0o755)
-    monkeypatch.setattr(pip_launcher.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", f"{Path(pip_launcher.__file__).parent}:{tmp_path}")
     assert pip_launcher.find_pip() == [str(other), "--python", sys.executable]
 

@@ -100,8 +100,8 @@ async def test_declared_dependencies_are_there_and_the_next_time_at_once(
         assert (await sandbox.exec(["python3", "-m", "pytest", "--version"])).exit == 0
         python = await sandbox.exec(["python", "-c", "import sys; print(sys.prefix)"])
         assert python.stdout == b"/opt/m3agent-env\n"
-        assert b"alpha" in (await sandbox.exec(["pip", "list"])).stdout
-        refused = await sandbox.exec(["pip", "install", "alpha", "delta"])
+        assert b"alpha" in (await sandbox.exec(["pip", "list"], env=sandbox.typed_env)).stdout
+        refused = await sandbox.exec(["pip", "install", "alpha", "delta"], env=sandbox.typed_env)
         assert (refused.exit, b"Not installed: delta\n" in refused.stderr) == (1, True), refused.stderr
         assert (await sandbox.exec(["pytest", "--version"])).exit == 0
         assert (await sandbox.exec(["touch", "/opt/m3agent-env/x"])).exit != 0, (
