@@ -134,7 +134,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     import asyncio
     from datetime import datetime
 
-    from m3agent.agent.repo.repository import open_repository
+    from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.agent.settings.settings import state_dir
     from m3agent.sandbox.images.environment import find_environment
@@ -148,7 +148,10 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     state = state_dir(os.environ)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
-        name = await find_environment(workspace, state, say, base=image, exclude_newer=exclude_newer)
+        tag = await asyncio.to_thread(last_tag, repository)
+        name = await find_environment(
+            workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag
+        )
     if name is None:
         say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
     return name
@@ -201,7 +204,7 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
     import asyncio
 
     from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
-    from m3agent.agent.repo.repository import open_repository
+    from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import state_dir
@@ -218,6 +221,7 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
     state = state_dir(os.environ)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
-        spec = await with_environment(spec, backend, workspace, settings, state, say)
+        tag = await asyncio.to_thread(last_tag, repository)
+        spec = await with_environment(spec, backend, workspace, settings, state, say, tag)
         async with new_sandbox(backend, spec, workspace, say, tell) as sandbox:
             yield sandbox

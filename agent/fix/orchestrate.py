@@ -23,6 +23,7 @@ from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
+from m3agent.agent.repo.repository import last_tag
 from m3agent.agent.repo.snapshot import TREES, workspace_of
 from m3agent.agent.session import events
 from m3agent.agent.session.retention import at_work_on, trim
@@ -196,7 +197,8 @@ async def _prepare(
 
     async def start_sandbox() -> SandboxSpec:
         begun = time.monotonic()
-        ready = await with_environment(spec, backend, workspace, settings, state, say)
+        tag = await asyncio.to_thread(last_tag, repository)
+        ready = await with_environment(spec, backend, workspace, settings, state, say, tag)
         if ready.image != spec.image:
             seconds = round(time.monotonic() - begun, 3)
             log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))

@@ -42,11 +42,12 @@ async def with_environment(
     settings: Settings,
     state: Path,
     say: Callable[[str], None],
+    tag: str | None = None,
 ) -> SandboxSpec:
     """Return the sandbox to start, with the image of the repository's environment. Building it may take minutes.
 
     If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
-    is never replaced.
+    is never replaced. `tag` is the repository's last tag.
 
     Raises:
         EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
@@ -66,7 +67,7 @@ async def with_environment(
             )
         return spec
     try:
-        image = await find_environment(workspace, state, say)
+        image = await find_environment(workspace, state, say, tag=tag)
     except EnvironmentBuildFailed as error:
         say(f"{error}; continuing without the repository's dependencies")
         return spec

@@ -219,6 +219,16 @@ def origin_url(repository: Repository) -> str | None:
         raise
 
 
+def last_tag(repository: Repository) -> str | None:
+    """Return the nearest tag that HEAD's history contains; None without one."""
+    try:
+        return (
+            os.fsdecode(repository.git("describe", "--tags", "--abbrev=0", repository.head)).strip() or None
+        )
+    except GitCommandFailed:  # no tag, or a history that is cut off before the first one
+        return None
+
+
 @cache
 def _git_version(program: str) -> tuple[int, ...]:
     """Return the version of the git at the path `program`. The result is cached for each path."""

@@ -40,22 +40,27 @@ def read_setup_cfg(files: Files, found: ScanResult) -> None:
             _lines(files, lines, found)
 
 
-def read_setup_py(files: Files, found: ScanResult) -> None:
-    """Add the requirements in the literal arguments of setup() in setup.py."""
+def setup_arguments(files: Files, found: ScanResult) -> tuple[set[str], dict[str, Any]]:
+    """Return the names of the arguments of setup() in setup.py, and the values of those that are literals."""
     text = files.text(PY, found)
     if text is None:
-        return
+        return set(), {}
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         found.notice(PY, "not valid Python: ignored")
-        return
+        return set(), {}
     call = next((node for node in ast.walk(module) if _is_setup(node)), None)
     if not isinstance(call, ast.Call):
-        return
+        return set(), {}
     names = _constants(module)
     given = {word.arg: word.value for word in call.keywords if word.arg}
-    values = {key: _literal(node, names) for key, node in given.items()}
+    return set(given), {key: _literal(node, names) for key, node in given.items()}
+
+
+def read_setup_py(files: Files, found: ScanResult) -> None:
+    """Add the requirements in the literal arguments of setup() in setup.py."""
+    given, values = setup_arguments(files, found)
     name = values.get("name")
     if isinstance(name, str) and name:
         version = values.get("version")

@@ -24,6 +24,7 @@ from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
 from m3agent.sandbox.images.image_build import (
     BUILD_SECONDS,
     MEMORY,
+    add_entry,
     engine_failures,
     remove_container,
     wait_for,
@@ -123,26 +124,16 @@ def build_context(workspace: Workspace, container: Container) -> bytes:
             batch = chosen[start : start + 500]
             blobs = workspace.store.get_blobs([entry.sha for entry in batch])
             for entry, blob in zip(batch, blobs, strict=True):
-                _add(archive, entry.path[len(prefix) :], entry.mode, blob)
+                add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
             if buffer.tell() > MOST_CONTEXT:
                 raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
         # The Dockerfile may be outside the context, so the archive contains it under a fixed name of m3agent's.
         dockerfile = workspace.store.get_blob(entries[container.dockerfile].sha)
-        _add(archive, DOCKERFILE, 0o100644, dockerfile)
+        add_entry(archive, DOCKERFILE, 0o100644, dockerfile)
     return buffer.getvalue()
 
 
 DOCKERFILE = ".m3agent-dockerfile"
-
-
-def _add(archive: tarfile.TarFile, name: str, mode: int, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    if mode & 0o170000 == 0o120000:
-        info.type, info.linkname = tarfile.SYMTYPE, content.decode(errors="surrogateescape")
-        archive.addfile(info)
-        return
-    info.size, info.mode = len(content), mode & 0o777
-    archive.addfile(info, io.BytesIO(content))
 
 
 class _Build:

@@ -53,6 +53,20 @@ def output(argv: list[str], env: dict[str, str]) -> str | None:
     return done.stdout.strip()
 
 
+def environment(given: dict[str, str]) -> dict[str, str]:
+    """Return the variables of all programs that a build runs: those given and our own; make the home folder."""
+    env = dict(given, PATH=os.environ.get("PATH", os.defpath))
+    env.update(HOME=str(SCRATCH / "home"), TMPDIR=str(SCRATCH), NO_COLOR="1")
+    env.update(
+        UV_CACHE_DIR=str(SCRATCH / "uv-cache"), UV_LINK_MODE="copy", UV_NO_PROGRESS="1", UV_NO_CONFIG="1"
+    )
+    env.update(
+        PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_CACHE_DIR="1", PIP_RETRIES="1", PIP_DEFAULT_TIMEOUT="20"
+    )
+    Path(env["HOME"]).mkdir(exist_ok=True)
+    return env
+
+
 def find_uv(env: dict[str, str]) -> str:
     """Return the path of uv: the host's, the image's, or one installed with an available pip."""
     for given in (str(HERE / "uv"), "uv"):
@@ -117,15 +131,7 @@ def main() -> None:
     """Build the environment that `job.json` describes."""
     job = json.loads((HERE / "job.json").read_text())
     folder = job["folder"]
-    env = dict(job["env"], PATH=os.environ.get("PATH", os.defpath))
-    env.update(HOME=str(SCRATCH / "home"), TMPDIR=str(SCRATCH), NO_COLOR="1")
-    env.update(
-        UV_CACHE_DIR=str(SCRATCH / "uv-cache"), UV_LINK_MODE="copy", UV_NO_PROGRESS="1", UV_NO_CONFIG="1"
-    )
-    env.update(
-        PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_CACHE_DIR="1", PIP_RETRIES="1", PIP_DEFAULT_TIMEOUT="20"
-    )
-    Path(env["HOME"]).mkdir(exist_ok=True)
+    env = environment(job["env"])
     uv = find_uv(env)
     python = find_python(uv, job, env)
     env["UV_PYTHON_DOWNLOADS"] = "never"

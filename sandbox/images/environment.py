@@ -16,7 +16,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,23 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image
+from m3agent.sandbox.declared.build import ProjectBuild, read_build, version_of_tag
 from m3agent.sandbox.declared.container import read_containers
 from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
 from m3agent.sandbox.images.container_build import build_container
 from m3agent.sandbox.images.env_build import Job, build_environment
 from m3agent.sandbox.images.indexes import Indexes, find_indexes
+from m3agent.sandbox.images.project_build import ProjectJob, build_project
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import stoppable
 
 REPOSITORY = "m3agent-env"
 """The name of all environment images; the tag is a hash."""
 RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
+PROJECT_RECIPE = 1  # the same for the project's own build
 # Minor versions of Python 3; those for which most packages have wheels come first.
 MINORS = (12, 11, 13, 10, 9, 14, 8, 7, 6)
 WAIT = 0.2  # seconds between two attempts to get a lock that another process holds
@@ -52,6 +56,7 @@ async def find_environment(
     *,
     base: str | None = None,
     exclude_newer: str | None = None,
+    tag: str | None = None,
 ) -> str | None:
     """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
 
@@ -61,6 +66,7 @@ async def find_environment(
         say: Receives progress lines for the user.
         base: Image to install into, instead of the default one; the repository's own images are then ignored.
         exclude_newer: Ignore packages that were uploaded after this date.
+        tag: The repository's last tag; its version counts where only a build could determine the version.
 
     Raises:
         EnvironmentBuildFailed: The image could not be built.
@@ -71,7 +77,7 @@ async def find_environment(
     def work(stop: threading.Event) -> str | None:
         api = connect()
         try:
-            return _Finder(api, workspace, state, say, stop).find(base, exclude_newer)
+            return _Finder(api, workspace, state, say, stop).find(base, exclude_newer, tag)
         finally:
             api.close()
 
@@ -122,31 +128,94 @@ class _Finder:
         self.stop = stop
         self.files = files_of(workspace)
 
-    def find(self, base: str | None, exclude_newer: str | None) -> str | None:
-        if base is None and (image := self._own()):
-            return image
+    def find(self, base: str | None, exclude_newer: str | None, tag: str | None) -> str | None:
         declared = read_declared(self.files)
-        if declared.empty:
+        version = None if tag is None else version_of_tag(tag)
+        if declared.project is not None and declared.project.version != UNKNOWN_VERSION:
+            version = declared.project.version
+        elif declared.project is not None and version is not None:
+            declared = replace(declared, project=replace(declared.project, version=version))
+        build = self._build()
+        image = self._own() if base is None else None
+        indexes = find_indexes(os.environ, Path.home())
+        if image is None and (not declared.empty or build is not None):
+            image = self._declared(declared, find_image(self.api, base, self.say), exclude_newer, indexes)
+        if image is None or build is None:
+            return image
+        job = ProjectJob(
+            build.version_files,
+            build.extensions,
+            version or UNKNOWN_VERSION,
+            tag,
+            exclude_newer,
+            indexes,
+        )
+        return self._with_build(job, build.inputs, image)
+
+    def _build(self) -> ProjectBuild | None:
+        """Return what the project's build makes; without the files that git would not ignore."""
+        build = read_build(self.files)
+        if build is None:
             return None
-        below = find_image(self.api, base, self.say)
+        unseen = set(build.version_files) - set(self.workspace.wanted(build.version_files, set()))
+        kept = tuple(path for path in build.version_files if path in unseen)
+        return replace(build, version_files=kept) if kept or build.extensions else None
+
+    def _declared(self, declared: Declared, below: Image, exclude_newer: str | None, indexes: Indexes) -> str:
+        """Return the image with the declared dependencies."""
         job = Job(
             declared.requirements,
             declared.constraints,
             acceptable_pythons(declared),
             declared.project,
             exclude_newer,
-            find_indexes(os.environ, Path.home()),
+            indexes,
         )
         tag = f"{REPOSITORY}:{_key(job, below)}"
         with self._one_at_a_time(tag):
             if local_image(self.api, tag) is None:
                 self._announce(declared, job)
-                log = folder(self.state) / f"{tag.partition(':')[2]}.log"
+                log = self._log(tag)
                 started = time.monotonic()
                 build_environment(self.api, job, below, tag, log=log, say=self.say, stop=self.stop)
                 self.say(f"environment ready after {time.monotonic() - started:.0f} s: {tag}")
         touch(self.state, tag)
         return tag
+
+    def _with_build(self, job: ProjectJob, inputs: Sequence[str], image: str) -> str:
+        """Return an image with what the project's own build makes; `image` itself if the build fails."""
+        below = find_image(self.api, image, self.say)
+        entries = self.workspace.entries(self.workspace.base)
+        made_from = _key(job, below, PROJECT_RECIPE, [(path, entries[path].sha) for path in inputs])
+        tag = f"{REPOSITORY}:{made_from}"
+        with self._one_at_a_time(tag):
+            if local_image(self.api, tag) is None:
+                named = ", ".join(job.version_files)
+                made = filter(None, (named, "its extension modules" if job.extensions else ""))
+                self.say(f"building the project once for {' and '.join(made)}")
+                started = time.monotonic()
+                try:
+                    build_project(
+                        self.api,
+                        job,
+                        self.workspace,
+                        below,
+                        tag,
+                        log=self._log(tag),
+                        say=self.say,
+                        stop=self.stop,
+                    )
+                except EnvironmentBuildFailed as error:
+                    if self.stop.is_set():
+                        raise
+                    self.say(f"{error}; continuing without these files")
+                    return image
+                self.say(f"project built after {time.monotonic() - started:.0f} s: {tag}")
+        touch(self.state, tag)
+        return tag
+
+    def _log(self, tag: str) -> Path:
+        return folder(self.state) / f"{tag.partition(':')[2]}.log"
 
     def _announce(self, declared: Declared, job: Job) -> None:
         for notice in (*declared.notices, *job.indexes.left_out):
@@ -214,10 +283,14 @@ def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Ite
         yield
 
 
-def _key(job: Job, base: Image) -> str:
+def _key(
+    job: Job | ProjectJob, base: Image, recipe: int = RECIPE, inputs: Sequence[tuple[str, str]] = ()
+) -> str:
     """Return the hash of everything that goes into an environment image."""
     made_from = asdict(replace(job, indexes=Indexes()))
-    made_from |= {"recipe": RECIPE, "base": base.ident, "machine": platform.machine()}
+    made_from |= {"recipe": recipe, "base": base.ident, "machine": platform.machine()}
+    if inputs:
+        made_from["inputs"] = list(inputs)
     if base.binds:
         made_from["python"] = _host_python()
     return hashlib.sha256(json.dumps(made_from, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -282,6 +282,18 @@ def files_as_tar(
     return buffer.getvalue()
 
 
+def add_entry(archive: tarfile.TarFile, name: str, mode: int, content: bytes, owner: int = 0) -> None:
+    """Add a file or a symbolic link with git's mode to a tar."""
+    info = tarfile.TarInfo(name)
+    info.uid = info.gid = owner
+    if mode & 0o170000 == 0o120000:
+        info.type, info.linkname = tarfile.SYMTYPE, content.decode(errors="surrogateescape")
+        archive.addfile(info)
+        return
+    info.size, info.mode = len(content), mode & 0o777
+    archive.addfile(info, io.BytesIO(content))
+
+
 def installers() -> dict[str, bytes]:
     """Return the installers for a build, by file name: this machine's uv, if it has one, and a wheel of pip."""
     uv = shutil.which("uv")

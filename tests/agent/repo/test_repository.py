@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
-from m3agent.agent.repo.repository import GitCommandFailed, git, open_repository
+from m3agent.agent.repo.repository import GitCommandFailed, git, last_tag, open_repository
 from tests.agent.repositories import found, no_repository
 
 if TYPE_CHECKING:
@@ -45,6 +45,17 @@ def test_detached_head(new_repo: NewRepo, run_git: RunGit) -> None:
     root = new_repo()
     run_git(root, "checkout", "--quiet", "--detach")
     assert open_repository(root).branch is None
+
+
+def test_the_last_tag_is_the_nearest_in_the_history(new_repo: NewRepo, run_git: RunGit) -> None:
+    root = new_repo()
+    assert last_tag(open_repository(root)) is None
+    for name in ("v1.0", "v1.1"):
+        run_git(root, "tag", name)
+        run_git(root, "commit", "--quiet", "--allow-empty", "-m", "next")
+    assert last_tag(open_repository(root)) == "v1.1"
+    run_git(root, "checkout", "--quiet", "v1.0")
+    assert last_tag(open_repository(root)) == "v1.0"
 
 
 def test_bare_clone_lists_the_files_of_head(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:

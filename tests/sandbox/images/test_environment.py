@@ -220,6 +220,100 @@ async def test_unavailable_python_is_reported(
         assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
 
 
+# -- what only the project's own build makes ----------------------------------------------------------------------
+
+BACKEND = """
+import os, pathlib, zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    version = os.environ["SETUPTOOLS_SCM_PRETEND_VERSION"]
+    for name in ("src/own/_version.py", "src/own/other.py", "src/own/seen.py", "sitecustomize.py"):
+        pathlib.Path(name).write_text(f"version = {version!r}\\n")
+    {then}
+    info = "own-1.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, "own-1-py3-none-any.whl"), "w") as z:
+        z.writestr("own/__init__.py", "")
+        z.writestr("own/fast.abi3.so", "machine code")
+        z.writestr("sitecustomize.py", "raise SystemExit('started')")
+        z.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: own\\nVersion: 1\\n")
+        z.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        z.writestr(info + "/RECORD", "")
+    return "own-1-py3-none-any.whl"
+"""
+BUILDS_ITSELF = """
+[build-system]
+requires = [{requires}]
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "own"
+dynamic = ["version"]
+[tool.setuptools_scm]
+write_to = "src/own/_version.py"
+version_file = "src/own/seen.py"
+"""
+
+
+def built_by_itself(workspace_of: WorkspaceOf, *, then: str = "", requires: str = "") -> Workspace:
+    return workspace_of(
+        {
+            "pyproject.toml": BUILDS_ITSELF.format(requires=requires),
+            "backend.py": BACKEND.replace("{then}", then or "pass"),
+            ".gitignore": "_version.py\n",
+            "src/own/__init__.py": "from own._version import version\n",
+            "src/own/fast.pyx": "",
+        }
+    )
+
+
+async def test_what_a_build_generates_is_there_and_never_in_the_patch(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = built_by_itself(workspace_of)
+    image = await find_environment(workspace, tmp_path, said.append, tag="v3.4")
+    assert image is not None
+    script = (
+        "import importlib.metadata as m, own, os\n"
+        "print(own.version, m.version('own'), sorted(os.listdir('src/own')), os.path.exists('sitecustomize.py'))"
+    )
+    async with sandbox_from(image, workspace) as sandbox:
+        done = await sandbox.exec(["python3", "-c", script])
+        assert done.stdout.decode().split("\n")[0] == (
+            "3.4 3.4 ['__init__.py', '_version.py', 'fast.abi3.so', 'fast.pyx'] False"
+        ), done.stderr
+        await sandbox.write("src/own/_version.py", b"version = '9'\n")
+        await sandbox.write("src/own/fast.abi3.so", b"changed")
+        await sandbox.write("src/own/new.py", b"x = 1\n")
+        assert (await sandbox.patch()).paths == ("src/own/new.py",)
+    words = len(said)
+    assert await find_environment(workspace, tmp_path, said.append, tag="v3.4") == image
+    assert len(said) == words
+    assert await find_environment(workspace, tmp_path, said.append, tag="v3.5") != image
+
+
+async def test_a_build_that_fails_after_the_version_file_keeps_that_file(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = built_by_itself(workspace_of, then="raise SystemExit('no compiler')")
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert any("the project's own build failed" in line for line in said)
+    async with sandbox_from(image, workspace) as sandbox:
+        done = await sandbox.exec(["python3", "-c", "import own; print(own.version)"])
+        assert done.stdout == b"0+unknown\n"
+
+
+async def test_a_project_that_cannot_be_built_still_has_an_environment(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = built_by_itself(workspace_of, requires='"not-in-the-index"')
+    image = await find_environment(workspace, tmp_path, said.append)
+    [line] = [line for line in said if "continuing without these files" in line]
+    assert line.startswith("the project itself could not be built: its build failed")
+    assert "not-in-the-index" in line
+    async with sandbox_from(image, workspace) as sandbox:
+        assert (await sandbox.exec(["python3", "-m", "pytest", "--version"])).exit == 0
+        assert (await sandbox.exec(["python3", "-c", "import own"])).exit != 0
+
+
 # -- the repository's own image ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,155 @@
+"""Read which files of the project only its own build makes: generated version files and extension modules.
+
+The build itself runs in a container (`images/project_build.py`). Here its configuration is read as data.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from m3agent.sandbox.declared.setup_files import CFG, PY, setup_arguments
+from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
+from m3agent.sandbox.store.workspace import inside_git, runs_later
+
+SOURCE = "pyproject.toml"
+COMPILERS = frozenset(
+    {
+        *("cython", "cffi", "pybind11", "nanobind", "mypy", "mypyc"),
+        *("maturin", "setuptools-rust", "meson-python", "scikit-build", "scikit-build-core"),
+    }
+)
+"""Build requirements of projects that compile extension modules."""
+COMPILED = re.compile(r"\b(ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
+"""What a setup.py that compiles extension modules contains."""
+TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
+VERSION_AT_END = re.compile(
+    r"(?:^|[^0-9.])(\d+(?:[._]\d+)*(?:[-_.]?(?:a|b|rc|alpha|beta|post|dev)[-_.]?\d*)*)$"
+)
+# Plain text in these folders has no influence on what a build makes.
+ASIDE = {"test", "tests", "doc", "docs", "benchmarks", "examples", ".github"}
+TEXT = {".py", ".pyi", ".md", ".rst", ".txt", ".yml", ".yaml"}
+
+
+@dataclass(frozen=True)
+class ProjectBuild:
+    """What the project's own build makes.
+
+    Attributes:
+        version_files: Paths of the files that its configuration tells it to generate and that the tree lacks.
+        extensions: Whether it compiles extension modules.
+        inputs: Paths of the files that decide the result.
+    """
+
+    version_files: tuple[str, ...]
+    extensions: bool
+    inputs: tuple[str, ...]
+
+
+def read_build(files: Files) -> ProjectBuild | None:
+    """Return what the project's build makes and the tree lacks; None if that is nothing."""
+    found = ScanResult()  # `read_declared` reads the same files and gives the notices
+    whole = files.toml(SOURCE, found)
+    _, arguments = setup_arguments(files, found)
+    named = [*_named_in_pyproject(table(whole, "tool")), *_named_in_setup_py(arguments)]
+    wanted = sorted({posixpath.normpath(path) for path in named} - files.paths)
+    version_files = tuple(path for path in wanted if may_be_kept(path))
+    extensions = _compiles(files, whole, found)
+    if not version_files and not extensions:
+        return None
+    return ProjectBuild(version_files, extensions, _inputs(files, whole, extensions=extensions))
+
+
+def may_be_kept(path: str) -> bool:
+    """Return whether a generated file with this path may be used: not if it starts by itself or is a test."""
+    if path.startswith(("/", "../")) or path in {"", ".", ".."} or inside_git(path) or runs_later(path):
+        return False
+    return TEST_FILE.fullmatch(posixpath.basename(path).lower()) is None
+
+
+def version_of_tag(tag: str) -> str | None:
+    """Return the version that the name of a tag contains, such as 1.2 for `v1.2` or `name-1.2`; None if none."""
+    match = VERSION_AT_END.search(tag)
+    try:
+        return str(Version(re.sub(r"(?<=\d)_(?=\d)", ".", match[1]))) if match else None
+    except InvalidVersion:
+        return None
+
+
+def _named_in_pyproject(tool: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths of version files that pyproject.toml names."""
+    for name in ("setuptools_scm", "setuptools-scm", "vcs-versioning"):
+        yield from _texts(table(tool, name), "write_to", "version_file")
+    build = table(tool, "hatch", "build")
+    for one in (build, *(table(target) for target in table(build, "targets").values())):
+        yield from _texts(table(one, "hooks", "vcs"), "version-file")
+        yield from _texts(table(one, "hooks", "version"), "path")
+    pdm = table(tool, "pdm")
+    package_dir = next(_texts(table(pdm, "build"), "package-dir"), None)
+    for path in _texts(table(pdm, "version"), "write_to"):
+        # the path is relative to the packages; where no folder is named, that is src/ or the root
+        yield from (
+            posixpath.join(folder, path) for folder in ([package_dir] if package_dir else ["src", "."])
+        )
+    yield from _texts(table(tool, "versioningit", "write"), "file")
+    yield from _texts(table(tool, "versioningit", "onbuild"), "source-file")
+
+
+def _named_in_setup_py(arguments: dict[str, Any]) -> Iterator[str]:
+    yield from _texts(table(arguments.get("use_scm_version")), "write_to", "version_file")
+
+
+def _texts(source: dict[str, Any], *keys: str) -> Iterator[str]:
+    return (source[key] for key in keys if isinstance(source.get(key), str))
+
+
+def _compiles(files: Files, whole: dict[str, Any], found: ScanResult) -> bool:
+    """Return whether the project's build compiles extension modules."""
+    if any(path.endswith(".pyx") for path in _outside_tests(files)):
+        return True
+    setuptools = table(whole, "tool", "setuptools")
+    if "ext-modules" in setuptools or "setuptools-rust" in table(whole, "tool"):
+        return True
+    if COMPILED.search(files.text(PY, found) or "") or files.ini(CFG, found).has_section("build_ext"):
+        return True
+    return bool(COMPILERS & {_name(line) for line in strings(table(whole, "build-system").get("requires"))})
+
+
+def _name(line: str) -> str:
+    try:
+        return canonicalize_name(Requirement(line).name)
+    except InvalidRequirement:
+        return ""
+
+
+def _outside_tests(files: Files) -> Iterator[str]:
+    return (path for path in files.paths if not ASIDE & set(path.split("/")[:-1]))
+
+
+def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[str, ...]:
+    """Return the files that decide what the build makes.
+
+    For extension modules, those are all files but the text of tests and documentation. A version file depends
+    only on the configuration and on the code of the project's own build backend.
+    """
+    if extensions:
+        outside = set(_outside_tests(files))
+        return tuple(sorted(p for p in files.paths if p in outside or posixpath.splitext(p)[1] not in TEXT))
+    backends = [posixpath.normpath(f) for f in strings(table(whole, "build-system").get("backend-path"))]
+    folders = tuple(f"{folder}/" for folder in backends if folder != ".")
+    return tuple(
+        sorted(
+            path
+            for path in files.paths
+            if path in {SOURCE, PY, CFG}
+            or path.startswith(folders)
+            or ("/" not in path and path.endswith(".py"))
+        )
+    )

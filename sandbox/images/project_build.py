@@ -1,0 +1,113 @@
+"""Build the project itself over its environment: an image that keeps the files that only the build makes.
+
+The project's build code runs like that of any source distribution: in a build container, never on this machine.
+Its results are laid into every sandbox that starts from the image, and are never part of a patch (see `BESIDE`).
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+from m3agent.sandbox.backends.docker_machine import USER
+from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.backends.sandbox import BESIDE
+from m3agent.sandbox.images import env_script
+from m3agent.sandbox.images.env_build import WORK
+from m3agent.sandbox.images.image_build import Build, add_entry, build_image, files_as_tar, installers
+from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.store.workspace import Workspace
+
+OWNER = 1000
+MOST_IN_MEMORY = 64 << 20  # bytes of the tree's archive; a larger one is a file
+
+
+@dataclass(frozen=True)
+class ProjectJob:
+    """What to build: the version files to keep, whether extension modules are kept, the version to give the backend,
+    the repository's last tag, the latest upload date that counts, and where packages come from."""
+
+    version_files: tuple[str, ...]
+    extensions: bool
+    version: str
+    tag: str | None = None
+    exclude_newer: str | None = None
+    indexes: Indexes = field(default_factory=Indexes)
+
+
+def build_project(
+    api: Any,
+    job: ProjectJob,
+    workspace: Workspace,
+    base: Image,
+    tag: str,
+    *,
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    """Build the image and tag it. Blocking; minutes. Arguments and errors as of `build_image`."""
+    build = Build(
+        what="the project itself",
+        base=base,
+        command=("python3", "-I", "-S", f"{WORK}/project_script.py"),
+        user=USER,
+        folder="/",
+        image_env=base.env,
+        image_command="python3",
+    )
+    with closing(_tree(workspace)) as tree:
+        archives: Iterable[bytes | IO[bytes]] = [_files(job), tree]
+        build_image(api, build, tag, archives, log=log, say=say, stop=stop)
+
+
+def _files(job: ProjectJob) -> bytes:
+    """The program and its settings, as a tar for the container's root."""
+    folder = Path(env_script.__file__).parent
+    files = {
+        **{name: (folder / name).read_bytes() for name in ("env_script.py", "project_script.py")},
+        "job.json": json.dumps(
+            {
+                "version_files": job.version_files,
+                "extensions": job.extensions,
+                "version": job.version,
+                "tag": job.tag,
+                "exclude_newer": job.exclude_newer,
+                "python": "python3",
+                "archive": BESIDE,
+                "env": job.indexes.environment(f"{WORK}/certificates.pem"),
+            }
+        ).encode(),
+        **installers(),
+    }
+    if job.indexes.certificates is not None:
+        files["certificates.pem"] = job.indexes.certificates.read_bytes()
+    inside = {f"{WORK}/{name}": content for name, content in files.items()}
+    return files_as_tar({**inside, BESIDE: b""}, folders=(WORK, f"{WORK}/tree"), owner=OWNER)
+
+
+def _tree(workspace: Workspace) -> IO[bytes]:
+    """The files of the base, as a tar for the container's root."""
+    buffer = cast("IO[bytes]", tempfile.SpooledTemporaryFile(MOST_IN_MEMORY))  # noqa: SIM115 - the caller closes it
+    entries = list(workspace.entries(workspace.base).values())
+    blobs = workspace.store.each_blob([entry.sha for entry in entries])
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for folder in sorted({parent for entry in entries for parent in _parents(entry.path)}):
+            info = tarfile.TarInfo(f"{WORK}/tree/{folder}".strip("/"))
+            info.type, info.mode, info.uid, info.gid = tarfile.DIRTYPE, 0o755, OWNER, OWNER
+            archive.addfile(info)
+        for entry, blob in zip(entries, blobs, strict=True):
+            add_entry(archive, f"{WORK}/tree/{entry.path}".strip("/"), entry.mode, blob, OWNER)
+    buffer.seek(0)
+    return buffer
+
+
+def _parents(path: str) -> list[str]:
+    return [str(parent) for parent in Path(path).parents if str(parent) != "."]
