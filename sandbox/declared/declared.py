@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.locks import read_locks
+from m3agent.sandbox.declared.named import NOX, read_named, read_nox
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
@@ -23,6 +24,8 @@ class Declared:
 
     Attributes:
         requirements: Requirement lines in pip's format.
+        optional: Those of them that only the repository's test runs name. The environment is built without them if they
+            cannot be installed.
         constraints: Constraint lines in pip's format.
         python: Specifier of the Python versions that it accepts.
         python_pin: Python version that it requests (`3.11` or `3.11.4`).
@@ -31,6 +34,7 @@ class Declared:
     """
 
     requirements: tuple[str, ...]
+    optional: tuple[str, ...]
     constraints: tuple[str, ...]
     python: str | None
     python_pin: str | None
@@ -45,13 +49,11 @@ class Declared:
 
 def read_declared(files: Files) -> Declared:
     """Read all files that declare dependencies; unusable declarations give notices, never errors."""
-    found = ScanResult()
-    read_pyproject(files, found)
-    read_setup_cfg(files, found)
-    read_setup_py(files, found)
-    for path in requirements_files(files):
-        read_requirements(files, path, found)
-    read_tox(files, found)
+    named = read_named(files)
+    found = _scan(files, named, by_test_runs=True)
+    sure = found.requirements
+    if named or NOX in files.paths:
+        sure = _scan(files, set(), by_test_runs=False).requirements
     if found.requirements:
         read_locks(files, found)
     first = ((files.text(".python-version", found) or "").split() or [""])[0]
@@ -60,12 +62,33 @@ def read_declared(files: Files) -> Declared:
         found.notice(".python-version", f"'{first[:40]}' is not a version of CPython 3: ignored")
     return Declared(
         tuple(sorted(found.requirements)),
+        tuple(sorted(found.requirements.keys() - sure.keys())),
         tuple(sorted(found.constraints)),
         found.python,
         pin[1] if pin else None,
         found.project,
         tuple(found.notices),
     )
+
+
+def _scan(files: Files, named: set[str], *, by_test_runs: bool) -> ScanResult:
+    """Return what the files declare.
+
+    Args:
+        files: The repository's files.
+        named: The extras and groups that are installed besides the usual ones.
+        by_test_runs: Whether requirements count that only nox names.
+    """
+    found = ScanResult(named=named)
+    read_pyproject(files, found)
+    read_setup_cfg(files, found)
+    read_setup_py(files, found)
+    for path in requirements_files(files):
+        read_requirements(files, path, found)
+    read_tox(files, found)
+    if by_test_runs:
+        read_nox(files, found)
+    return found
 
 
 def _comes_along(line: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from m3agent.sandbox.declared.types import ScanResult, strings, table, wanted
+from m3agent.sandbox.declared.types import ScanResult, strings, table
 
 SOURCE = "pyproject.toml"
 CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)([^\s,]*)")
@@ -57,7 +57,10 @@ def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
     """Add the requirements of `[tool.poetry]`: dependencies, and test and development groups and extras."""
     dependencies = table(poetry, "dependencies")
     extras = {
-        name for extra, names in table(poetry, "extras").items() if wanted(extra) for name in strings(names)
+        name
+        for extra, names in table(poetry, "extras").items()
+        if found.wants(extra)
+        for name in strings(names)
     }
     python = dependencies.get("python")
     if isinstance(python, str):
@@ -66,7 +69,9 @@ def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
         except NotSimple:
             found.notice(SOURCE, f"Python '{python}' offers alternatives: any version is used")
     tables = [dependencies, table(poetry, "dev-dependencies")]
-    tables += [table(group, "dependencies") for name, group in table(poetry, "group").items() if wanted(name)]
+    tables += [
+        table(group, "dependencies") for name, group in table(poetry, "group").items() if found.wants(name)
+    ]
     for dependency_table in tables:
         for name, wish in dependency_table.items():
             for one in wish if isinstance(wish, list) else [wish]:

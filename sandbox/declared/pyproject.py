@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
 from m3agent.sandbox.declared.requirements import read_requirements
-from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table, wanted
+from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
 
 SOURCE = "pyproject.toml"
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}
@@ -29,16 +29,16 @@ def read_pyproject(files: Files, found: ScanResult) -> None:
     _dynamic(files, project, table(tool, "setuptools", "dynamic"), found)
     groups = table(whole, "dependency-groups")
     for name in groups:
-        if wanted(name):
+        if found.wants(name):
             _group(groups, name, found, set())
     for line in strings(table(tool, "uv").get("dev-dependencies")):
         found.require(line, SOURCE)
     for name, lines in table(tool, "pdm", "dev-dependencies").items():
-        for line in strings(lines) if wanted(name) else []:
+        for line in strings(lines) if found.wants(name) else []:
             if not line.startswith("-e "):
                 found.require(line, SOURCE)
     for name, environment in table(tool, "hatch", "envs").items():
-        if wanted(name) or name in HATCH_ENVIRONMENTS:
+        if found.wants(name) or name in HATCH_ENVIRONMENTS:
             for key in ("dependencies", "extra-dependencies"):
                 for line in strings(table(environment).get(key)):
                     found.require(line, SOURCE)
@@ -71,7 +71,7 @@ def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> DeclaredProje
 def _extras(extras: dict[str, Any], found: ScanResult) -> None:
     """Add the extras for tests and development, and those that they include (`project[other]`)."""
     own = canonicalize_name(found.project.name) if found.project else None
-    todo = [name for name in extras if wanted(name)]
+    todo = [name for name in extras if found.wants(name)]
     seen: set[str] = set()
     while todo:
         name = todo.pop(0)
@@ -112,7 +112,7 @@ def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], fou
     listed = strings(project.get("dynamic"))
     tables = [table(dynamic, "dependencies")] if "dependencies" in listed else []
     if "optional-dependencies" in listed:
-        tables += [t for n, t in table(dynamic, "optional-dependencies").items() if wanted(n)]
+        tables += [t for n, t in table(dynamic, "optional-dependencies").items() if found.wants(n)]
     for one in tables:
         named = table(one).get("file")
         for path in [named] if isinstance(named, str) else strings(named):

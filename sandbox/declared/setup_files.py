@@ -11,7 +11,7 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_requirements
-from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table, wanted
+from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
 FACTOR = re.compile(r"[!\w{},.-]+:\s")
@@ -36,7 +36,7 @@ def read_setup_cfg(files: Files, found: ScanResult) -> None:
     for key in ("install_requires", "tests_require"):
         _lines(files, config.get("options", key, fallback=""), found)
     for name, lines in _items(config, "options.extras_require"):
-        if wanted(name.split(":")[0]):
+        if found.wants(name.split(":")[0]):
             _lines(files, lines, found)
 
 
@@ -80,7 +80,7 @@ def read_setup_py(files: Files, found: ScanResult) -> None:
         if key in given and value is None:
             found.notice(PY, f"{key} is computed, and m3agent does not run setup.py: left out")
         lists = (
-            [v for n, v in table(value).items() if wanted(n.split(":")[0])]
+            [v for n, v in table(value).items() if found.wants(n.split(":")[0])]
             if key == "extras_require"
             else [value]
         )

@@ -36,6 +36,7 @@ class ScanResult:
         python_pin: The one Python version that it requests.
         project: The project itself.
         notices: What was left out and why.
+        named: Normalized names of the extras and groups that the repository's test runs install.
     """
 
     requirements: dict[str, str] = field(default_factory=dict)
@@ -44,6 +45,11 @@ class ScanResult:
     python_pin: str | None = None
     project: DeclaredProject | None = None
     notices: list[str] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+
+    def wants(self, name: str) -> bool:
+        """Return whether an extra or group with this name is installed."""
+        return canonicalize_name(name) in WANTED_GROUPS | self.named
 
     def notice(self, source: str, text: str) -> None:
         """Record that something is left out."""
@@ -139,8 +145,3 @@ def table(value: object, *keys: str) -> dict[str, Any]:
 def strings(value: object) -> list[str]:
     """Return the strings of a list; empty if the value is not a list."""
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def wanted(name: str) -> bool:
-    """Return whether an extra or group with this name is installed."""
-    return canonicalize_name(name) in WANTED_GROUPS

@@ -31,6 +31,7 @@ class Job:
     Attributes:
         requirements: Lines of a requirements file.
         constraints: Lines of a constraints file.
+        optional: Those of the requirements that may be left out.
         pythons: Minor versions of Python that the project accepts, best first; empty for any.
         project: Metadata of the project itself.
         exclude_newer: Packages that were uploaded later do not count.
@@ -39,6 +40,7 @@ class Job:
 
     requirements: tuple[str, ...]
     constraints: tuple[str, ...]
+    optional: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     project: DeclaredProject | None = None
     exclude_newer: str | None = None
@@ -70,9 +72,10 @@ def build_environment(
 
 def _archive(job: Job) -> bytes:
     """Return the input files of a build as a tar for the container's root."""
+    sure = [line for line in job.requirements if line not in job.optional]
+    lists = {"requirements": sure, "optional": job.optional, "constraints": job.constraints}
     files: dict[str, bytes] = {
-        "requirements.txt": "".join(f"{line}\n" for line in job.requirements).encode(),
-        "constraints.txt": "".join(f"{line}\n" for line in job.constraints).encode(),
+        **{f"{name}.txt": "".join(f"{line}\n" for line in lines).encode() for name, lines in lists.items()},
         "env_script.py": Path(env_script.__file__).read_bytes(),
         "job.json": json.dumps(
             {

@@ -1,7 +1,7 @@
 """Create the virtual environment of an environment image; runs inside a build container.
 
-Uses only the standard library and Python 3.8+. Runs as a file beside `job.json`, `requirements.txt` and
-`constraints.txt`. It prints plain lines to standard output; after a failure, the last line is the reason.
+Uses only the standard library and Python 3.8+. Runs as a file beside `job.json`, `requirements.txt`,
+`optional.txt` and `constraints.txt`. It prints plain lines to standard output; after a failure, the last line is the reason.
 Exit status 0: done; 1: failed.
 """
 
@@ -146,7 +146,13 @@ def main() -> None:
     ]
     if job["exclude_newer"]:
         install += ["--exclude-newer", job["exclude_newer"]]
-    if not run(install, env):
+    optional = HERE / "optional.txt"
+    more = ["--requirements", str(optional)] if optional.stat().st_size else []
+    done = run(install + more, env)
+    if not done and more:
+        say("notice: without what only the repository's test runs install, which cannot be installed here")
+        done = run(install, env)
+    if not done:
         fail("the dependencies could not be installed")
     if job["project"]:
         describe_project(Path(folder), job["project"])

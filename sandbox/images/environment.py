@@ -166,6 +166,7 @@ class _Finder:
         job = Job(
             declared.requirements,
             declared.constraints,
+            declared.optional,
             acceptable_pythons(declared),
             declared.project,
             exclude_newer,

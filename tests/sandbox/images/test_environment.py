@@ -112,6 +112,24 @@ async def test_declared_dependencies_are_there_and_the_next_time_at_once(
     assert (len(index.requests), len(said)) == (asked, words)
 
 
+async def test_an_extra_that_cannot_be_installed_does_not_spoil_the_rest(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"), wheel("beta", "1.0"))
+    project = (
+        '[project]\nname = "own"\n[project.optional-dependencies]\ncli = ["beta"]\nodd = ["not-there"]\n'
+    )
+    files: dict[str, str | bytes] = {"pyproject.toml": project, "requirements.txt": "alpha\n-e .[cli]\n"}
+    for extras, there in (("cli", True), ("cli,odd", False)):
+        files["requirements.txt"] = f"alpha\n-e .[{extras}]\n"
+        workspace = workspace_of(files)
+        image = await find_environment(workspace, tmp_path, said.append)
+        assert any("only the repository's test runs install" in line for line in said) != there
+        async with sandbox_from(image, workspace) as sandbox:
+            assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
+            assert ((await sandbox.exec(["python3", "-c", "import beta"])).exit == 0) == there
+
+
 @pytest.mark.slow  # quick: test_declared.py
 async def test_a_lock_holds_versions_and_a_date_holds_all_of_them(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
