@@ -4,6 +4,8 @@ Uses only the standard library, except for pytest; Python 3.8+. The report consi
 begins: {"start": id}. When it ends: {"id", "outcome", "seconds", "text"}; outcomes are passed, failed, error,
 skipped. At the end: {"end": exit status}.
 
+The framework is pytest, unittest, or collect: pytest, but no test runs, so that only errors of imports are reported.
+
 Arguments: framework, report path, seconds that one test may take, targets. Of several targets, missing ones
 are ignored.
 """
@@ -118,12 +120,12 @@ class PytestPlugin:
             self.report.result(report.nodeid or ".", "error", str(report.longrepr))
 
 
-def run_pytest(report: Report, targets: list[str]) -> int:
+def run_pytest(report: Report, targets: list[str], *more: str) -> int:
     import pytest
 
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
     options += ["--rootdir=."]  # otherwise ids would start at the folder of a target with its own settings
-    options += ["--maxfail=0"]  # run all tests, even if the repository's addopts contain -x
+    options += ["--maxfail=0", *more]  # run all tests, even if the repository's addopts contain -x
     plugin = PytestPlugin(report)
     status = pytest.main([*options, *targets], plugins=[plugin])
     # If pytest accepted its settings, the id is wrong, and other settings would not help.
@@ -227,7 +229,10 @@ def main(framework: str, path: str, limit: str, *targets: str) -> None:
     # If one target is missing, pytest runs no test at all. If all are missing, it gets one of them and
     # reports that.
     wanted = [target for target in targets if is_there(target)] or list(targets[:1])
-    status = run_pytest(report, wanted) if framework == "pytest" else run_unittest(report, wanted)
+    if framework == "unittest":
+        status = run_unittest(report, wanted)
+    else:
+        status = run_pytest(report, wanted, *(["--collect-only"] if framework == "collect" else []))
     report.end(status)
     sys.exit(int(status))
 

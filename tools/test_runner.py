@@ -106,7 +106,7 @@ class TestReport:
 async def run_in_sandbox(
     sandbox: Sandbox,
     *targets: str,
-    framework: Framework = "pytest",
+    framework: Framework | Literal["collect"] = "pytest",
     timeout: float = 300,
     log: Path | None = None,
 ) -> TestReport:
@@ -115,7 +115,7 @@ async def run_in_sandbox(
     Args:
         sandbox: The sandbox.
         targets: Files, node ids or folders. Missing ones are left out if others exist.
-        framework: The test framework.
+        framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
         timeout: Time limit of the run, in seconds.
         log: File for the complete output.
 

@@ -134,9 +134,11 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     import asyncio
     from datetime import datetime
 
+    from m3agent.agent.fix.collection import tell_collection
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.agent.settings.settings import state_dir
+    from m3agent.sandbox.backends.factory import SandboxSpec
     from m3agent.sandbox.images.environment import find_environment
 
     if exclude_newer is not None:
@@ -152,6 +154,8 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
         name = await find_environment(
             workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag
         )
+        if name is not None:
+            await tell_collection(SandboxSpec("docker", name), "docker", workspace, state, say)
     if name is None:
         say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
     return name

@@ -15,6 +15,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
+from m3agent.agent.fix.collection import tell_collection
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
@@ -202,7 +203,9 @@ async def _prepare(
         if ready.image != spec.image:
             seconds = round(time.monotonic() - begun, 3)
             log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))
-        await first.start_sandbox(ready, backend)
+        await all_of(
+            first.start_sandbox(ready, backend), tell_collection(ready, backend, workspace, state, say)
+        )
         return ready
 
     run_context, ready, _ = await all_of(

@@ -117,7 +117,7 @@ def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:
         api.remove_image(image.name)
     except APIError as error:
         return str(error.explanation or error).strip()
-    for suffix in ("used", "log", "lock"):
+    for suffix in ("used", "log", "lock", "collected"):
         (folder(state) / f"{image.name.partition(':')[2]}.{suffix}").unlink(missing_ok=True)
     return ""
 

@@ -1,0 +1,124 @@
+"""Import all tests once in the repository's environment, and tell people what cannot be imported.
+
+The result is kept beside the environment's log, for the tree and the image that it was made with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.images.environment import REPOSITORY, folder
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_runner import TestReport, run_in_sandbox
+
+COLLECT_SECONDS = 60.0
+NO_TESTS = 5  # pytest's exit code
+MOST_ERRORS = 5  # different errors told
+MOST_LINE = 200  # characters of an error told
+ERROR_LINE = re.compile(r"E\s+(?=\S)")
+# Python prints warnings of unclosed files after the error that ended it.
+EXCEPTION = re.compile(
+    r"(?!ResourceWarning)[A-Za-z_][\w.]*(?:Error|Exception|Warning|Configured|Exit|NotFound)\b"
+)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What importing all tests showed.
+
+    Attributes:
+        errors: The first line of the error of each file that cannot be imported, by path.
+        reason: Why the result is incomplete; None if it is complete.
+    """
+
+    errors: dict[str, str]
+    reason: str | None = None
+
+    def sentences(self) -> list[str]:
+        """Return what people are told; empty if all tests can be imported."""
+        lines = []
+        if self.reason is not None:
+            lines.append(f"the tests cannot be collected in the sandbox: {self.reason}")
+        by_error: dict[str, list[str]] = {}
+        for path, error in self.errors.items():
+            by_error.setdefault(error, []).append(path)
+        for error, paths in sorted(by_error.items(), key=lambda item: -len(item[1]))[:MOST_ERRORS]:
+            others = len(paths) - 1
+            more = f" and {others} other file{'s' if others > 1 else ''}" if others else ""
+            lines.append(f"{paths[0]}{more} cannot be imported in the sandbox: {error}")
+        if len(by_error) > MOST_ERRORS:
+            lines.append(f"{len(by_error) - MOST_ERRORS} more errors are not shown")
+        return lines
+
+
+async def tell_collection(
+    spec: SandboxSpec, backend: Backend, workspace: Workspace, state: Path, say: Callable[[str], None]
+) -> None:
+    """Tell which tests cannot be imported in the environment image that m3agent built; nothing for other images."""
+    if spec.image is None or not spec.image.startswith(f"{REPOSITORY}:"):
+        return
+    kept = folder(state) / f"{spec.image.partition(':')[2]}.collected"
+    found = await asyncio.to_thread(_read, kept, workspace.base)
+    if found is None:
+        try:
+            async with new_sandbox(backend, replace(spec, allow_net=()), workspace, say) as sandbox:
+                found = await collect(sandbox)
+        except SandboxError as error:
+            say(f"the tests could not be collected: {error}")
+            return
+        await asyncio.to_thread(_write, kept, workspace.base, found)
+    for line in found.sentences():
+        say(line)
+
+
+async def collect(sandbox: Sandbox) -> Collection:
+    """Import all tests in a sandbox. Raises SandboxError if the sandbox itself fails."""
+    return collection_of(await run_in_sandbox(sandbox, ".", framework="collect", timeout=COLLECT_SECONDS))
+
+
+def collection_of(report: TestReport) -> Collection:
+    """Return what a run that only collected shows."""
+    errors = {path: _error_line(report.errors.get(path, "").splitlines()) for path in report.errored}
+    if report.timed_out:
+        return Collection(errors, f"it took more than {COLLECT_SECONDS:.0f} s")
+    if errors or report.exit in {0, NO_TESTS}:
+        return Collection(errors)
+    return Collection(
+        errors, f"pytest ends with exit code {report.exit}: {_error_line(report.output.splitlines())}"
+    )
+
+
+def _error_line(lines: Iterable[str]) -> str:
+    """Return the line of an error that names the exception; otherwise the last line."""
+    texts = [line.strip() for line in lines if line.strip()]
+    marked = [ERROR_LINE.sub("", text, count=1) for text in texts if ERROR_LINE.match(text)]
+    named = [text for text in marked or texts if EXCEPTION.match(text)]
+    return (named or marked or texts or ["no message"])[-1][:MOST_LINE]
+
+
+def _read(kept: Path, tree: str) -> Collection | None:
+    """Return the earlier result for a tree; None if there is none."""
+    try:
+        found = json.loads(read_file(str(kept)) or b"null")
+        if found is not None and found["tree"] == tree:
+            return Collection(dict(found["errors"]), found["reason"])
+    except (ValueError, TypeError, KeyError):  # another version wrote it: collect again
+        return None
+    return None
+
+
+def _write(kept: Path, tree: str, found: Collection) -> None:
+    content = {"tree": tree, "errors": found.errors, "reason": found.reason}
+    try:
+        write_file(str(kept), json.dumps(content).encode())
+    except OSError:
+        return  # the state folder cannot be written: the next session collects again

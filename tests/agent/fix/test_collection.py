@@ -1,0 +1,115 @@
+"""What people are told about tests that cannot be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from m3agent.agent.fix import collection
+from m3agent.agent.fix.collection import Collection, collect, collection_of, tell_collection
+from m3agent.sandbox.backends.factory import SandboxSpec
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import SandboxDied
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_runner import TestReport
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+
+
+def report(
+    errors: dict[str, str], status: int = 1, output: str = "", *, timed_out: bool = False
+) -> TestReport:
+    return TestReport(
+        (), (), tuple(errors), (), errors, not timed_out, timed_out, 1.0, status, output, truncated=False
+    )
+
+
+def test_the_line_that_names_the_exception_is_told() -> None:
+    text = "ImportError while importing test module\nTraceback:\na.py:1: in <module>\n    import own\nE   own.Broken: no\nE   ModuleNotFoundError: No module named 'own'\nE   \n"
+    found = collection_of(
+        report({"tests/a.py": text, "tests/b.py": text, "tests/c.py": "SyntaxError: odd\n"})
+    )
+    assert found.sentences() == [
+        "tests/a.py and 1 other file cannot be imported in the sandbox: ModuleNotFoundError: No module named 'own'",
+        "tests/c.py cannot be imported in the sandbox: SyntaxError: odd",
+    ]
+
+
+def test_few_errors_are_told() -> None:
+    found = collection_of(report({f"tests/{n}.py": f"E   OSError: {n}\n" for n in range(9)}))
+    assert len(found.sentences()) == 6
+    assert found.sentences()[-1] == "4 more errors are not shown"
+
+
+@pytest.mark.parametrize("status", [0, 5])
+def test_nothing_is_told_where_all_is_well(status: int) -> None:
+    assert collection_of(report({}, status)).sentences() == []
+
+
+def test_a_pytest_that_does_not_start_is_told() -> None:
+    output = "Traceback:\npytest.PytestConfigWarning: no filter 'trio'\nResourceWarning: unclosed file\n"
+    [line] = collection_of(report({}, 1, output)).sentences()
+    assert line.endswith("pytest ends with exit code 1: pytest.PytestConfigWarning: no filter 'trio'")
+    assert collection_of(report({}, 4)).sentences()[0].endswith("exit code 4: no message")
+    assert collection_of(report({}, -9, timed_out=True)).sentences()[0].endswith("more than 60 s")
+
+
+@pytest.mark.integration
+async def test_collecting_runs_no_test_and_leaves_nothing(sandbox_of: Callable[..., Sandbox]) -> None:
+    files = {
+        "test_a.py": "import own_missing\n",
+        "test_b.py": "def test_b():\n    open('ran', 'w')\n",
+        "pytest.ini": "[pytest]\naddopts = -x\n",
+    }
+    async with sandbox_of(files) as sandbox:
+        found = await collect(sandbox)
+        assert found.errors == {"test_a.py": "ModuleNotFoundError: No module named 'own_missing'"}
+        assert (await sandbox.patch()).empty
+
+
+async def test_the_result_is_kept_for_one_tree_and_image(
+    workspace_of: WorkspaceOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    results: list[Collection | SandboxDied] = [
+        Collection({"a.py": "OSError: one"}),
+        Collection({}, "odd"),
+        SandboxDied("gone"),
+    ]
+
+    class Opened:
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    async def collected(_: object) -> Collection:
+        result = results.pop(0)
+        if isinstance(result, SandboxDied):
+            raise result
+        return result
+
+    monkeypatch.setattr(collection, "new_sandbox", lambda *_: Opened())
+    monkeypatch.setattr(collection, "collect", collected)
+
+    async def tell(image: str | None, workspace: Workspace) -> list[str]:
+        said.clear()
+        await tell_collection(SandboxSpec("docker", image), "docker", workspace, tmp_path, said.append)
+        return list(said)
+
+    first, second = workspace_of({"a.py": ""}), workspace_of({"a.py": "x = 1\n"})
+    told = ["a.py cannot be imported in the sandbox: OSError: one"]
+    assert await tell(None, first) == await tell("own:1", first) == []
+    assert await tell("m3agent-env:1", first) == told
+    assert await tell("m3agent-env:1", first) == told, "kept"
+    odd = ["the tests cannot be collected in the sandbox: odd"]
+    assert await tell("m3agent-env:1", second) == odd
+    assert await tell("m3agent-env:1", second) == odd
+    assert await tell("m3agent-env:2", second) == ["the tests could not be collected: gone"]
+    (tmp_path / "environments/1.collected").write_text('{"tree": 3}')
+    results.append(Collection({}))
+    assert await tell("m3agent-env:1", second) == []
