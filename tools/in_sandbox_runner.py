@@ -7,7 +7,7 @@ skipped. At the end: {"end": exit status}.
 The framework is pytest, unittest, or collect: pytest, but no test runs, so that only errors of imports are reported.
 
 Arguments: framework, report path, seconds that one test may take, targets. Of several targets, missing ones
-are ignored.
+are ignored. Without a target, pytest takes those of the repository's settings.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def run_pytest(report: Report, targets: list[str], *more: str) -> int:
     plugin = PytestPlugin(report)
     status = pytest.main([*options, *targets], plugins=[plugin])
     # If pytest accepted its settings, the id is wrong, and other settings would not help.
-    wrong_id = plugin.started and "::" in targets[0]
-    if status == pytest.ExitCode.USAGE_ERROR and is_there(targets[0]) and not wrong_id:
+    wrong_id = plugin.started and any("::" in target for target in targets[:1])
+    if status == pytest.ExitCode.USAGE_ERROR and (not targets or is_there(targets[0])) and not wrong_id:
         # A frequent cause: the repository's settings name a plugin that is not installed here.
         print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
         options += ["-o", "addopts=", "-o", "required_plugins="]

@@ -151,9 +151,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         tag = await asyncio.to_thread(last_tag, repository)
-        name = await find_environment(
-            workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag
-        )
+        name = await find_environment(workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag)
         if name is not None:
             await tell_collection(SandboxSpec("docker", name), "docker", workspace, state, say)
     if name is None:

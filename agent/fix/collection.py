@@ -82,7 +82,7 @@ async def tell_collection(
 
 async def collect(sandbox: Sandbox) -> Collection:
     """Import all tests in a sandbox. Raises SandboxError if the sandbox itself fails."""
-    return collection_of(await run_in_sandbox(sandbox, ".", framework="collect", timeout=COLLECT_SECONDS))
+    return collection_of(await run_in_sandbox(sandbox, framework="collect", timeout=COLLECT_SECONDS))
 
 
 def collection_of(report: TestReport) -> Collection:

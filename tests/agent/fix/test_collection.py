@@ -60,13 +60,14 @@ def test_a_pytest_that_does_not_start_is_told() -> None:
 @pytest.mark.integration
 async def test_collecting_runs_no_test_and_leaves_nothing(sandbox_of: Callable[..., Sandbox]) -> None:
     files = {
-        "test_a.py": "import own_missing\n",
-        "test_b.py": "def test_b():\n    open('ran', 'w')\n",
-        "pytest.ini": "[pytest]\naddopts = -x\n",
+        "tests/test_a.py": "import own_missing\n",
+        "other/test_c.py": "import own_missing\n",
+        "tests/test_b.py": "def test_b():\n    open('ran', 'w')\n",
+        "pytest.ini": "[pytest]\naddopts = -x --unknown-option\ntestpaths = tests\n",
     }
     async with sandbox_of(files) as sandbox:
         found = await collect(sandbox)
-        assert found.errors == {"test_a.py": "ModuleNotFoundError: No module named 'own_missing'"}
+        assert found.errors == {"tests/test_a.py": "ModuleNotFoundError: No module named 'own_missing'"}
         assert (await sandbox.patch()).empty
 
 
