@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
+from m3agent.sandbox.declared.django import read_django
 from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.named import NOX, read_named, read_nox
 from m3agent.sandbox.declared.pyproject import read_pyproject
@@ -31,6 +32,7 @@ class Declared:
         python_pin: Python version that it requests (`3.11` or `3.11.4`).
         project: The project itself.
         notices: What was left out, as sentences for the user.
+        django_settings: Module with the settings of Django for the tests.
     """
 
     requirements: tuple[str, ...]
@@ -40,6 +42,7 @@ class Declared:
     python_pin: str | None
     project: DeclaredProject | None
     notices: tuple[str, ...]
+    django_settings: str | None = None
 
     @property
     def empty(self) -> bool:
@@ -54,6 +57,8 @@ def read_declared(files: Files) -> Declared:
     sure = found.requirements
     if named or NOX in files.paths:
         sure = _scan(files, set(), by_test_runs=False).requirements
+    sure = dict(sure)
+    django_settings = read_django(files, found)
     if found.requirements:
         read_locks(files, found)
     first = ((files.text(".python-version", found) or "").split() or [""])[0]
@@ -68,6 +73,7 @@ def read_declared(files: Files) -> Declared:
         pin[1] if pin else None,
         found.project,
         tuple(found.notices),
+        django_settings,
     )
 
 

@@ -34,6 +34,7 @@ class Job:
         optional: Those of the requirements that may be left out.
         pythons: Minor versions of Python that the project accepts, best first; empty for any.
         project: Metadata of the project itself.
+        django_settings: Module with Django's settings; None without one.
         exclude_newer: Packages that were uploaded later do not count.
         indexes: Where packages come from.
     """
@@ -43,6 +44,7 @@ class Job:
     optional: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     project: DeclaredProject | None = None
+    django_settings: str | None = None
     exclude_newer: str | None = None
     indexes: Indexes = field(default_factory=Indexes)
 
@@ -58,13 +60,14 @@ def build_environment(
     stop: threading.Event,
 ) -> None:
     """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`."""
+    django = {} if job.django_settings is None else {"DJANGO_SETTINGS_MODULE": job.django_settings}
     build = Build(
         what="the repository's environment",
         base=base,
         command=("python3", "-I", "-S", f"{WORK}/env_script.py"),
         user=USER,
         folder="/",
-        image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER},
+        image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER, **django},
         image_command="python3",
     )
     build_image(api, build, tag, [_archive(job)], log=log, say=say, stop=stop)

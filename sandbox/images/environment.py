@@ -169,6 +169,7 @@ class _Finder:
             declared.optional,
             acceptable_pythons(declared),
             declared.project,
+            declared.django_settings,
             exclude_newer,
             indexes,
         )
