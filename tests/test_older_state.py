@@ -123,7 +123,9 @@ def test_a_pack_is_the_same_with_an_older_cache_and_with_none(older: Older) -> N
     before = {path.name for path in cache.iterdir()}
     text = older.run("context").stdout
     assert "self.clearance" in text
-    assert {path.name for path in cache.iterdir()} > before, "the rules have changed since: a new pack stands beside it"
+    assert {path.name for path in cache.iterdir()} > before, (
+        "the rules have changed since: a new pack stands beside it"
+    )
     shutil.rmtree(cache)
     assert older.run("context").stdout == text
 
