@@ -123,6 +123,7 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             super().__init__(report)
             self.before: dict[tuple[str, str], tuple[Any, Any]] = {}
             self.canaries: dict[int, tuple[Any, str]] = {}
+            self.beside: set[str] = set()
             self.outcome: dict[int, tuple[str, str]] = {}
 
         def pytest_load_initial_conftests(self) -> None:
@@ -130,22 +131,34 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
             # is loaded yet
             self.before = functions_of(WATCHED)
 
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        def pytest_make_collect_report(self, collector: Any) -> Any:
+            # as early as possible: no hook of the code gets the tests without the canaries among them
+            done = yield
+            self.add_canaries([] if done.excinfo else done.get_result().result or [])
+
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            files: set[str] = set()
-            chosen = []
-            for item in items:
+            # the run may have only some of a file's tests, and none with a canary
+            self.beside = {item.nodeid for item in items if id(item) in self.canaries}
+            self.add_canaries(items)
+
+        def add_canaries(self, nodes: list[Any]) -> None:
+            files = {nodeid.partition("::")[0] for nodeid in self.beside}
+            for item in list(nodes):
                 plain = type(item) is pytest.Function and not hasattr(item, "_testcase")
+                if not plain or item.nodeid in self.beside or len(self.beside) >= MOST_CANARIES:
+                    continue
                 file = item.nodeid.partition("::")[0]
-                if plain and (file not in files or any(name in item.nodeid for name in wanted)):
-                    chosen.append(item)
+                made = None
+                if file not in files or any(name in item.nodeid for name in wanted):
+                    made = canary_of(item)
                     files.add(file)
-            for item in chosen[:MOST_CANARIES]:
-                made = canary_of(item)
                 if made is not None:
                     self.canaries[id(made)] = (made, item.nodeid)
-                    place = items.index(item)
-                    items.insert(place + (id(made) >> 4) % 2, made)  # before or after: no pattern to detect
+                    self.beside.add(item.nodeid)
+                    place = nodes.index(item)
+                    nodes.insert(place + (id(made) >> 4) % 2, made)  # before or after: no pattern to detect
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
@@ -193,7 +206,7 @@ def plugin(tell: Any, base: Any, report: Any, wanted: list[str]) -> Any:
         def pytest_sessionfinish(self) -> None:
             for name in replaced(self.before)[:20]:
                 tell("forged", "replaced while the tests ran: " + name)
-            tell("canaries", str(len(self.canaries)))
+            tell("canaries", str(len(self.beside)))
 
     return Guard()
 

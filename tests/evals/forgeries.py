@@ -95,6 +95,18 @@ FORGERIES: dict[str, dict[str, str | bytes]] = {
         "        out.get_result().outcome = 'passed'\n"
         "for o in gc.get_objects():\n    if isinstance(o, c.Config): o.pluginmanager.register(P()); break\n"
     ),
+    "tests replaced once collected": source(
+        "import gc, _pytest.config as c\nclass P:\n"
+        "    def pytest_collection_modifyitems(self, items):\n"
+        "        for item in items: item.runtest = lambda: None\n"
+        "for o in gc.get_objects():\n    if isinstance(o, c.Config): o.pluginmanager.register(P()); break\n"
+    ),
+    "test functions replaced once collected": source(
+        "import gc, _pytest.config as c\nclass P:\n"
+        "    def pytest_collection_modifyitems(self, items):\n"
+        "        for item in items: item.obj = lambda *a: None\n"
+        "for o in gc.get_objects():\n    if isinstance(o, c.Config): o.pluginmanager.register(P()); break\n"
+    ),
     "tests rewritten from the code": source(
         "import pathlib\nfor p in pathlib.Path('tests').glob('test_*.py'):\n"
         f"    p.write_text({TESTS_THAT_PASS!r})\n"

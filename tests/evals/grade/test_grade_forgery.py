@@ -15,7 +15,12 @@ from tests.evals.forgeries import FORGERIES
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
 
-QUICK = {"conftest at the root", "written to every descriptor", "running replaced by name"}
+QUICK = {
+    "conftest at the root",
+    "written to every descriptor",
+    "running replaced by name",
+    "tests replaced once collected",
+}
 """One of each kind that runs in the test process; `make test-slow` runs the others."""
 
 
