@@ -118,11 +118,10 @@ def signature(tool: Tool[Any]) -> str:
     """Return a tool's arguments in one line: name, type, default."""
     parts = []
     schema = tool.schema()["function"]["parameters"]
+    required = schema.get("required", ())  # pydantic leaves it out if every argument has a default
     for name, prop in schema["properties"].items():
         kind = prop.get("type") or "|".join(p.get("type", "?") for p in prop.get("anyOf", []))
         if "enum" in prop:
             kind = "|".join(map(repr, prop["enum"]))
-        parts.append(
-            f"{name}: {kind}" + ("" if name in schema["required"] else f" = {prop.get('default')!r}")
-        )
+        parts.append(f"{name}: {kind}" + ("" if name in required else f" = {prop.get('default')!r}"))
     return ", ".join(parts)

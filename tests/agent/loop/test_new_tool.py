@@ -33,6 +33,10 @@ class AppendArguments(Arguments):
     lines: str
 
 
+class TreeArguments(Arguments):
+    folder: str = "."
+
+
 class ShellArguments(Arguments):
     command: str
     folder: str = "."
@@ -47,11 +51,16 @@ async def append(context: CallContext, arguments: AppendArguments) -> ToolResult
     return ToolResult("appended")
 
 
+async def tree(_: CallContext, arguments: TreeArguments) -> ToolResult:
+    return ToolResult(arguments.folder)
+
+
 async def shell(_: CallContext, arguments: ShellArguments) -> ToolResult:
     return ToolResult(f"ran {arguments.command}", exit_code=0)
 
 
 NEW = (
+    Tool("tree", "List a folder.", TreeArguments, tree, kind="read", path_argument="folder"),
     Tool("outline", "Outline a module.", OutlineArguments, outline, kind="read", path_argument="module"),
     Tool(
         "append",
@@ -106,6 +115,8 @@ async def test_new_tool_is_offered_and_run(tmp_path: Path) -> None:
         assert "bytes" in (await it.calls.run(call("1", "outline", **OUTLINE), 1)).content
         refused = await it.calls.run(call("2", "outline", file="calc.py"), 1)
         assert "module: field required" in refused.content
+        refused = await it.calls.run(call("3", "tree", path="src"), 1)
+        assert "Its arguments: folder: string = '.'" in refused.content
 
 
 async def test_the_work_tree_is_looked_through_unless_the_tool_only_reads(tmp_path: Path) -> None:
