@@ -14,9 +14,8 @@ from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.messages import Digest, Message
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
 from m3agent.agent.trajectory.clean import clean, clean_text
+from m3agent.serving.client.messages import reasoning_of
 from m3agent.tools.registry import own_schemas
-
-REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 def proven(record: SessionRecord, messages: Sequence[Message] | None) -> Sequence[Message] | None:
@@ -143,15 +142,8 @@ def portable(message: Message) -> Message:
     """Return a message with text only and its reasoning in `reasoning_content`, which templates and loaders read."""
     text = text_in(message.get("content"))
     if message.get("role") == "assistant":
-        return assistant(_reasoning(message), text, message.get("tool_calls") or [])
+        return assistant(reasoning_of(message), text, message.get("tool_calls") or [])
     return {**message, "content": text}
-
-
-def _reasoning(message: Message) -> str:
-    details = message.get("reasoning_details")
-    if isinstance(details, list):
-        return "".join(log.text(part, "text") for part in details if isinstance(part, dict))
-    return next((text for key in REASONING_FIELDS if (text := log.text(message, key))), "")
 
 
 def _call(call: CallRecord) -> Message:

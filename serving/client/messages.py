@@ -1,11 +1,13 @@
 """Types that the client and the agent loop exchange: an assistant's message, its calls, its usage."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter"]
 ReasoningField: TypeAlias = Literal["reasoning", "reasoning_content", "reasoning_details"]
+"""The keys under which servers send reasoning and take it back; `reasoning_details` holds a list."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,18 @@ class AssistantMessage:
         if self.calls:
             message["tool_calls"] = [call.to_request() for call in self.calls]
         return message
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return the reasoning in an assistant's message of a request, under whichever key it was sent."""
+    for field in get_args(ReasoningField):
+        value = message.get(field)
+        if isinstance(value, list):
+            texts = (part.get("text") for part in value if isinstance(part, Mapping))
+            value = "".join(text for text in texts if isinstance(text, str))
+        if isinstance(value, str) and value:
+            return value
+    return ""
 
 
 @dataclass(frozen=True)

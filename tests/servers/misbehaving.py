@@ -7,13 +7,15 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+
+from m3agent.serving.client.messages import ReasoningField
 
 MODEL = "minimax-m3"
 VLLM_MODELS = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm", "max_model_len": 1048576}]}
@@ -253,7 +255,7 @@ def history_faults(bodies: list[bytes]) -> list[str]:
             for made in message.get("tool_calls", []):
                 if not isinstance(json.loads(made["function"]["arguments"]), dict):
                     faults.append("arguments that are no object")
-            keys = {"reasoning", "reasoning_content", "reasoning_details"} & message.keys()
+            keys = set(get_args(ReasoningField)) & message.keys()
             if len(keys) > 1:
                 faults.append("reasoning under two names")
     return faults

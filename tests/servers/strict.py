@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
+from m3agent.serving.client.messages import ReasoningField
 from tests.servers.dialects import Answer, Dialect
 from tests.servers.misbehaving import Received, messages_bytes
 
-REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+REASONING = get_args(ReasoningField)
 OURS = frozenset(
     {
         "accept",

@@ -1,12 +1,14 @@
 """Read the parts of a chat completion chunk, in each server's dialect."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from m3agent.serving.client.messages import ReasoningField
 
-_TEXT_FIELDS: tuple[ReasoningField, ...] = ("reasoning", "reasoning_content")
 _DETAILS: ReasoningField = "reasoning_details"
+_TEXT_FIELDS: tuple[ReasoningField, ...] = tuple(
+    field for field in get_args(ReasoningField) if field != _DETAILS
+)
 
 
 def content_of(part: Mapping[str, Any]) -> str:

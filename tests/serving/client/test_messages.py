@@ -1,15 +1,22 @@
 """Messages as the next request contains them."""
 
 import json
+from typing import get_args
 
 import pytest
 
-from m3agent.serving.client.messages import AssistantMessage, ToolCall
+from m3agent.serving.client.messages import AssistantMessage, ReasoningField, ToolCall, reasoning_of
 from m3agent.serving.client.request_body import RequestBody
 from tests.servers.misbehaving import messages_bytes
 
 CALL = ToolCall("call_1_0", "file_read", {"path": "ü.py", "start": 1}, '{"path": "ü.py", "start": 1}')
 BROKEN = ToolCall("call_1_1", "file_read", None, '{"path": ', "the arguments are not valid JSON")
+
+
+@pytest.mark.parametrize("field", get_args(ReasoningField))
+def test_the_reasoning_of_a_sent_message_is_found(field: str) -> None:
+    assert reasoning_of(AssistantMessage(reasoning="I look").to_request(field)) == "I look"
+    assert reasoning_of(AssistantMessage(text="Done.").to_request(field)) == ""
 
 
 def test_an_assistant_message_in_a_request() -> None:
