@@ -7,12 +7,14 @@ import sys
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.session import events
+from m3agent.serving.client.endpoint import Flavour
 from scripts.docs import commands_page, licences_page, rooms, settings_page
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +36,11 @@ def test_every_event_type_has_its_section() -> None:
 def test_every_field_of_an_event_is_described(name: str) -> None:
     described = set(re.findall(r"`([a-z_0-9]+)`", sections()[name]))
     assert {field.name for field in fields(EVENTS[name])} - described == set()
+
+
+def test_every_kind_of_server_is_listed() -> None:
+    section = sections()["endpoint.probed"]
+    assert [kind for kind in get_args(Flavour) if f"`{kind}`" not in section] == []
 
 
 @pytest.mark.parametrize("path", settings_page.MADE, ids=lambda path: path.name)

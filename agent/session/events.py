@@ -140,7 +140,7 @@ class EndpointProbed(Event):
     Attributes:
         url: Address of the server.
         model: Name of the model.
-        flavour: Kind of the server: vllm, sglang, trtllm, embedded or unknown.
+        flavour: Kind of the server (`m3agent.serving.client.endpoint.Flavour`).
         version: Version of the server.
         max_model_len: Context window in tokens.
         reasoning_field: Name of the field that carries the reasoning.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.check.metrics import Sample, parse_metrics, total, values
-from m3agent.serving.client.endpoint import Endpoint, Flavour, get
+from m3agent.serving.client.endpoint import SGLANG_INFO_PATHS, Endpoint, Flavour, get
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import ModelServerError
 
@@ -24,7 +24,7 @@ _SECONDS = 20.0
 _METRICS_PATHS: dict[Flavour, str] = {"trtllm": "/prometheus/metrics"}  # its /metrics is JSON of iterations
 _SETTINGS_PATHS: dict[Flavour, tuple[str, ...]] = {
     "vllm": ("/server_info",),  # only where VLLM_SERVER_DEV_MODE=1
-    "sglang": ("/server_info", "/get_server_info"),
+    "sglang": SGLANG_INFO_PATHS,
 }
 _VLLM_CHUNKED = re.compile(r"enable_chunked_prefill=(True|False)")
 

@@ -16,34 +16,37 @@ if TYPE_CHECKING:
 
 Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "minimax", "openrouter", "embedded", "unknown"]
 
-# Values of `owned_by` in /v1/models.
-_OWNERS: dict[str, Flavour] = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "tensorrt_llm": "trtllm",
-    "m3agent": "embedded",
-}
-# The pages with the version, beside /v1. SGLang has renamed its page.
-_VERSION_PATHS: dict[Flavour, tuple[str, ...]] = {
-    "vllm": ("/version",),
-    "sglang": ("/server_info", "/get_server_info"),
-    "trtllm": ("/version",),
-}
-# The key for an assistant's reasoning, in requests and responses.
-_REASONING_FIELDS: dict[Flavour, ReasoningField] = {
-    "vllm": "reasoning",
-    "sglang": "reasoning_content",
-    "trtllm": "reasoning_content",
-    "minimax": "reasoning_details",
-    "openrouter": "reasoning",
-    "embedded": "reasoning",
-    "unknown": "reasoning_content",
-}
-_HOSTED: dict[str, Flavour] = {
-    "openrouter.ai": "openrouter",
-    "minimax.io": "minimax",
-    "minimaxi.com": "minimax",
-    "minimax.chat": "minimax",
+SGLANG_INFO_PATHS = ("/server_info", "/get_server_info")
+"""SGLang's page about itself, beside /v1; SGLang has renamed it."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How one kind of server is recognised, and how it is addressed.
+
+    Attributes:
+        reasoning_field: The key for an assistant's reasoning, in requests and responses.
+        owner: The value of `owned_by` in /v1/models.
+        domains: The domains of a hosted API.
+        version_paths: The pages with the version, beside /v1.
+        takes_template: Whether it passes `chat_template_kwargs` to M3's template; such servers also know `top_k`.
+    """
+
+    reasoning_field: ReasoningField
+    owner: str | None = None
+    domains: tuple[str, ...] = ()
+    version_paths: tuple[str, ...] = ()
+    takes_template: bool = False
+
+
+_KINDS: dict[Flavour, _Kind] = {
+    "vllm": _Kind("reasoning", "vllm", version_paths=("/version",), takes_template=True),
+    "sglang": _Kind("reasoning_content", "sglang", version_paths=SGLANG_INFO_PATHS, takes_template=True),
+    "trtllm": _Kind("reasoning_content", "tensorrt_llm", version_paths=("/version",), takes_template=True),
+    "minimax": _Kind("reasoning_details", domains=("minimax.io", "minimaxi.com", "minimax.chat")),
+    "openrouter": _Kind("reasoning", domains=("openrouter.ai",)),
+    "embedded": _Kind("reasoning", "m3agent", takes_template=True),
+    "unknown": _Kind("reasoning_content"),
 }
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 _MODELS_NAMED = 5  # the most names in an error message
@@ -81,6 +84,11 @@ class Endpoint:
     def host(self) -> str:
         """Host and port, for people."""
         return host_of(self.url)
+
+    @property
+    def takes_template(self) -> bool:
+        """Whether the server passes `chat_template_kwargs` to M3's template, and knows `top_k`."""
+        return _KINDS[self.flavour].takes_template
 
 
 async def probe(
@@ -123,7 +131,7 @@ async def probe(
                 flavour=flavour,
                 version=await _version(client, base, flavour, api_key),
                 max_model_len=_length(chosen),
-                reasoning_field=_REASONING_FIELDS[flavour],
+                reasoning_field=_KINDS[flavour].reasoning_field,
                 local=is_local(base),
                 images=flavour != "embedded" and _takes_images(chosen, flavour),
                 prices=listed_prices(chosen),
@@ -221,10 +229,14 @@ def _length(entry: Mapping[str, Any]) -> int | None:
 def _flavour(base: str, model: Mapping[str, Any]) -> Flavour:
     """Return the kind of server: by host name for a hosted API, else by the `owned_by` of the model."""
     name = urlsplit(base).hostname or ""
-    for domain, flavour in _HOSTED.items():
-        if name == domain or name.endswith(f".{domain}"):
+    for flavour, kind in _KINDS.items():
+        if any(name == domain or name.endswith(f".{domain}") for domain in kind.domains):
             return flavour
-    return _OWNERS.get(str(model.get("owned_by") or "").lower().replace("-", "_"), "unknown")
+    owner = str(model.get("owned_by") or "").lower().replace("-", "_")
+    for flavour, kind in _KINDS.items():
+        if kind.owner == owner:
+            return flavour
+    return "unknown"
 
 
 def _takes_images(entry: Mapping[str, Any], flavour: Flavour) -> bool:
@@ -254,7 +266,7 @@ async def _version(
     client: "openai.AsyncOpenAI", base: str, flavour: Flavour, api_key: str | None
 ) -> str | None:
     """Return the server's version; None if it does not say, which is not an error."""
-    for path in _VERSION_PATHS.get(flavour, ()):
+    for path in _KINDS[flavour].version_paths:
         try:
             answer = json.loads(await get(client, base.removesuffix("/v1") + path, api_key))
         except (ModelServerError, ValueError):

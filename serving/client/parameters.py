@@ -11,9 +11,6 @@ from typing import Any
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.wire import ThinkingMode
 
-# Servers that pass `chat_template_kwargs` to M3's template, and that know `top_k`.
-_TEMPLATE_FLAVOURS = frozenset({"vllm", "sglang", "trtllm", "embedded"})
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -56,7 +53,7 @@ def request_parameters(
     parameters |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
     if endpoint.flavour == "embedded" and sampling.seed is not None:
         parameters["seed"] = sampling.seed
-    if endpoint.flavour in _TEMPLATE_FLAVOURS:
+    if endpoint.takes_template:
         parameters |= {"top_k": sampling.top_k, "chat_template_kwargs": {"thinking_mode": thinking}}
     elif hosted_by_minimax:  # it has no mode that always thinks
         parameters["thinking"] = {"type": "disabled" if thinking == "disabled" else "adaptive"}

@@ -1,11 +1,11 @@
 """The probe's findings, and its messages when it finds no server."""
 
 import socket
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from m3agent.serving.client.endpoint import Endpoint, _flavour, _takes_images, probe
+from m3agent.serving.client.endpoint import _KINDS, Endpoint, Flavour, _flavour, _takes_images, probe
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
@@ -92,6 +92,10 @@ def test_hosts_that_say_nothing_of_images(base: str, model: str, images: bool) -
     flavour = _flavour(base, entry)
     assert _takes_images(entry, flavour) is images
     assert _takes_images({**entry, "modalities": ["text"]}, flavour) is False
+
+
+def test_every_kind_has_its_row() -> None:
+    assert set(_KINDS) == set(get_args(Flavour))
 
 
 @pytest.mark.parametrize(
