@@ -7,6 +7,7 @@ the job lists, and extension modules. Output and exit status are those of `env_s
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -22,7 +23,7 @@ if TYPE_CHECKING or __package__:
     from m3agent.sandbox.images import env_script
 else:  # in a container; the interpreter runs isolated, without its program's folder
     sys.path.insert(0, str(HERE))
-    import env_script
+    env_script = importlib.import_module("env_script")
 
 TREE = HERE / "tree"
 WHEELS = env_script.SCRATCH / "wheels"
