@@ -9,6 +9,7 @@ from pathlib import Path
 
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
+from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.declared import read_declared
 from m3agent.sandbox.errors import EnvironmentBuildFailed
@@ -58,11 +59,11 @@ async def with_environment(
         return spec
     if settings.environment == "off":
         return spec
-    if backend == "bwrap":
+    if backend in IMAGELESS:
         declared = await asyncio.to_thread(lambda: read_declared(files_of(workspace)))
         if not declared.empty:
             say(
-                "bubblewrap has no images: only this machine's packages are available, not the repository's "
+                f"{backend} has no images: only this machine's packages are available, not the repository's "
                 "dependencies"
             )
         return spec

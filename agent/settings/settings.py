@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, ge
 from urllib.parse import urlsplit
 
 from m3agent.agent.util.xdg import config_path, state_path
+from m3agent.sandbox.backends.kinds import Backend
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -248,7 +249,7 @@ class Settings:
         ),
     ] = "auto"
     sandbox: Annotated[
-        Literal["docker", "bwrap"] | None,
+        Backend | None,
         Setting(
             "Where tool calls run; by default the best sandbox that works here.",
             if_unset="the best sandbox that works here",

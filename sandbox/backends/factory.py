@@ -6,8 +6,9 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TypeAlias, get_args
 
+from m3agent.sandbox.backends import kinds
 from m3agent.sandbox.backends.bwrap_machine import BwrapMachine, barred_by, command
 from m3agent.sandbox.backends.docker_machine import DockerMachine
 from m3agent.sandbox.backends.engine import connect
@@ -18,7 +19,7 @@ from m3agent.sandbox.network.network import Network
 from m3agent.sandbox.network.proxy import NetworkRequest, Proxy
 from m3agent.sandbox.store.workspace import Workspace
 
-Backend = Literal["docker", "bwrap"]
+Backend: TypeAlias = kinds.Backend
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -56,11 +57,11 @@ def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backen
 
     Args:
         backend: The backend that the user named, or None.
-        image: The image that the sandbox must start from, or None. Bubblewrap has no images.
+        image: The image that the sandbox must start from, or None.
     """
     if backend is not None:
         return (backend,)
-    return ("docker", "bwrap") if image is None else ("docker",)
+    return tuple(kind for kind in get_args(Backend) if image is None or kind not in kinds.IMAGELESS)
 
 
 async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
