@@ -20,10 +20,10 @@ from m3agent.sandbox.images.environment import REPOSITORY, folder
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import TestReport, run_in_sandbox
 
-COLLECT_SECONDS = 60.0
-NO_TESTS = 5  # pytest's exit code
-MOST_ERRORS = 5  # different errors told
-MOST_LINE = 200  # characters of an error told
+COLLECT_SECONDS = 60.0  # time limit of the collection
+NO_TESTS = 5  # pytest's exit code if it found no test
+MOST_ERRORS = 5  # number of different errors that people are told
+MOST_LINE = 200  # characters of an error that people are told
 ERROR_LINE = re.compile(r"E\s+(?=\S)")
 # Python prints warnings of unclosed files after the error that ended it.
 EXCEPTION = re.compile(
@@ -33,7 +33,7 @@ EXCEPTION = re.compile(
 
 @dataclass(frozen=True)
 class Collection:
-    """What importing all tests showed.
+    """The result of importing all tests once.
 
     Attributes:
         errors: The first line of the error of each file that cannot be imported, by path.
@@ -63,7 +63,10 @@ class Collection:
 async def tell_collection(
     spec: SandboxSpec, backend: Backend, workspace: Workspace, state: Path, say: Callable[[str], None]
 ) -> None:
-    """Tell which tests cannot be imported in the environment image that m3agent built; nothing for other images."""
+    """Tell which tests cannot be imported in the environment image that m3agent built.
+
+    Other images are not checked. A sandbox that fails is a note, not an error.
+    """
     if spec.image is None or not spec.image.startswith(f"{REPOSITORY}:"):
         return
     kept = folder(state) / f"{spec.image.partition(':')[2]}.collected"
@@ -86,7 +89,7 @@ async def collect(sandbox: Sandbox) -> Collection:
 
 
 def collection_of(report: TestReport) -> Collection:
-    """Return what a run that only collected shows."""
+    """Return the result of a test run that only collected."""
     errors = {path: _error_line(report.errors.get(path, "").splitlines()) for path in report.errored}
     if report.timed_out:
         return Collection(errors, f"it took more than {COLLECT_SECONDS:.0f} s")
@@ -106,7 +109,7 @@ def _error_line(lines: Iterable[str]) -> str:
 
 
 def _read(kept: Path, tree: str) -> Collection | None:
-    """Return the earlier result for a tree; None if there is none."""
+    """Return the earlier result for a tree; None without one."""
     try:
         found = json.loads(read_file(str(kept)) or b"null")
         if found is not None and found["tree"] == tree:

@@ -75,7 +75,7 @@ def may_be_kept(path: str) -> bool:
 
 
 def version_of_tag(tag: str) -> str | None:
-    """Return the version that the name of a tag contains, such as 1.2 for `v1.2` or `name-1.2`; None if none."""
+    """Return the version that the name of a tag contains, such as 1.2 for `v1.2` or `name-1.2`; None without one."""
     match = VERSION_AT_END.search(tag)
     try:
         return str(Version(re.sub(r"(?<=\d)_(?=\d)", ".", match[1]))) if match else None

@@ -26,13 +26,21 @@ from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.store.workspace import Workspace
 
 OWNER = 1000
-MOST_IN_MEMORY = 64 << 20  # bytes of the tree's archive; a larger one is a file
+MOST_IN_MEMORY = 64 << 20  # bytes of the tree's archive that are kept in memory; a larger archive is a file
 
 
 @dataclass(frozen=True)
 class ProjectJob:
-    """What to build: the version files to keep, whether extension modules are kept, the version to give the backend,
-    the repository's last tag, the latest upload date that counts, and where packages come from."""
+    """What to build.
+
+    Attributes:
+        version_files: Paths of the generated version files to keep.
+        extensions: Whether compiled extension modules are kept.
+        version: The version that the build backend is told.
+        tag: The repository's last tag; None without one.
+        exclude_newer: Packages that were uploaded later do not count.
+        indexes: Where packages come from.
+    """
 
     version_files: tuple[str, ...]
     extensions: bool
@@ -53,7 +61,7 @@ def build_project(
     say: Callable[[str], None],
     stop: threading.Event,
 ) -> None:
-    """Build the image and tag it. Blocking; minutes. Arguments and errors as of `build_image`."""
+    """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`."""
     build = Build(
         what="the project itself",
         base=base,
@@ -69,7 +77,7 @@ def build_project(
 
 
 def _files(job: ProjectJob) -> bytes:
-    """The program and its settings, as a tar for the container's root."""
+    """Return the program and its settings as a tar for the container's root."""
     folder = Path(env_script.__file__).parent
     files = {
         **{name: (folder / name).read_bytes() for name in ("env_script.py", "project_script.py")},
@@ -94,7 +102,7 @@ def _files(job: ProjectJob) -> bytes:
 
 
 def _tree(workspace: Workspace) -> IO[bytes]:
-    """The files of the base, as a tar for the container's root."""
+    """Return the files of the base tree as a tar for the container's root."""
     buffer = cast("IO[bytes]", tempfile.SpooledTemporaryFile(MOST_IN_MEMORY))  # noqa: SIM115 - the caller closes it
     entries = list(workspace.entries(workspace.base).values())
     blobs = workspace.store.each_blob([entry.sha for entry in entries])

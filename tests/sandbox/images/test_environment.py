@@ -405,7 +405,7 @@ async def test_a_dockerfile_makes_the_image(
     script = "import os; print(os.listdir('/data'), open('/built').read(), os.environ['OWN_WORD'], os.environ['PATH'])"
     async with sandbox_from(image, workspace) as sandbox:
         done = await sandbox.exec(["python3", "-c", script])
-    assert done.stdout.decode().strip() == "['plain'] yes given /opt/own/bin:/usr/bin"
+    assert done.stdout.decode().strip() == "['plain'] yes given /opt/own/bin:/usr/bin:/opt/m3agent/bin"
     words = len(said)
     assert await find_environment(workspace, tmp_path, said.append) == image
     assert not [line for line in said[words:] if line.startswith("building")]
