@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -513,3 +514,10 @@ def test_the_documented_table_is_the_code() -> None:
     assert documented == [
         (name, shown(getattr(LIMITS, name)), shown(getattr(QUIET, name))) for name in fields
     ]
+
+
+def test_the_documented_rules_are_those_of_the_code() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "stall.md").read_text()
+    documented = re.findall(r"^\| `([a-z-]+)` \| [^|]+ \|$", text, re.MULTILINE)
+    code = Path(inspect.getfile(StallDetector)).read_text()
+    assert sorted(documented) == sorted(re.findall(r'\bHit\(\s*"([a-z-]+)"', code))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import string
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.strict import ReportListener
+from tests.evals.forgeries import FORGERIES
 
 KEY = b"k" * 32
 
@@ -151,3 +154,10 @@ def test_any_text_comes_through_in_pieces_of_any_size(text: str, size: int) -> N
     data = told(1, "result", text, "error", text)
     run = heard([data[i : i + size] for i in range(0, len(data), size)]).close()
     assert (run.outcomes, run.errors) == ({text: "error"}, {text: text})
+
+
+def test_the_documented_forgeries_are_those_of_the_tests() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "eval.md").read_text()
+    rows = re.findall(r"^\| ([^*|]+) \| unresolved \|", text, re.MULTILINE)
+    assert rows == list(FORGERIES)
+    assert f"none of {len(FORGERIES)} kinds" in " ".join(text.split())
