@@ -22,9 +22,6 @@ HEAD = """\
 |---|---|---|---|---|---|
 """
 REPOSITORY = {"no": "no", "yes": "yes", "lower": "only lower"}
-_BETWEEN = re.compile(
-    r"(begin: written by `make docs-pages`[^\n]*\n).*?(?=[^\n]*end: written by `make docs-pages`)", re.DOTALL
-)
 
 
 def table(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
@@ -47,9 +44,17 @@ def arguments(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
     return "".join(f"    {setting.name}: {_type_name(setting.type)}\n" for setting in settings.values())
 
 
-def renewed(text: str, made: str) -> str:
-    """Return `text` with `made` in place of the text between the two marker lines."""
-    new, count = _BETWEEN.subn(lambda match: match[1] + made, text)
+def renewed(text: str, made: str, part: str = "") -> str:
+    """Return `text` with `made` in place of the text between the two marker lines.
+
+    Args:
+        text: The whole file.
+        made: The new text of the part.
+        part: The name of the part in its marker lines, if the file has several.
+    """
+    mark = f"{part}, written by `make docs-pages`" if part else "written by `make docs-pages`"
+    between = rf"(begin: {mark}[^\n]*\n).*?(?=[^\n]*end: {mark})"
+    new, count = re.subn(between, lambda match: match[1] + made, text, flags=re.DOTALL)
     assert count == 1, "the marks are missing"
     return new
 
