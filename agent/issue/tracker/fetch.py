@@ -12,7 +12,7 @@ from m3agent.agent.issue.images import IssueImage, fitting
 from m3agent.agent.issue.load import MAX_BYTES, too_large
 from m3agent.agent.issue.tracker.http import Api, Token, new_client, token_variable
 from m3agent.agent.issue.tracker.images import find_images, load_images
-from m3agent.agent.issue.tracker.names import Reference, TrackerProject, gitlab_host
+from m3agent.agent.issue.tracker.names import TRACKERS, Reference, TrackerProject, gitlab_host
 from m3agent.agent.util.sanitize import replace_unprintable
 
 PAGE = 100
@@ -20,7 +20,6 @@ PAGE = 100
 
 MAX_PAGES = 100
 
-_VARIABLES = {"github": ("GITHUB_TOKEN", "GH_TOKEN"), "gitlab": ("GITLAB_TOKEN",)}
 _GH_SECONDS = 10
 
 
@@ -84,7 +83,7 @@ def find_token(reference: TrackerProject, env: Mapping[str, str]) -> Token | Non
     """
     if reference.kind == "gitlab" and reference.host != gitlab_host(env):
         return None
-    for variable in _VARIABLES[reference.kind]:
+    for variable in TRACKERS[reference.kind].tokens:
         if value := env.get(variable, "").strip():
             return _checked(value, variable)
     gh = shutil.which("gh", path=env.get("PATH")) if reference.kind == "github" else None

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.issue.load import MAX_BYTES, quoted, too_large
-from m3agent.agent.issue.tracker.names import TrackerProject
+from m3agent.agent.issue.tracker.names import TRACKERS, TrackerProject
 from m3agent.agent.util.sanitize import replace_unprintable
 from m3agent.serving.client.http import is_local, mask_key
 from m3agent.serving.client.retry import api_policy
@@ -28,7 +28,6 @@ MAX_RESPONSE = 4 * MAX_BYTES
 """The largest response, in bytes: an issue of `MAX_BYTES` as JSON, with the other fields around it."""
 
 _REDIRECTS = (301, 302, 307, 308)
-_NAMES = {"github": "GitHub", "gitlab": "GitLab"}
 
 
 class TooLarge(Exception):
@@ -109,13 +108,10 @@ def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> byte
 
 def token_variable(reference: TrackerProject) -> str:
     """Return, as part of a sentence, which environment variables to set for a token."""
-    if reference.kind == "github":
-        return "GITHUB_TOKEN"
-    return (
-        "GITLAB_TOKEN"
-        if reference.host == "gitlab.com"
-        else f"GITLAB_HOST to {reference.host} and GITLAB_TOKEN"
-    )
+    variable = TRACKERS[reference.kind].tokens[0]
+    if reference.kind == "gitlab" and reference.host != "gitlab.com":
+        return f"GITLAB_HOST to {reference.host} and {variable}"
+    return variable
 
 
 class Api:
@@ -143,7 +139,7 @@ class Api:
         self._client = client
         self._say = say
         self._timeout = timeout
-        self._name = _NAMES[reference.kind]
+        self._name = TRACKERS[reference.kind].name
         self._host = urlsplit(reference.api).netloc
         self._variable = token_variable(reference)
 
@@ -247,10 +243,12 @@ class Api:
         return response, body
 
     def _headers(self) -> dict[str, str]:
-        if self._reference.kind == "gitlab":
-            return {"PRIVATE-TOKEN": self.token.value} if self.token else {}
-        headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
-        return headers | ({"Authorization": f"Bearer {self.token.value}"} if self.token else {})
+        tracker = TRACKERS[self._reference.kind]
+        headers = dict(tracker.headers)
+        if self.token is not None:
+            header, before = tracker.auth
+            headers[header] = before + self.token.value
+        return headers
 
     def _refusal(self, response: httpx2.Response, body: bytes) -> M3AgentError:
         status, label, token = response.status_code, self._reference.label, self.token

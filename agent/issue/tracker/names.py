@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from m3agent.agent.errors import UsageError
@@ -11,6 +11,36 @@ from m3agent.agent.issue.load import quoted
 from m3agent.serving.client.http import is_local
 
 GITHUB_API = "https://api.github.com"
+
+TrackerKind: TypeAlias = Literal["github", "gitlab"]
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """A kind of tracker.
+
+    Attributes:
+        name: The name to show to people.
+        tokens: The environment variables that a token is taken from, the first one that is set.
+        auth: The header with the token, and the text before the token in its value.
+        headers: The other headers of every request.
+    """
+
+    name: str
+    tokens: tuple[str, ...]
+    auth: tuple[str, str]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+TRACKERS: dict[TrackerKind, Tracker] = {
+    "github": Tracker(
+        "GitHub",
+        ("GITHUB_TOKEN", "GH_TOKEN"),
+        ("Authorization", "Bearer "),
+        headers={"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"},
+    ),
+    "gitlab": Tracker("GitLab", ("GITLAB_TOKEN",), ("PRIVATE-TOKEN", "")),
+}
 
 _SHORT = re.compile(r"(?P<project>[a-z0-9][\w-]*/[\w.-]+)?#(?P<number>[0-9]+)", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
@@ -31,7 +61,7 @@ class TrackerProject:
         project: `owner/repo`; on GitLab also with subgroups.
     """
 
-    kind: Literal["github", "gitlab"]
+    kind: TrackerKind
     api: str
     web: str
     project: str

@@ -16,7 +16,9 @@ import pytest
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.issue.load import Issue, load_issue
 from m3agent.agent.issue.tracker.http import MAX_RESPONSE
+from m3agent.agent.issue.tracker.names import TRACKERS
 from m3agent.serving.client.retry import API_ATTEMPTS
+from m3agent.serving.launch.engine import SECRETS
 from tests.servers.tracker import PNG, Page, TrackerServer
 
 pytestmark = pytest.mark.integration
@@ -330,6 +332,11 @@ class TestConnection:
         assert "did not answer in time" in refused(tracker, EnvironmentFault)
         assert time.monotonic() - started < 30
         assert len(tracker.visits) == 1
+
+
+def test_engines_do_not_get_the_tokens() -> None:
+    """Engines start in a package that cannot import the trackers, so it has its own list."""
+    assert {name for tracker in TRACKERS.values() for name in tracker.tokens} <= set(SECRETS)
 
 
 class TestGitLab:
