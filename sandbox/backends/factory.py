@@ -113,7 +113,9 @@ def new_sandbox(
     """
     network = Network(Proxy(spec.allow_net, log=on_request)) if spec.allow_net else None
     machine: Machine
-    machine = (
-        DockerMachine(spec.image, spec.limits, say) if backend == "docker" else BwrapMachine(spec.limits)
-    )
+    match backend:
+        case "docker":
+            machine = DockerMachine(spec.image, spec.limits, say)
+        case "bwrap":
+            machine = BwrapMachine(spec.limits)
     return Sandbox(machine, workspace, network)
