@@ -244,7 +244,10 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
                 task.result()
             if best := [tasks[task] for task in done if tasks[task].is_verified]:
                 for task in pending:
-                    tasks[task].overtaken_by = best[0].variation.number
+                    if not tasks[task].is_verified:  # a verified attempt is about to end by itself
+                        tasks[task].overtaken_by = best[0].variation.number
+                        task.cancel()
+                await asyncio.gather(*pending, return_exceptions=True)
                 break
     finally:
         for task in pending:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
 
 from m3agent.agent.fix import orchestrate as flow
+from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.orchestrate import PreparedFix
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.loop.sampling import Variation, variations
@@ -69,3 +71,31 @@ async def test_an_attempt_whose_sandbox_does_not_start_ends_alone(
     await flow._work([first, second], PREPARED)
     assert (first.is_verified, first.failure) == (True, None)
     assert isinstance(second.failure, SandboxDied)
+
+
+async def test_an_attempt_that_is_verified_too_ends_by_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are verified while their models wait for the verdict; the one that ends later must not be interrupted."""
+
+    async def set_up(attempt: Attempt, *_: object) -> None:
+        await attempt.start_sandbox(SPEC, "bwrap")
+
+    async def ends_late() -> None:
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(flow, "_set_up", set_up)
+    first, second = (
+        world.attempt(
+            FIX, TEST, DONE, variation=Variation(number, 2), name=f"attempt-{number}", verify_rounds=2
+        )
+        for number in (1, 2)
+    )
+    second.workspace = first.workspace
+    await first.start_sandbox(SPEC, "bwrap")
+    first.stack.push_async_callback(ends_late)
+    await flow._work([first, second], PREPARED)
+    for attempt in (first, second):
+        assert attempt.is_verified
+        assert attempt.overtaken_by is None
+        assert attempt.outcome is not None

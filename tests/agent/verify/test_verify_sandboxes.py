@@ -124,16 +124,19 @@ async def test_a_regression_test_added_to_an_existing_file_counts(verification: 
 
 @pytest.mark.slow  # quick: test_verify.py
 @pytest.mark.parametrize(
-    "added",
-    ["def test_sum():\n    assert add(2, 3)\n", "def test_sum():\n    assert add(2, 3) == 6\n"],
+    ("added", "verdict"),
+    [
+        ("def test_sum():\n    assert add(2, 3)\n", "unverified"),
+        ("def test_sum():\n    assert add(2, 3) == 6\n", "failed"),
+    ],
     ids=["green before", "red after"],
 )
 async def test_a_regression_test_that_shows_nothing_does_not_count(
-    verification: RunVerification, added: str
+    verification: RunVerification, added: str, verdict: Verdict
 ) -> None:
     untested = TESTS.replace("== 5", "is not None")
     result = await verification({"calc.py": FIXED, "test_calc.py": untested + added}, tests=untested)
-    assert (result.verdict, result.fixed) == ("unverified", ())
+    assert (result.verdict, result.fixed) == (verdict, ())
 
 
 async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> None:
