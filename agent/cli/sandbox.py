@@ -134,7 +134,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
     import asyncio
     from datetime import datetime
 
-    from m3agent.agent.fix.collection import tell_collection
+    from m3agent.agent.fix.collection import collected
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.agent.settings.settings import state_dir
@@ -153,7 +153,9 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
         tag = await asyncio.to_thread(last_tag, repository)
         name = await find_environment(workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag)
         if name is not None:
-            await tell_collection(SandboxSpec("docker", name), "docker", workspace, state, say)
+            found = await collected(SandboxSpec("docker", name), "docker", workspace, state, say)
+            for line in found.sentences() if found is not None else ():
+                say(line)
     if name is None:
         say("the repository declares no dependencies that a bare sandbox lacks: there is nothing to build")
     return name

@@ -20,7 +20,7 @@ from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import cleaned_message, statement_of
-from m3agent.evals.environments.base import DEBIAN
+from m3agent.sandbox.images.debian import DEBIAN
 
 WINDOW = 200
 """Number of commits to examine before the likeliest fixes among them are validated."""

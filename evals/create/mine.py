@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from m3agent.agent.verify.verify import is_test_file
+from m3agent.agent.verify.trees import is_test_file
 from m3agent.evals.create.history import ABSENT, SUBMODULE, Commit, CommitChange, CommitHistory
 from m3agent.evals.create.syntax import added_tests, same_meaning
 from m3agent.sandbox.errors import PathEscapes

@@ -12,14 +12,14 @@ from typing import Any
 
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Task
-from m3agent.evals.environments.base import base_image
 from m3agent.evals.environments.layer import Layer, build_layer
 from m3agent.evals.environments.recipe import dependency_layer, era_of, instance_layer, prebuilt_layer
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
 from m3agent.sandbox.errors import ImageMissing
-from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.images.debian import base_image, just_built
+from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.prune import make_room
 from m3agent.sandbox.threads import stoppable
 
@@ -140,8 +140,7 @@ class _Build:
                     )
                     self.built = True
                     self.say(f"{what}: {layer.name} ready after {time.monotonic() - started:.0f} s: {tag}")
-            image = local_image(self.api, tag)
-            assert image is not None
+            image = just_built(self.api, tag)
         touch(self.state, tag)
         return image
 

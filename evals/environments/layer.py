@@ -17,13 +17,11 @@ from typing import IO, Any
 
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import ROOT
-from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar, installers
+from m3agent.sandbox.images.image_build import INSTALLING, Build, build_image, files_as_tar, installers
 from m3agent.sandbox.images.indexes import find_indexes
 
 WORK = "/opt/m3agent-layer"
 """Folder of a layer's script and files while the script runs. It is not part of the image."""
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
-"""Capabilities that dpkg and pip need as root."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def build_layer(
         user="0:0",
         folder=WORK,
         env={**below.env, **indexes.environment(f"{WORK}/certificates.pem")},
-        capabilities=CAPABILITIES,
+        capabilities=INSTALLING,
         image_env={**below.env, **layer.env},
         image_command="/bin/bash",
     )

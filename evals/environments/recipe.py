@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from m3agent.evals.data.instance import Environment, Task
-from m3agent.evals.environments.base import RELEASED
 from m3agent.evals.environments.layer import WORK, Layer
 from m3agent.sandbox.backends.sandbox import BESIDE, EQUIPPED, ROOT
+from m3agent.sandbox.images.debian import RELEASED
 
 CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"

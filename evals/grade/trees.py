@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from m3agent.agent.verify.verify import is_surrounding, is_test_file
+from m3agent.agent.verify.trees import is_surrounding, is_test_file
 from m3agent.evals.data.instance import Answer
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, run_git
 

@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from m3agent.sandbox.backends.image import ETC, HOST_FOLDERS, host_python_usable, usr_links
+from m3agent.sandbox.backends.image import ETC, HOST_FOLDERS, host_python_usable, installed_on_host, usr_links
 from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
@@ -163,6 +163,7 @@ class BwrapMachine:
     def __init__(self, limits: SandboxLimits) -> None:
         self.limits = limits
         self.environment: dict[str, str] = {}
+        self.image_id = installed_on_host()
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = bytearray()
         self._pids = limits.pids + _others()

@@ -13,14 +13,14 @@ import os
 import signal
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.backends.engine import connect, is_podman, socket_of
 from m3agent.sandbox.backends.engine_events import why_ended
-from m3agent.sandbox.backends.image import find_image
+from m3agent.sandbox.backends.image import find_image, installed_on_host
 from m3agent.sandbox.backends.reaper import start_reaper
 from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TOOLBOX, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
@@ -76,8 +76,16 @@ class DockerMachine:
 
     name = "docker"
 
-    def __init__(self, image: str | None, limits: SandboxLimits, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        image: str | None,
+        limits: SandboxLimits,
+        say: Callable[[str], None],
+        choose: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """Prepare a container from an image, or from the image that `choose` returns at the start."""
         self._wanted = image
+        self._choose = choose
         self.limits = limits
         self._say = say
         self._api: Any = None
@@ -87,6 +95,7 @@ class DockerMachine:
         self._destroyed = False
         self.image: str | None = None
         self.environment: dict[str, str] = {}
+        self.image_id = ""
 
     def job_limits(self) -> dict[str, int]:
         """Return no limits for a job: the container's control group enforces them."""
@@ -102,6 +111,8 @@ class DockerMachine:
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
 
+        if self._choose is not None:
+            self._wanted = await self._choose()
         try:
             raw = await uninterrupted(self._create)
         except APIError as error:
@@ -132,6 +143,7 @@ class DockerMachine:
         image = find_image(self._api, self._wanted, self._say)
         self.image = image.name
         self.environment = dict(image.env)
+        self.image_id = f"{image.ident} {installed_on_host()}" if image.binds else image.ident
         ensure_reaper(socket_of(self._api))
         limits = self.limits
         podman = is_podman(self._api.version())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias, get_args
 
 from m3agent.sandbox.backends import kinds
@@ -32,12 +33,14 @@ class SandboxSpec:
         image: The image to start from; None for the default.
         limits: The limits on resources.
         allow_net: The hosts that commands may reach; empty for no network at all.
+        image_of: Returns the image for a tree, from the tree and `image`. None if `image` suits all trees.
     """
 
     backend: Backend | None = None
     image: str | None = None
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     allow_net: tuple[AllowedHost, ...] = ()
+    image_of: Callable[[Workspace, str], Awaitable[str]] | None = field(default=None, compare=False)
 
 
 def parse_bytes(text: str) -> int:
@@ -115,7 +118,10 @@ def new_sandbox(
     machine: Machine
     match backend:
         case "docker":
-            machine = DockerMachine(spec.image, spec.limits, say)
+            choose = None
+            if spec.image is not None and spec.image_of is not None:
+                choose = partial(spec.image_of, workspace, spec.image)
+            machine = DockerMachine(spec.image, spec.limits, say, choose)
         case "bwrap":
             machine = BwrapMachine(spec.limits)
     return Sandbox(machine, workspace, network)

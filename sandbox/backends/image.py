@@ -68,6 +68,15 @@ def host_python_usable() -> bool:
     return Path("/usr/bin/python3").exists() and any(name == "bin" for name, _ in usr_links())
 
 
+def installed_on_host() -> str:
+    """Return a text that changes if this machine's programs or Python packages change: times of their folders."""
+    folders = [Path("/usr/bin"), Path("/usr/local/bin")]
+    for lib in (Path("/usr/lib"), Path("/usr/local/lib")):
+        folders += sorted(lib.glob("python3*/*-packages"))
+    folders.append(Path("/usr/lib/python3/dist-packages"))
+    return " ".join(f"{folder}@{folder.stat().st_mtime_ns}" for folder in folders if folder.is_dir())
+
+
 def skeleton_archive() -> bytes:
     """Return the skeleton image's only layer: empty folders, the links into /usr, and the files of /etc."""
     buffer = io.BytesIO()

@@ -146,6 +146,8 @@ class Machine(Protocol):
     limits: SandboxLimits
     environment: dict[str, str]
     """Variables that commands get in addition to our own: those of the image, known once it has started."""
+    image_id: str
+    """Text that changes if other programs are installed: known once the machine has started."""
 
     async def start(self) -> Channel:
         """Start the machine.

@@ -27,8 +27,13 @@ COMPILERS = frozenset(
     }
 )
 """Build requirements of projects that compile extension modules."""
+RUST = frozenset({"maturin", "setuptools-rust"})
+CARGO = "Cargo.toml"
 COMPILED = re.compile(r"\b(ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
 """What a setup.py that compiles extension modules contains."""
+READ_PYTHON = frozenset({"cython", "cffi", "mypy", "mypyc"})
+READS_PYTHON = re.compile(r"\b(cffi_modules|mypycify|cythonize)\b")
+"""Compilers that read Python modules, as build requirements and in a setup.py."""
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
 VERSION_AT_END = re.compile(
     r"(?:^|[^0-9.])(\d+(?:[._]\d+)*(?:[-_.]?(?:a|b|rc|alpha|beta|post|dev)[-_.]?\d*)*)$"
@@ -36,6 +41,8 @@ VERSION_AT_END = re.compile(
 # Plain text in these folders has no influence on what a build makes.
 ASIDE = {"test", "tests", "doc", "docs", "benchmarks", "examples", ".github"}
 TEXT = {".py", ".pyi", ".md", ".rst", ".txt", ".yml", ".yaml"}
+PROSE = (".md", ".rst", ".pyi", ".yml", ".yaml", ".gitignore", ".gitattributes")
+"""Ends of the names of files that no compiler reads."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,13 @@ class ProjectBuild:
         version_files: Paths of the files that its configuration tells it to generate and that the tree lacks.
         extensions: Whether it compiles extension modules.
         inputs: Paths of the files that decide the result.
+        rust: The oldest version of Rust that it accepts, if it needs Rust; empty for any version.
     """
 
     version_files: tuple[str, ...]
     extensions: bool
     inputs: tuple[str, ...]
+    rust: str | None = None
 
 
 def read_build(files: Files) -> ProjectBuild | None:
@@ -64,7 +73,8 @@ def read_build(files: Files) -> ProjectBuild | None:
     extensions = _compiles(files, whole, found)
     if not version_files and not extensions:
         return None
-    return ProjectBuild(version_files, extensions, _inputs(files, whole, extensions=extensions))
+    rust = _rust(files, whole, found) if extensions else None
+    return ProjectBuild(version_files, extensions, _inputs(files, whole, extensions=extensions), rust)
 
 
 def may_be_kept(path: str) -> bool:
@@ -119,7 +129,23 @@ def _compiles(files: Files, whole: dict[str, Any], found: ScanResult) -> bool:
         return True
     if COMPILED.search(files.text(PY, found) or "") or files.ini(CFG, found).has_section("build_ext"):
         return True
-    return bool(COMPILERS & {_name(line) for line in strings(table(whole, "build-system").get("requires"))})
+    return bool(COMPILERS & _build_requires(whole))
+
+
+def _rust(files: Files, whole: dict[str, Any], found: ScanResult) -> str | None:
+    """Return the oldest version of Rust that the build accepts; empty for any version, None if it needs no Rust."""
+    tool = table(whole, "tool")
+    in_setup = "rust_extensions" in (files.text(PY, found) or "")
+    if not RUST & (_build_requires(whole) | tool.keys()) and not in_setup:
+        return None
+    manifest = next(_texts(table(tool, "maturin"), "manifest-path"), CARGO)
+    cargo = files.toml(posixpath.normpath(manifest), found)
+    versions = (table(cargo, *keys).get("rust-version") for keys in (("package",), ("workspace", "package")))
+    return next((version for version in versions if isinstance(version, str)), "")
+
+
+def _build_requires(whole: dict[str, Any]) -> set[str]:
+    return {_name(line) for line in strings(table(whole, "build-system").get("requires"))}
 
 
 def _name(line: str) -> str:
@@ -136,20 +162,25 @@ def _outside_tests(files: Files) -> Iterator[str]:
 def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[str, ...]:
     """Return the files that decide what the build makes.
 
-    For extension modules, those are all files but the text of tests and documentation. A version file depends
-    only on the configuration and on the code of the project's own build backend.
+    For extension modules, those are all files but the text of tests and documentation, and the Python modules only if the
+    compiler reads such. A version file depends only on the configuration and on the code of the project's own build backend.
     """
-    if extensions:
-        outside = set(_outside_tests(files))
-        return tuple(sorted(p for p in files.paths if p in outside or posixpath.splitext(p)[1] not in TEXT))
     backends = [posixpath.normpath(f) for f in strings(table(whole, "build-system").get("backend-path"))]
     folders = tuple(f"{folder}/" for folder in backends if folder != ".")
-    return tuple(
-        sorted(
-            path
-            for path in files.paths
-            if path in {SOURCE, PY, CFG}
-            or path.startswith(folders)
-            or ("/" not in path and path.endswith(".py"))
-        )
-    )
+    configuration = {
+        path
+        for path in files.paths
+        if path in {SOURCE, CFG} or path.startswith(folders) or ("/" not in path and path.endswith(".py"))
+    }
+    if not extensions:
+        return tuple(sorted(configuration))
+    outside = set(_outside_tests(files))
+    decide = {
+        path
+        for path in files.paths
+        if not path.endswith(PROSE) and (path in outside or posixpath.splitext(path)[1] not in TEXT)
+    }
+    in_setup = READS_PYTHON.search(files.text(PY, ScanResult()) or "")
+    if not (in_setup or READ_PYTHON & _build_requires(whole) or any(p.endswith(".pyx") for p in outside)):
+        decide = {path for path in decide if not path.endswith((".py", ".pyi"))}
+    return tuple(sorted(decide | configuration))

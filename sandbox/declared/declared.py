@@ -11,12 +11,14 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.django import read_django
+from m3agent.sandbox.declared.import_folders import read_import_folders
 from m3agent.sandbox.declared.locks import read_locks
-from m3agent.sandbox.declared.named import NOX, read_named, read_nox
+from m3agent.sandbox.declared.named import read_bounds, read_named, read_nox
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
-from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult
+from m3agent.sandbox.declared.testing import read_test_options
+from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, ScanResult
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,16 @@ class Declared:
 
     Attributes:
         requirements: Requirement lines in pip's format.
-        optional: Those of them that only the repository's test runs name. The environment is built without them if they
-            cannot be installed.
+        optional: Those of them that only groups for development and the repository's test runs name. The environment is
+            built without those that cannot be installed.
         constraints: Constraint lines in pip's format.
         python: Specifier of the Python versions that it accepts.
         python_pin: Python version that it requests (`3.11` or `3.11.4`).
         project: The project itself.
         notices: What was left out, as sentences for the user.
         django_settings: Module with the settings of Django for the tests.
+        test_options: Words that pytest's command line needs beside the repository's settings.
+        import_folders: Folders with its packages, besides the root and `src`.
     """
 
     requirements: tuple[str, ...]
@@ -43,6 +47,8 @@ class Declared:
     project: DeclaredProject | None
     notices: tuple[str, ...]
     django_settings: str | None = None
+    test_options: tuple[str, ...] = ()
+    import_folders: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -52,15 +58,13 @@ class Declared:
 
 def read_declared(files: Files) -> Declared:
     """Read all files that declare dependencies; unusable declarations give notices, never errors."""
-    named = read_named(files)
-    found = _scan(files, named, by_test_runs=True)
-    sure = found.requirements
-    if named or NOX in files.paths:
-        sure = _scan(files, set(), by_test_runs=False).requirements
-    sure = dict(sure)
+    found = _scan(files, ScanResult(named=read_named(files)))
+    read_nox(files, found)
+    sure = _scan(files, ScanResult(groups=TEST_GROUPS)).requirements
     django_settings = read_django(files, found)
     if found.requirements:
         read_locks(files, found)
+        read_bounds(files, found)
     first = ((files.text(".python-version", found) or "").split() or [""])[0]
     pin = re.fullmatch(r"(?:cpython-)?(3\.\d+(?:\.\d+)?)", first)
     if first and pin is None:
@@ -74,26 +78,19 @@ def read_declared(files: Files) -> Declared:
         found.project,
         tuple(found.notices),
         django_settings,
+        read_test_options(files),
+        read_import_folders(files),
     )
 
 
-def _scan(files: Files, named: set[str], *, by_test_runs: bool) -> ScanResult:
-    """Return what the files declare.
-
-    Args:
-        files: The repository's files.
-        named: The extras and groups that are installed besides the usual ones.
-        by_test_runs: Whether requirements count that only nox names.
-    """
-    found = ScanResult(named=named)
+def _scan(files: Files, found: ScanResult) -> ScanResult:
+    """Add what the files declare, besides what only nox names."""
     read_pyproject(files, found)
     read_setup_cfg(files, found)
     read_setup_py(files, found)
     for path in requirements_files(files):
         read_requirements(files, path, found)
     read_tox(files, found)
-    if by_test_runs:
-        read_nox(files, found)
     return found
 
 

@@ -13,7 +13,11 @@ from m3agent.sandbox.declared.types import Files, ScanResult
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 MANAGE = "manage.py"
 PLUGIN = "pytest-django"
-IN_MANAGE = re.compile(rf"""setdefault\(\s*["']{VARIABLE}["']\s*,\s*["']([\w.]+)["']""")
+STARTS_TESTS = re.compile(r"(?:run|quick)?_?tests?\.py")
+"""Names of programs at the root that run a Django application's tests, such as `runtests.py`."""
+IN_PROGRAM = re.compile(
+    rf"""environ(?:\.setdefault\(\s*|\[)["']{VARIABLE}["']\]?\s*[,=]\s*["']([\w.]+)["']"""
+)
 IN_TOX = re.compile(rf"^\s*{VARIABLE}\s*=\s*([\w.]+)\s*$", re.MULTILINE)
 CONFIGURATION = ("pytest.ini", ".pytest.ini", "pyproject.toml", "setup.cfg")
 
@@ -39,7 +43,8 @@ def read_django(files: Files, found: ScanResult) -> str | None:
         if match := IN_TOX.search(config.get("testenv", key, fallback="")):
             break
     else:
-        match = IN_MANAGE.search(_text(files, MANAGE))
+        programs = [MANAGE, *sorted(path for path in files.paths if STARTS_TESTS.fullmatch(path))]
+        match = next(filter(None, (IN_PROGRAM.search(_text(files, path)) for path in programs)), None)
     if match is None:
         return None
     found.require(PLUGIN, TOX)

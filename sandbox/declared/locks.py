@@ -6,20 +6,23 @@ from typing import Any
 
 from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
 
-UV, POETRY = "uv.lock", "poetry.lock"
+UV, PYLOCK = "uv.lock", "pylock.toml"
+LOCKS = (UV, "poetry.lock", "pdm.lock", PYLOCK)
+ELSEWHERE = {"git", "path", "url", "vcs", "directory", "archive"}
+"""Keys of packages that come from an address or a folder."""
 
 
 def read_locks(files: Files, found: ScanResult) -> None:
-    """Add the versions of uv.lock, otherwise those of poetry.lock."""
-    name = UV if UV in files.paths else POETRY
-    listed = files.toml(name, found).get("package")
+    """Add the versions of the first lock file that is there."""
+    name = next((name for name in LOCKS if name in files.paths), UV)
+    listed = files.toml(name, found).get("packages" if name == PYLOCK else "package")
     packages = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
-    by_name: dict[str, list[dict[str, Any]]] = {}
+    by_name: dict[str, dict[str, dict[str, Any]]] = {}  # then by version
     for package in packages:
         if _from_index(package, name):
-            by_name.setdefault(package["name"], []).append(package)
+            by_name.setdefault(package["name"], {}).setdefault(package["version"], package)
     for package_name, versions in by_name.items():
-        for package in versions:
+        for package in versions.values():
             marker = _marker(package, name) if len(versions) > 1 else ""
             if len(versions) > 1 and not marker:
                 found.notice(name, f"{package_name} is locked at several versions: no version is fixed")
@@ -36,7 +39,7 @@ def _from_index(package: dict[str, Any], lock: str) -> bool:
     source = table(package.get("source"))
     if lock == UV:
         return "registry" in source
-    return source.get("type") in (None, "legacy")
+    return source.get("type") in (None, "legacy") and not ELSEWHERE & package.keys()
 
 
 def _marker(package: dict[str, Any], lock: str) -> str:

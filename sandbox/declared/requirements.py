@@ -33,9 +33,9 @@ def requirements_files(files: Files) -> list[str]:
     return sorted(named, key=lambda path: (path.count("/"), len(path), path))
 
 
-def read_requirements(files: Files, path: str, found: ScanResult) -> None:
-    """Add the requirements of a file and of the files that it names."""
-    _read(files, path, found, constraint=False, seen=set())
+def read_requirements(files: Files, path: str, found: ScanResult, *, constraint: bool = False) -> None:
+    """Add the requirements, or the constraints, of a file and of the files that it names."""
+    _read(files, path, found, constraint=constraint, seen=set())
 
 
 def logical_lines(text: str) -> list[str]:

@@ -105,8 +105,8 @@ def read_tox(files: Files, found: ScanResult) -> None:
         elif match := re.match(r"(-r|--requirement|-c|--constraint)[\s=]*(\S+)", line):
             if match[2] not in files.paths:
                 found.notice(TOX, f"names {match[2]}, which is not a file of the repository: left out")
-            elif "r" in match[1][:3]:
-                read_requirements(files, match[2], found)
+            else:
+                read_requirements(files, match[2], found, constraint="c" in match[1][:3])
         elif line.startswith(("-", ".", "/")):
             if line.split("[")[0] not in {".", "-e .", "-e."}:
                 found.notice(TOX, f"'{line[:80]}' is installed from a folder or is an option: left out")

@@ -11,7 +11,8 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-WANTED_GROUPS = frozenset({"test", "tests", "testing", "dev", "develop", "development"})
+TEST_GROUPS = frozenset({"test", "tests", "testing"})
+WANTED_GROUPS = TEST_GROUPS | {"dev", "develop", "development"}
 """Names of extras and groups that are installed in addition to a project's own dependencies."""
 MOST_TEXT = 4 << 20  # largest file that is read, in bytes: lock files of large projects have two million
 
@@ -37,6 +38,7 @@ class ScanResult:
         project: The project itself.
         notices: What was left out and why.
         named: Normalized names of the extras and groups that the repository's test runs install.
+        groups: Names of the other extras and groups that are installed.
     """
 
     requirements: dict[str, str] = field(default_factory=dict)
@@ -46,10 +48,11 @@ class ScanResult:
     project: DeclaredProject | None = None
     notices: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
+    groups: frozenset[str] = WANTED_GROUPS
 
     def wants(self, name: str) -> bool:
         """Return whether an extra or group with this name is installed."""
-        return canonicalize_name(name) in WANTED_GROUPS | self.named
+        return canonicalize_name(name) in self.groups | self.named
 
     def notice(self, source: str, text: str) -> None:
         """Record that something is left out."""

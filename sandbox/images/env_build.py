@@ -6,6 +6,7 @@ The build gets the names of what to install and the addresses of indexes without
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import USER
 from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.declared.types import DeclaredProject
 from m3agent.sandbox.images import env_script
 from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar, installers
@@ -35,6 +37,8 @@ class Job:
         pythons: Minor versions of Python that the project accepts, best first; empty for any.
         project: Metadata of the project itself.
         django_settings: Module with Django's settings; None without one.
+        test_options: Words that every command line of pytest gets.
+        import_folders: Folders of the repository, besides those on PYTHONPATH, from which modules are imported.
         exclude_newer: Packages that were uploaded later do not count.
         indexes: Where packages come from.
     """
@@ -45,6 +49,8 @@ class Job:
     pythons: tuple[str, ...] = ()
     project: DeclaredProject | None = None
     django_settings: str | None = None
+    test_options: tuple[str, ...] = ()
+    import_folders: tuple[str, ...] = ()
     exclude_newer: str | None = None
     indexes: Indexes = field(default_factory=Indexes)
 
@@ -61,13 +67,14 @@ def build_environment(
 ) -> None:
     """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`."""
     django = {} if job.django_settings is None else {"DJANGO_SETTINGS_MODULE": job.django_settings}
+    options = {"PYTEST_ADDOPTS": shlex.join(job.test_options)} if job.test_options else {}
     build = Build(
         what="the repository's environment",
         base=base,
         command=("python3", "-I", "-S", f"{WORK}/env_script.py"),
         user=USER,
         folder="/",
-        image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER, **django},
+        image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER, **django, **options},
         image_command="python3",
     )
     build_image(api, build, tag, [_archive(job)], log=log, say=say, stop=stop)
@@ -84,6 +91,7 @@ def _archive(job: Job) -> bytes:
             {
                 "folder": FOLDER,
                 "pythons": job.pythons,
+                "import_folders": [f"{ROOT}/{folder}" for folder in job.import_folders],
                 "project": asdict(job.project) if job.project else None,
                 "exclude_newer": job.exclude_newer,
                 "env": job.indexes.environment(f"{WORK}/certificates.pem"),

@@ -104,10 +104,9 @@ def find_python(uv: str, job: dict[str, Any], env: dict[str, str]) -> str:
     return sys.executable
 
 
-def describe_project(folder: Path, project: dict[str, Any]) -> None:
+def describe_project(packages: Path, folder: Path, project: dict[str, Any]) -> None:
     """Write the project's metadata and commands; its code stays in the work tree, which is on PYTHONPATH."""
     name, version = (project[key].replace("-", "_").replace("/", "_") for key in ("name", "version"))
-    packages = next((folder / "lib").glob("python*/site-packages"))
     info = packages / f"{name}-{version}.dist-info"
     info.mkdir(exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
@@ -127,6 +126,45 @@ def describe_project(folder: Path, project: dict[str, Any]) -> None:
             script.chmod(0o755)
 
 
+def install(uv: str, job: dict[str, Any], env: dict[str, str]) -> bool:
+    """Install the requirements; return whether those that are not optional are there.
+
+    If not all can be installed together, as many of the optional ones as possible are. If that does not help, the
+    constraints are left out: a lock file may name versions that the indexes do not have.
+    """
+    sure, optional, constraints = (
+        HERE / (name + ".txt") for name in ("requirements", "optional", "constraints")
+    )
+    command = [uv, "pip", "install", "--python", job["folder"] + "/bin/python3"]
+    if job["exclude_newer"]:
+        command += ["--exclude-newer", job["exclude_newer"]]
+    bounds = ["--constraints", str(constraints)]
+    for more in [bounds, []] if constraints.stat().st_size else [[]]:
+        if not more and constraints.stat().st_size:
+            say("notice: without the locked versions, which cannot be installed here")
+        first = [*command, *more, "--compile-bytecode", "--requirements", str(sure)]
+        if run([*first, "--requirements", str(optional)], env):
+            return True
+        if optional.stat().st_size and run(first, env):
+            install_possible([*command, *more], optional.read_text().splitlines(), env)
+            return True
+    return False
+
+
+def install_possible(command: list[str], lines: list[str], env: dict[str, str]) -> None:
+    """Install as many requirements as possible: halve a list that cannot be installed, down to one line."""
+    middle = len(lines) // 2
+    for half in (lines[:middle], lines[middle:]):
+        part = HERE / "part.txt"
+        part.write_text("".join(line + "\n" for line in half))
+        if not half or run([*command, "--requirements", str(part)], env):
+            continue
+        if len(half) > 1:
+            install_possible(command, half, env)
+        else:
+            say("notice: without " + half[0].split(" --hash")[0] + ", which cannot be installed here")
+
+
 def main() -> None:
     """Build the environment that `job.json` describes."""
     job = json.loads((HERE / "job.json").read_text())
@@ -137,25 +175,13 @@ def main() -> None:
     env["UV_PYTHON_DOWNLOADS"] = "never"
     if not run([uv, "venv", "--quiet", "--allow-existing", "--python", python, folder], env):
         fail("the virtual environment could not be made")
-    install = [uv, "pip", "install", "--python", folder + "/bin/python3", "--compile-bytecode"]
-    install += [
-        "--requirements",
-        str(HERE / "requirements.txt"),
-        "--constraints",
-        str(HERE / "constraints.txt"),
-    ]
-    if job["exclude_newer"]:
-        install += ["--exclude-newer", job["exclude_newer"]]
-    optional = HERE / "optional.txt"
-    more = ["--requirements", str(optional)] if optional.stat().st_size else []
-    done = run(install + more, env)
-    if not done and more:
-        say("notice: without what only the repository's test runs install, which cannot be installed here")
-        done = run(install, env)
-    if not done:
+    if not install(uv, job, env):
         fail("the dependencies could not be installed")
+    packages = next(Path(folder, "lib").glob("python*/site-packages"))
     if job["project"]:
-        describe_project(Path(folder), job["project"])
+        describe_project(packages, Path(folder), job["project"])
+    if job["import_folders"]:
+        (packages / "m3agent-project.pth").write_text("".join(line + "\n" for line in job["import_folders"]))
     for file in HERE.iterdir():  # these files are not part of the image
         file.unlink()
     say("done")

@@ -8,7 +8,6 @@ hash of everything that went into it. Bubblewrap has no images, so this works wi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,22 +30,19 @@ from m3agent.sandbox.declared.declared import Declared, read_declared
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.types import Files, ScanResult
 from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
+from m3agent.sandbox.images.compilers import with_compilers
 from m3agent.sandbox.images.container_build import build_container
 from m3agent.sandbox.images.env_build import Job, build_environment
 from m3agent.sandbox.images.indexes import Indexes, find_indexes
-from m3agent.sandbox.images.project_build import ProjectJob, build_project
+from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.images.project_build import MADE_FROM, ProjectJob, build_project
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import stoppable
 
-REPOSITORY = "m3agent-env"
-"""The name of all environment images; the tag is a hash."""
 RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
-PROJECT_RECIPE = 1  # the same for the project's own build
+PROJECT_RECIPE = 2  # the same for the project's own build
 # Minor versions of Python 3; those for which most packages have wheels come first.
 MINORS = (12, 11, 13, 10, 9, 14, 8, 7, 6)
-WAIT = 0.2  # seconds between two attempts to get a lock that another process holds
-
-Say = Callable[[str], None]
 
 
 async def find_environment(
@@ -84,6 +80,34 @@ async def find_environment(
     return await stoppable(work)
 
 
+async def image_of_tree(workspace: Workspace, image: str, state: Path, say: Say) -> str:
+    """Return the image for another tree of a repository that has an environment.
+
+    That is the same image, unless the tree changes what the project's own build reads: then the project is built anew from
+    the tree, in a container without a network.
+
+    Args:
+        workspace: The tree.
+        image: The environment's image.
+        state: Folder for logs, locks and times of last use.
+        say: Receives progress lines for the user.
+
+    Raises:
+        EnvironmentBuildFailed: The engine failed.
+        EngineUnavailable: There is no engine.
+        ImageMissing: The image is missing.
+    """
+
+    def work(stop: threading.Event) -> str:
+        api = connect()
+        try:
+            return _Finder(api, workspace, state, say, stop).again(image)
+        finally:
+            api.close()
+
+    return await stoppable(work)
+
+
 def files_of(workspace: Workspace) -> Files:
     """Return the plain files of the tree that a workspace starts from."""
     entries = workspace.entries(workspace.base)
@@ -102,19 +126,6 @@ def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
     if not len(accepted):
         return ()
     return tuple(f"3.{n}" for n in MINORS if any(accepted.contains(f"3.{n}.{p}") for p in range(31)))
-
-
-def touch(state: Path, image: str) -> None:
-    """Record that an environment image is in use now; the least recently used image is removed first."""
-    with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost
-        (folder(state) / f"{image.partition(':')[2]}.used").touch()
-
-
-def folder(state: Path) -> Path:
-    """Return the folder for logs, locks and times of use; create it if needed."""
-    path = state / "environments"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
 
 
 class _Finder:
@@ -138,19 +149,46 @@ class _Finder:
         build = self._build()
         image = self._own() if base is None else None
         indexes = find_indexes(os.environ, Path.home())
-        if image is None and (not declared.empty or build is not None):
-            image = self._declared(declared, find_image(self.api, base, self.say), exclude_newer, indexes)
+        needed = not declared.empty or declared.test_options or declared.import_folders or build is not None
+        if image is None and needed:
+            below = find_image(self.api, base, self.say)
+            if build is not None:
+                below = self._able_to(build, below, declared, indexes)
+            image = self._declared(declared, below, exclude_newer, indexes)
+        elif image is not None and build is not None:
+            image = self._able_to(build, find_image(self.api, image, self.say), declared, indexes).name
         if image is None or build is None:
             return image
         job = ProjectJob(
+            self._hash(build.inputs),
             build.version_files,
             build.extensions,
             version or UNKNOWN_VERSION,
             tag,
+            build.rust,
             exclude_newer,
             indexes,
         )
-        return self._with_build(job, build.inputs, image)
+        return self._with_build(job, image)
+
+    def again(self, image: str) -> str:
+        labels = self.api.inspect_image(image)["Config"].get("Labels") or {}
+        if MADE_FROM not in labels or (build := self._build()) is None:
+            return image
+        job = ProjectJob.from_label(labels[MADE_FROM])
+        inputs = self._hash(build.inputs)
+        if inputs == job.inputs:
+            return image
+        # the cache of downloads holds them by the address of their index
+        indexes = find_indexes(os.environ, Path.home())
+        job = replace(job, inputs=inputs, extensions=build.extensions, indexes=indexes)
+        return self._with_build(job, image, again=True)
+
+    def _hash(self, inputs: Sequence[str]) -> str:
+        """Return the hash of files by path and content."""
+        entries = self.workspace.entries(self.workspace.base)
+        named = [(path, entries[path].sha) for path in inputs]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     def _build(self) -> ProjectBuild | None:
         """Return what the project's build makes; without the files that git would not ignore."""
@@ -161,6 +199,21 @@ class _Finder:
         kept = tuple(path for path in build.version_files if path in unseen)
         return replace(build, version_files=kept) if kept or build.extensions else None
 
+    def _able_to(self, build: ProjectBuild, below: Image, declared: Declared, indexes: Indexes) -> Image:
+        """Return an image with the compilers that the project's build needs."""
+        if not build.extensions:
+            return below
+        return with_compilers(
+            self.api,
+            below,
+            build.rust is not None,
+            acceptable_pythons(declared),
+            indexes,
+            state=self.state,
+            say=self.say,
+            stop=self.stop,
+        )
+
     def _declared(self, declared: Declared, below: Image, exclude_newer: str | None, indexes: Indexes) -> str:
         """Return the image with the declared dependencies."""
         job = Job(
@@ -170,6 +223,8 @@ class _Finder:
             acceptable_pythons(declared),
             declared.project,
             declared.django_settings,
+            declared.test_options,
+            declared.import_folders,
             exclude_newer,
             indexes,
         )
@@ -184,17 +239,19 @@ class _Finder:
         touch(self.state, tag)
         return tag
 
-    def _with_build(self, job: ProjectJob, inputs: Sequence[str], image: str) -> str:
-        """Return an image with what the project's own build makes; `image` itself if the build fails."""
+    def _with_build(self, job: ProjectJob, image: str, *, again: bool = False) -> str:
+        """Return an image with what the project's own build makes; `image` itself if the build fails.
+
+        `again` has the same meaning as for `build_project`.
+        """
         below = find_image(self.api, image, self.say)
-        entries = self.workspace.entries(self.workspace.base)
-        made_from = _key(job, below, PROJECT_RECIPE, [(path, entries[path].sha) for path in inputs])
-        tag = f"{REPOSITORY}:{made_from}"
+        tag = f"{REPOSITORY}:{_key(job, below, PROJECT_RECIPE)}"
         with self._one_at_a_time(tag):
             if local_image(self.api, tag) is None:
                 named = ", ".join(job.version_files)
                 made = filter(None, (named, "its extension modules" if job.extensions else ""))
-                self.say(f"building the project once for {' and '.join(made)}")
+                once = "anew, without a network," if again else "once"
+                self.say(f"building the project {once} for {' and '.join(made)}")
                 started = time.monotonic()
                 try:
                     build_project(
@@ -206,9 +263,10 @@ class _Finder:
                         log=self._log(tag),
                         say=self.say,
                         stop=self.stop,
+                        again=again,
                     )
                 except EnvironmentBuildFailed as error:
-                    if self.stop.is_set():
+                    if self.stop.is_set() or again:
                         raise
                     self.say(f"{error}; continuing without these files")
                     return image
@@ -261,38 +319,10 @@ class _Finder:
         return one_at_a_time(self.state, tag, self.say, self.stop)
 
 
-@contextlib.contextmanager
-def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Iterator[None]:
-    """Hold the lock of an image: only one of several processes that need it builds it.
-
-    Raises:
-        EnvironmentBuildFailed: `stop` was set while waiting.
-    """
-    told = False
-    with (folder(state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if stop.wait(WAIT):
-                    raise EnvironmentBuildFailed(
-                        "interrupted while another process built the environment"
-                    ) from None
-                if not told:
-                    say("another m3agent is building this environment: waiting for it")
-                    told = True
-        yield
-
-
-def _key(
-    job: Job | ProjectJob, base: Image, recipe: int = RECIPE, inputs: Sequence[tuple[str, str]] = ()
-) -> str:
+def _key(job: Job | ProjectJob, base: Image, recipe: int = RECIPE) -> str:
     """Return the hash of everything that goes into an environment image."""
     made_from = asdict(replace(job, indexes=Indexes()))
     made_from |= {"recipe": recipe, "base": base.ident, "machine": platform.machine()}
-    if inputs:
-        made_from["inputs"] = list(inputs)
     if base.binds:
         made_from["python"] = _host_python()
     return hashlib.sha256(json.dumps(made_from, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -33,6 +33,8 @@ PIDS = 512
 LOOK = 0.25  # seconds between two checks of a running build
 SIZE_EVERY = 5.0  # seconds between two checks of its size on the disk
 TELL_EVERY = 10.0  # seconds between two progress messages
+INSTALLING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
+"""Capabilities that dpkg and pip need as root."""
 NOTICE = "notice: "
 CAUSE = re.compile("(?:error:|ERROR:|\u00d7)\\s*")  # start of an error of uv or pip
 DEEPER = re.compile(
@@ -52,6 +54,8 @@ class Build:
         folder: The command's working directory.
         env: Variables of the command, besides PATH.
         capabilities: Linux capabilities that the command keeps.
+        network: Whether the command can reach the network.
+        labels: Further labels of the image.
         image_env: Variables of the image.
         image_command: The command of the image.
     """
@@ -65,6 +69,8 @@ class Build:
     image_command: str
     env: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
+    network: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_image(
@@ -105,7 +111,7 @@ def _create(api: Any, build: Build) -> str:
     """Create the container of a build without starting it; return its id."""
     ensure_reaper(socket_of(api))
     host_config = api.create_host_config(
-        network_mode="bridge",
+        network_mode="bridge" if build.network else "none",
         cap_drop=["ALL"],
         cap_add=list(build.capabilities),
         security_opt=["no-new-privileges"],
@@ -134,7 +140,7 @@ def _commit(api: Any, container: str, build: Build, tag: str) -> None:
     """Commit a build's container as an image."""
     repository, _, name = tag.partition(":")
     # The image would inherit the container's owner labels, so they are set to empty values, which name no owner.
-    labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name}
+    labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name, **build.labels}
     if build.base.binds:
         labels[SKELETON_LABEL] = "1"
     conf = {

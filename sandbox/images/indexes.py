@@ -92,7 +92,7 @@ def _usable(url: str, found: Indexes) -> bool:
     if parts.username is not None or parts.password is not None:
         found.left_out.append(f"{parts.hostname}: its address holds a password, and no build gets passwords")
     elif parts.scheme not in {"http", "https"}:
-        found.left_out.append(f"{url}: a folder of this machine, which a build cannot see")
+        found.left_out.append(f"{url}: not used, because a build cannot see a folder of this machine")
     elif parts.hostname in {"localhost", "127.0.0.1", "::1"}:
         found.left_out.append(f"{url}: on this machine's loopback, which a container cannot reach")
     else:

@@ -2,6 +2,9 @@
 
 The project's build code runs like that of any source distribution: in a build container, never on this machine.
 Its results are laid into every sandbox that starts from the image, and are never part of a patch (see `BESIDE`).
+
+The image also keeps the downloaded build requirements. With them, another tree of the repository can be built without a
+network: a model wrote parts of that tree.
 """
 
 from __future__ import annotations
@@ -12,11 +15,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from m3agent.sandbox.backends.docker_machine import USER
+from m3agent.sandbox.backends.docker_machine import LABEL, USER
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import BESIDE
 from m3agent.sandbox.images import env_script
@@ -26,6 +29,10 @@ from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.store.workspace import Workspace
 
 OWNER = 1000
+CACHE = "/opt/m3agent-cache"
+"""Folder with the downloaded build requirements in the image."""
+MADE_FROM = f"{LABEL}.project"
+"""Label of the image: the job, and a hash of the files that decided its result."""
 MOST_IN_MEMORY = 64 << 20  # bytes of the tree's archive that are kept in memory; a larger archive is a file
 
 
@@ -34,20 +41,34 @@ class ProjectJob:
     """What to build.
 
     Attributes:
+        inputs: Hash of the files that decide the result.
         version_files: Paths of the generated version files to keep.
         extensions: Whether compiled extension modules are kept.
         version: The version that the build backend is told.
         tag: The repository's last tag; None without one.
+        rust: The oldest version of Rust that it accepts, if it needs Rust; empty for any version.
         exclude_newer: Packages that were uploaded later do not count.
         indexes: Where packages come from.
     """
 
+    inputs: str
     version_files: tuple[str, ...]
     extensions: bool
     version: str
     tag: str | None = None
+    rust: str | None = None
     exclude_newer: str | None = None
     indexes: Indexes = field(default_factory=Indexes)
+
+    def as_label(self) -> str:
+        """Return what another tree of the repository needs to be built in the same way."""
+        return json.dumps({key: value for key, value in asdict(self).items() if key != "indexes"})
+
+    @classmethod
+    def from_label(cls, text: str) -> ProjectJob:
+        """Return the job that a label describes; its indexes are empty."""
+        parts = json.loads(text)
+        return cls(**{**parts, "version_files": tuple(parts["version_files"])})
 
 
 def build_project(
@@ -60,8 +81,14 @@ def build_project(
     log: Path,
     say: Callable[[str], None],
     stop: threading.Event,
+    again: bool = False,
 ) -> None:
-    """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`."""
+    """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`.
+
+    Args:
+        again: `base` is the image of such a build of another tree. The build then has no network. If it fails, the image
+            has none of the files, so that those of the other tree are not taken for this tree's.
+    """
     build = Build(
         what="the project itself",
         base=base,
@@ -70,13 +97,15 @@ def build_project(
         folder="/",
         image_env=base.env,
         image_command="python3",
+        network=not again,
+        labels={MADE_FROM: job.as_label()},
     )
     with closing(_tree(workspace)) as tree:
-        archives: Iterable[bytes | IO[bytes]] = [_files(job), tree]
+        archives: Iterable[bytes | IO[bytes]] = [_files(job, again), tree]
         build_image(api, build, tag, archives, log=log, say=say, stop=stop)
 
 
-def _files(job: ProjectJob) -> bytes:
+def _files(job: ProjectJob, again: bool) -> bytes:
     """Return the program and its settings as a tar for the container's root."""
     folder = Path(env_script.__file__).parent
     files = {
@@ -87,9 +116,12 @@ def _files(job: ProjectJob) -> bytes:
                 "extensions": job.extensions,
                 "version": job.version,
                 "tag": job.tag,
+                "rust": job.rust,
                 "exclude_newer": job.exclude_newer,
                 "python": "python3",
                 "archive": BESIDE,
+                "cache": CACHE,
+                "again": again,
                 "env": job.indexes.environment(f"{WORK}/certificates.pem"),
             }
         ).encode(),
@@ -98,7 +130,7 @@ def _files(job: ProjectJob) -> bytes:
     if job.indexes.certificates is not None:
         files["certificates.pem"] = job.indexes.certificates.read_bytes()
     inside = {f"{WORK}/{name}": content for name, content in files.items()}
-    return files_as_tar({**inside, BESIDE: b""}, folders=(WORK, f"{WORK}/tree"), owner=OWNER)
+    return files_as_tar({**inside, BESIDE: b""}, folders=(WORK, f"{WORK}/tree", CACHE), owner=OWNER)
 
 
 def _tree(workspace: Workspace) -> IO[bytes]:

@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -93,6 +94,18 @@ def kept_files(job: dict[str, Any]) -> dict[str, bytes]:
     return kept
 
 
+def rust_problem(wanted: str, has: str | None) -> str | None:
+    """Return why cargo cannot build the project, from its oldest version and cargo's output; None if it can."""
+    if has is None:
+        return "the project's build needs Rust, and the image has none"
+    numbers = [[int(n) for n in re.findall(r"\d+", text)[:2]] for text in (wanted, has)]
+    if numbers[0] <= numbers[1]:
+        return None
+    return (
+        "the project's build needs Rust " + wanted + ", and the image has only " + " ".join(has.split()[1:2])
+    )
+
+
 def main() -> None:
     """Build the wheel, then write the archive of what is kept."""
     job = json.loads((HERE / "job.json").read_text())
@@ -104,7 +117,12 @@ def main() -> None:
     for name in ("POETRY_DYNAMIC_VERSIONING_BYPASS", "UV_DYNAMIC_VERSIONING_BYPASS"):
         env[name] = version
     env.update(PDM_BUILD_SCM_VERSION=version, PBR_VERSION=version)
+    cache = Path(job["cache"])
+    env.update(UV_CACHE_DIR=str(cache / "packages"), CARGO_HOME=str(cache / "cargo"))
+    env["PATH"] += ":" + str(cache)
     uv = env_script.find_uv(env)
+    if env_script.SCRATCH in Path(uv).parents:  # it was downloaded
+        shutil.copy(uv, str(cache / "uv"))
     env["UV_PYTHON_DOWNLOADS"] = "never"
     job["tracked"] = [
         str(Path(folder, name).relative_to(TREE)) for folder, _, names in os.walk(str(TREE)) for name in names
@@ -113,11 +131,20 @@ def main() -> None:
     command = [uv, "build", "--wheel", "--out-dir", str(WHEELS), "--python", job["python"]]
     if job["exclude_newer"]:
         command += ["--exclude-newer", job["exclude_newer"]]
+    if job["again"]:
+        command.append("--offline")
+        env["CARGO_NET_OFFLINE"] = "true"
     done = env_script.run([*command, str(TREE)], env)
+    if not done and job["rust"] is not None:
+        problem = rust_problem(job["rust"], env_script.output(["cargo", "--version"], env))
+        if problem is not None:
+            env_script.say("notice: " + problem)
     kept = kept_files(job)
-    if not done and not kept:
+    if not done and not kept and not job["again"]:
         env_script.fail("its build failed")
-    if not done:
+    if not done and not kept:
+        env_script.say("notice: the changed project's own build failed; what it makes is missing")
+    elif not done:
         env_script.say("notice: the project's own build failed; only its version file is there")
     with tarfile.open(job["archive"], "w") as archive:
         for path, content in sorted(kept.items()):

@@ -14,7 +14,7 @@ from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
 from m3agent.sandbox.backends.engine import socket_of
-from m3agent.sandbox.images.environment import REPOSITORY, folder
+from m3agent.sandbox.images.kept import REPOSITORY, folder
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ class MemoryMachine:
     def __init__(self, script: Script = no_programs) -> None:
         self.limits = SandboxLimits()
         self.environment: dict[str, str] = {}
+        self.image_id = "memory"
         self.files = MemoryFiles()
         self._script = script
         self._supervisor: MemorySupervisor | None = None

@@ -9,7 +9,6 @@ import pytest
 
 from m3agent.evals.data.instance import Environment, Instance, Source, Task
 from m3agent.evals.data.results import Verdict
-from m3agent.evals.environments.base import DEBIAN, RELEASED, nearest
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.environments.recipe import EXACT, dependency_layer, era_of, in_era, instance_layer
 from m3agent.evals.grade.grader import Grader
@@ -17,7 +16,8 @@ from m3agent.evals.grade.validate import HARMLESS
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from tests.evals.bases import needs_base
+from m3agent.sandbox.images.debian import DEBIAN, RELEASED, just_built, nearest
+from tests.evals.bases import needs_base, needs_docker
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
 
 
@@ -42,6 +42,15 @@ def test_the_nearest_python_is_the_newest_that_is_not_newer(wanted: str, found: 
 
 def test_every_python_of_a_base_has_its_day() -> None:
     assert set(DEBIAN) <= set(RELEASED)
+
+
+@pytest.mark.integration
+@needs_docker
+def test_an_image_that_was_removed_just_after_its_build_is_an_error_of_the_machine() -> None:
+    api = connect()
+    with pytest.raises(EnvironmentBuildFailed, match="removed just after it was built"):
+        just_built(api, "m3agent-env:removed")
+    api.close()
 
 
 def test_packages_are_as_of_the_day_but_never_from_before_the_python_was_ripe() -> None:

@@ -23,7 +23,9 @@ from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
 from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
+from tests.agent.scripted import calls, says
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
+from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.integration
 
@@ -264,3 +266,32 @@ async def test_our_own_agent_without_its_server_is_infra(make: Make, tmp_path: P
     session = tmp_path / "run" / result.session
     assert sorted(path.name for path in session.iterdir()) == ["calls", "events.jsonl"]
     assert [path.name for path in (attempt.folder / STATE).iterdir()] == ["sessions"]
+
+
+async def test_the_tests_of_the_answer_never_reach_the_model(
+    make: Make, server: MisbehavingServer, tmp_path: Path
+) -> None:
+    """The verdict goes back to the model twice. It comes from the repository's tests, not from the answer's."""
+    attempt = make("true")
+    hidden = "assert add(98765, 43210) == 141975"
+    patch = (
+        f"--- a/test_adder.py\n+++ b/test_adder.py\n@@ -5 +5 @@\n-    assert add(2, 3) == 5\n+    {hidden}\n"
+    )
+    answer = attempt.instance.answer.model_copy(update={"test_patch": patch, "patch": hidden})
+    attempt.instance = attempt.instance.model_copy(update={"answer": answer})
+    wrong = calls("file_edit", path="adder.py", old="a - b", new="a * b")
+    worse = calls("file_edit", path="adder.py", old="a * b", new="a / b")
+    run_tests = calls("test_runner", test_file=".")
+    done = says("It adds now.")
+    server.answers = [wrong, run_tests, done, worse, run_tests, done]
+    settings = Settings(endpoint=server.url, max_minutes=2)
+    attempt.parts = parts_with(OwnAgent(settings, choose_endpoint(settings, tmp_path), 180))
+    result = await result_of(attempt)
+    assert result.status == "failed", result
+    told = [message["content"] for message in server.chats[-1].json["messages"]]
+    assert sum("is not accepted" in str(text) for text in told) == 2
+    assert not any(hidden.encode() in request.body for request in server.requests)
+    seen = [
+        path for path in attempt.folder.rglob("*") if path.is_file() and hidden.encode() in path.read_bytes()
+    ]
+    assert seen == []

@@ -92,6 +92,9 @@ def test_what_decides_a_build() -> None:
     build = read_build(files_of({**tree, "own/fast.pyx": ""}))
     assert build is not None
     assert set(tree) - set(build.inputs) == {"tests/test_a.py", "docs/a.rst"}
+    build = read_build(files_of({**tree, "setup.py": "setup(ext_modules=[Extension('own.a', ['own/a.c'])])"}))
+    assert build is not None
+    assert set(tree) - set(build.inputs) == {"own/a.py", "tests/test_a.py", "docs/a.rst"}
 
 
 def test_nothing_to_build() -> None:
@@ -111,3 +114,36 @@ def test_nothing_to_build() -> None:
 )
 def test_the_version_in_a_tag(tag: str, version: str | None) -> None:
     assert version_of_tag(tag) == version
+
+
+RUST_VERSION = "rust-version = '1.80'\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "rust"),
+    [
+        ({"pyproject.toml": "build-system.requires = ['maturin>=1,<2']"}, ""),
+        (
+            {
+                "pyproject.toml": "build-system.requires = ['maturin']",
+                "Cargo.toml": f"[package]\n{RUST_VERSION}",
+            },
+            "1.80",
+        ),
+        (
+            {
+                "pyproject.toml": "build-system.requires = ['maturin']\ntool.maturin.manifest-path = './core/Cargo.toml'",
+                "core/Cargo.toml": f"[workspace.package]\n{RUST_VERSION}[package]\nrust-version.workspace = true",
+            },
+            "1.80",
+        ),
+        ({"pyproject.toml": "[[tool.setuptools-rust.ext-modules]]\ntarget = 'own'"}, ""),
+        ({"setup.py": "setup(rust_extensions=[RustExtension('own')])", "Cargo.toml": "broken ["}, ""),
+        ({"pyproject.toml": "build-system.requires = ['Cython']", "Cargo.toml": RUST_VERSION}, None),
+        ({"setup.py": "setup(ext_modules=[Extension('own', ['own.c'])])"}, None),
+    ],
+)
+def test_which_rust_the_build_needs(texts: dict[str, str], rust: str | None) -> None:
+    build = read_build(files_of(texts))
+    assert build is not None
+    assert (build.extensions, build.rust) == (True, rust)

@@ -302,6 +302,31 @@ def test_locks_hold_versions_and_ask_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "pdm.lock",
+            (
+                "[[package]]\nname = 'alpha'\nversion = '1.4'\n"
+                "[[package]]\nname = 'alpha'\nversion = '1.4'\nextras = ['x']\n"
+                "[[package]]\nname = 'beta'\nversion = '2'\ngit = 'https://example.invalid/x'\n"
+            ),
+        ),
+        (
+            "pylock.toml",
+            (
+                "[[packages]]\nname = 'alpha'\nversion = '1.4'\n"
+                "[[packages]]\nname = 'beta'\nversion = '2'\nvcs = {type = 'git'}\n"
+            ),
+        ),
+    ],
+)
+def test_other_lock_files_fix_the_versions_of_an_index(name: str, text: str) -> None:
+    found = declared({"requirements.txt": "alpha\n", name: text})
+    assert (found.constraints, found.notices) == (("alpha==1.4",), ())
+
+
+@pytest.mark.parametrize(
     "name",
     ["pyproject.toml", "setup.cfg", "setup.py", "tox.ini", "uv.lock", "requirements.txt", ".python-version"],
 )

@@ -22,9 +22,12 @@ def declared(texts: dict[str, str]) -> Declared:
         ({"tox.ini": TOX}, "tests.settings"),
         ({"manage.py": MANAGE}, "site.settings"),
         ({"manage.py": MANAGE, "tox.ini": TOX}, "tests.settings"),
+        ({"runtests.py": "os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'\n"}, "tests.settings"),
+        ({"manage.py": MANAGE, "run_tests.py": MANAGE.replace("site", "other")}, "site.settings"),
+        ({"quicktest.py": MANAGE}, "site.settings"),
     ],
 )
-def test_tox_and_manage_py_name_the_settings(texts: dict[str, str], module: str) -> None:
+def test_tox_and_programs_at_the_root_name_the_settings(texts: dict[str, str], module: str) -> None:
     found = declared(texts)
     assert found.django_settings == module
     assert found.optional == ("pytest-django",)
@@ -36,6 +39,8 @@ def test_tox_and_manage_py_name_the_settings(texts: dict[str, str], module: str)
     [
         {},
         {"example/manage.py": MANAGE},
+        {"example/runtests.py": MANAGE},
+        {"docs_tests_of.py": MANAGE},
         {"manage.py": MANAGE, "requirements.txt": "flask\n"},
         {"manage.py": MANAGE, "requirements.txt": "django\npytest-django\n"},
         {"manage.py": MANAGE, "pytest.ini": "[pytest]\nDJANGO_SETTINGS_MODULE = other\n"},

@@ -40,6 +40,7 @@ def names(lines: tuple[str, ...]) -> set[str]:
         ({"requirements-dev.txt": "--editable=.[CLI]\n"}, {"click"}),
         ({"tox.ini": "[testenv]\nextras = cli\n    http2\n"}, {"click", "h2"}),
         ({"tox.ini": "[testenv]\ndeps =\n    -e {toxinidir}/.[cli]\n"}, {"click"}),
+        ({"tox.ini": "[testenv]\ncommands =\n    pip install -e .[cli]\n    pytest\n"}, {"click"}),
         ({"tox.ini": "[testenv]\ndependency_groups = unit, lint\n"}, {"hypothesis"}),
         ({"pyproject.toml": "[tool.tox.env_run_base]\nextras = ['cli']\n"}, {"click"}),
         ({"pyproject.toml": "[tool.hatch.envs.hatch-test]\nfeatures = ['http2']\n"}, {"h2"}),
@@ -84,6 +85,38 @@ def test_nox_names_extras_groups_and_requirements() -> None:
 def test_what_the_project_needs_itself_is_never_optional() -> None:
     found = declared({"noxfile.py": NOXFILE, "requirements.txt": "click\npytest-xdist>=2\n"})
     assert names(found.optional) == {"hypothesis"}
+
+
+@pytest.mark.parametrize(
+    ("commands", "bounds"),
+    [
+        ("pip install 'pytest<9' pytest-cov", ("pytest<9",)),
+        ("uv pip install pytest>=7,!=8.1 'pytest-cov==5.*' other<2", ("pytest!=8.1,>=7", "pytest-cov==5.*")),
+        ("pip install pytest>=8 pytest-cov", ()),
+        ("pip install pytest<8.* own-pytest<3", ()),
+        ("echo pytest<9", ()),
+        ("pip install pytest==7.0\n  pip install pytest==8.0", ()),
+    ],
+)
+def test_test_runs_bound_pytest(commands: str, bounds: tuple[str, ...]) -> None:
+    tox = f"[testenv]\ncommands =\n  {commands}\n"
+    assert declared({"tox.ini": tox}).constraints == bounds
+    assert declared({".github/workflows/ci.yml": f"run: |\n  {commands}\n"}).constraints == bounds
+
+
+def test_tox_names_a_file_of_constraints() -> None:
+    texts = {"tox.ini": "[testenv]\ndeps =\n  -c limits.txt\n  pytest\n", "limits.txt": "pytest<9\n"}
+    found = declared(texts)
+    assert (found.constraints, names(found.requirements)) == (("pytest<9",), {"alpha", "pytest"})
+
+
+@pytest.mark.parametrize(
+    "text", ["[dependency-groups]\ndev = ['odd']", "[project.optional-dependencies]\ndev = ['odd']"]
+)
+def test_what_only_groups_for_development_name_is_optional(text: str) -> None:
+    project = f"[project]\nname = 'own'\ndependencies = ['alpha']\n{text}\ntest = ['beta']\n"
+    found = read_declared(Files(["pyproject.toml"], lambda _: project.encode()))
+    assert (found.requirements, found.optional) == (("alpha", "beta", "odd"), ("odd",))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import subprocess
 import tarfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,11 @@ from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import find_image, host_python_usable, usr_links
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.environment import REPOSITORY, find_environment, touch
+from m3agent.sandbox.images.environment import find_environment, image_of_tree
+from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_runner import run_in_sandbox
 from tests.conftest import docker_here, later
 from tests.servers.packages import PackageIndex, nosy_source, reachable_index, wheel
 
@@ -77,6 +81,7 @@ own-command = "own:main"
 [dependency-groups]
 dev = ["beta"]
 """
+LOCK = '[[package]]\nname = "alpha"\nversion = "1.0"\n'
 OWN = "def main():\n    import alpha\n    print('alpha', alpha.VERSION)\n"
 
 
@@ -119,15 +124,45 @@ async def test_an_extra_that_cannot_be_installed_does_not_spoil_the_rest(
     project = (
         '[project]\nname = "own"\n[project.optional-dependencies]\ncli = ["beta"]\nodd = ["not-there"]\n'
     )
-    files: dict[str, str | bytes] = {"pyproject.toml": project, "requirements.txt": "alpha\n-e .[cli]\n"}
-    for extras, there in (("cli", True), ("cli,odd", False)):
-        files["requirements.txt"] = f"alpha\n-e .[{extras}]\n"
-        workspace = workspace_of(files)
-        image = await find_environment(workspace, tmp_path, said.append)
-        assert any("only the repository's test runs install" in line for line in said) != there
-        async with sandbox_from(image, workspace) as sandbox:
-            assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
-            assert ((await sandbox.exec(["python3", "-c", "import beta"])).exit == 0) == there
+    workspace = workspace_of(
+        {"pyproject.toml": project, "requirements.txt": "alpha\n-e .[cli,odd]\n", "poetry.lock": LOCK}
+    )
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert [line for line in said if line.startswith("without")] == [
+        "without not-there, which cannot be installed here"
+    ]
+    async with sandbox_from(image, workspace) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", "import alpha, beta"])).exit == 0
+
+
+async def test_a_lock_that_cannot_be_followed_is_left_out(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.1"))
+    workspace = workspace_of({"requirements.txt": "alpha\n", "poetry.lock": LOCK})
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert "without the locked versions, which cannot be installed here" in said
+    async with sandbox_from(image, workspace) as sandbox:
+        assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
+
+
+async def test_the_repositorys_own_way_to_run_tests(
+    workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    doctest = 'def one():\n    """\n    >>> one()\n    1\n    """\n    return 1\n'
+    files: dict[str, str | bytes] = {
+        "lib/own.py": doctest,
+        "pyproject.toml": "[tool.setuptools]\npackage-dir = {'' = 'lib'}\n",
+        "tox.ini": "[testenv]\ncommands = pytest --doctest-modules lib\n",
+        "docs/conf.py": "import not_there\n",
+    }
+    workspace = workspace_of(files)
+    image = await find_environment(workspace, tmp_path, said.append)
+    async with sandbox_from(image, workspace) as sandbox:
+        for targets in ([], ["."]):
+            report = await run_in_sandbox(sandbox, *targets)
+            assert (report.passed, report.red) == (("lib/own.py::own.one",), set()), report.output
+        assert (await sandbox.exec(["python3", "-c", "import own"])).exit == 0
 
 
 @pytest.mark.slow  # quick: test_declared.py
@@ -250,7 +285,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
     info = "own-1.dist-info"
     with zipfile.ZipFile(os.path.join(folder, "own-1-py3-none-any.whl"), "w") as z:
         z.writestr("own/__init__.py", "")
-        z.writestr("own/fast.abi3.so", "machine code")
+        z.writestr("own/fast.abi3.so", pathlib.Path("src/own/fast.pyx").read_text())
         z.writestr("sitecustomize.py", "raise SystemExit('started')")
         z.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: own\\nVersion: 1\\n")
         z.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
@@ -278,9 +313,24 @@ def built_by_itself(workspace_of: WorkspaceOf, *, then: str = "", requires: str 
             "backend.py": BACKEND.replace("{then}", then or "pass"),
             ".gitignore": "_version.py\n",
             "src/own/__init__.py": "from own._version import version\n",
-            "src/own/fast.pyx": "",
+            "src/own/fast.pyx": "machine code",
         }
     )
+
+
+def changed(workspace: Workspace, path: str, content: bytes) -> Workspace:
+    """Return a workspace of the same repository with another content of one file."""
+    entries = workspace.entries(workspace.base)
+    entry = replace(entries[path], sha=workspace.store.put_blob(content))
+    return Workspace(workspace.store, workspace.store.write_tree({**entries, path: entry}.values()))
+
+
+async def contents(image: str | None, workspace: Workspace) -> tuple[bytes, bytes]:
+    """Return the generated version file and the compiled module in a sandbox; empty if they are missing."""
+    async with sandbox_from(image, workspace) as sandbox:
+        files = ("src/own/_version.py", "src/own/fast.abi3.so")
+        done = [await sandbox.exec(["cat", path]) for path in files]
+        return done[0].stdout, done[1].stdout
 
 
 async def test_what_a_build_generates_is_there_and_never_in_the_patch(
@@ -330,6 +380,63 @@ async def test_a_project_that_cannot_be_built_still_has_an_environment(
     async with sandbox_from(image, workspace) as sandbox:
         assert (await sandbox.exec(["python3", "-m", "pytest", "--version"])).exit == 0
         assert (await sandbox.exec(["python3", "-c", "import own"])).exit != 0
+
+
+async def test_a_tree_that_changes_what_the_build_reads_is_built_anew_without_a_network(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    offline = "try:\n        socket.create_connection(('192.0.2.1', 80), 0.2)\n"
+    offline += (
+        "    except OSError as error:\n        pathlib.Path('src/own/fast.pyx').write_text(str(error.errno))"
+    )
+    workspace = built_by_itself(workspace_of, requires='"alpha"')
+    image = await find_environment(workspace, tmp_path, said.append, tag="v3.4")
+    assert image is not None
+    requests, words = len(index.requests), len(said)
+    same = changed(workspace, ".gitignore", b"_version.py\n*.so\n")
+    assert await image_of_tree(same, image, tmp_path, said.append) == image
+    new = changed(workspace, "src/own/fast.pyx", b"other code")
+    again = await image_of_tree(new, image, tmp_path, said.append)
+    assert await contents(again, new) == (b"version = '3.4'\n", b"other code")
+    assert await contents(image, workspace) == (b"version = '3.4'\n", b"machine code")
+    assert any("anew, without a network" in line for line in said[words:])
+
+    async def image_of(of: Workspace, image: str) -> str:
+        return await image_of_tree(of, image, tmp_path, said.append)
+
+    spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30), image_of=image_of)
+    async with new_sandbox("docker", spec, new, lambda _: None) as sandbox:
+        assert (await sandbox.exec(["cat", "src/own/fast.abi3.so"])).stdout == b"other code"
+    words = len(said)
+    assert await image_of_tree(new, image, tmp_path, said.append) == again
+    assert (len(said), len(index.requests)) == (words, requests)
+    backend = BACKEND.replace("{then}", offline).replace("import os", "import os, socket")
+    nosy = changed(workspace, "backend.py", backend.encode())
+    unreachable = str(errno.ENETUNREACH).encode()
+    assert (await contents(await image_of_tree(nosy, image, tmp_path, said.append), nosy))[1] == unreachable
+
+
+async def test_a_change_that_breaks_the_build_leaves_no_stale_module(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = built_by_itself(workspace_of)
+    image = await find_environment(workspace, tmp_path, said.append, tag="v3.4")
+    assert image is not None
+    broken = changed(workspace, "backend.py", b"raise SystemExit('broken')\n")
+    again = await image_of_tree(broken, image, tmp_path, said.append)
+    assert "the changed project's own build failed; what it makes is missing" in said
+    assert await contents(again, broken) == (b"", b"")
+
+
+async def test_a_repository_without_a_build_has_one_image_for_all_trees(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0"))
+    workspace = workspace_of({"requirements.txt": "alpha\n", "setup.py": ""})
+    image = await find_environment(workspace, tmp_path, said.append)
+    assert image is not None
+    assert await image_of_tree(changed(workspace, "setup.py", b"x"), image, tmp_path, said.append) == image
 
 
 # -- the repository's own image ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.images import project_script
-from m3agent.sandbox.images.project_script import kept_files, places
+from m3agent.sandbox.images.project_script import kept_files, places, rust_problem
 
 MODULE = "fast.cpython-311-x86_64-linux-gnu.so"
 
@@ -71,3 +71,18 @@ def test_a_file_of_the_tree_is_never_replaced(job: dict[str, Any]) -> None:
 def test_a_build_without_a_wheel_keeps_what_it_wrote_before(job: dict[str, Any]) -> None:
     (project_script.WHEELS / "own-1.whl").unlink()
     assert kept_files(job) == {"own/_v.py": b"from the tree"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "problem"),
+    [
+        ("1.95", "cargo 1.96.0 (abc 2026-01-01)\n", None),
+        ("1.95.1", "cargo 1.95.0", None),
+        ("", "cargo 1.63.0", None),
+        ("1.95", "cargo 1.85.0 (Debian)", "needs Rust 1.95, and the image has only 1.85.0"),
+        ("1.100", "cargo 1.96.0", "needs Rust 1.100, and the image has only 1.96.0"),
+        ("", None, "needs Rust, and the image has none"),
+    ],
+)
+def test_a_rust_that_is_too_old_is_named(wanted: str, has: str | None, problem: str | None) -> None:
+    assert rust_problem(wanted, has) == (problem and f"the project's build {problem}")

@@ -1,4 +1,4 @@
-"""The lowest layer: a Debian with a Python of the wanted minor version, compilers and git.
+"""A base image: a Debian with a Python of the wanted minor version, compilers and git.
 
 It is Python's official image if a registry provides it. Otherwise debootstrap builds it from Debian's packages; each
 release of Debian has one Python. If no release has the wanted version, the nearest version is used, and a note says so.
@@ -25,8 +25,8 @@ from typing import IO, Any
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.image import Image, local_image, pull
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.environment import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.image_build import LOOK
+from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
 
 RECIPE = 1  # part of the name of every base that is made here
 DEFAULT_PYTHON = "3.11"
@@ -93,9 +93,21 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
         if local_image(api, tag) is None:
             _bootstrap(api, there, tag, state, say, stop)
     touch(state, tag)
+    return BaseImage(just_built(api, tag), there)
+
+
+def just_built(api: Any, tag: str) -> Image:
+    """Return an image that was built a moment ago.
+
+    Raises:
+        EnvironmentBuildFailed: Another program removed it.
+    """
     image = local_image(api, tag)
-    assert image is not None
-    return BaseImage(image, there)
+    if image is None:
+        raise EnvironmentBuildFailed(
+            f"image {tag} was removed just after it was built: run the command again, and remove no images meanwhile"
+        )
+    return image
 
 
 def nearest(wanted: str) -> str:

@@ -1,0 +1,163 @@
+"""Read how the repository's own configuration runs its tests, where plain `pytest` would run others or none."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.sandbox.declared.commands import read_commands
+from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
+from m3agent.sandbox.declared.setup_files import CFG, TOX
+from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
+
+USUAL = ("test_*.py", "*_test.py")
+"""Files in which pytest looks for tests."""
+UNUSUAL = ("[Tt]est*.py", "*[._-][Tt]est*.py")
+"""Files in which nose looks for tests; unittest's are among them."""
+NOSE_NAMES = "[Tt]est* *_[Tt]est*"
+"""Names of the functions and classes that nose takes for tests."""
+INI = (("pytest.ini", "pytest"), (".pytest.ini", "pytest"), (TOX, "pytest"), (CFG, "tool:pytest"))
+NOSE = ("nosetests", "tool:nosetests")
+RUNNER = re.compile(
+    r"(?:^|[\s\"'=&|;(/])"
+    r"(?:(?P<pytest>(?:-m\s+)?(?:pytest|py\.test))|(?P<unittest>-m\s+unittest(?:\s+discover)?)|(?P<doctest>-m\s+doctest)"
+    r"|(?P<nose>(?:-m\s+)?(?:nosetests[23]?|nose2?|pynose))"
+    r"|(?:python[\d.]*|coverage\s+run)\s+(?:-\S+\s+)*(?P<program>[\w./-]*[tT]est[\w-]*\.py))"
+    r"(?=[\s\"')]|$)(?P<rest>.*)"
+)
+"""The start of a test run in a line of a script, and the rest of the line."""
+END_OF_COMMAND = {"&&", "||", "|", ";", ">", "2>&1", "#"}
+ERRORS = re.compile(r"(?:^|\s)error(?=:|\s|$)", re.MULTILINE)
+DOCTEST = "--doctest-modules"
+IN_DOCTESTS = re.compile(r"--doctest-(?:glob=|ignore-import-errors|continue-on-failure)")
+NO_ERROR = "default::pytest.PytestDeprecationWarning"
+"""Keeps a warning what newer versions of pytest will not support. Where a repository turns all warnings into errors
+and does not bound pytest, the newest pytest would otherwise refuse its tests."""
+
+
+@dataclass
+class _Named:
+    """What test runs name, each in the order in which it is found.
+
+    Attributes:
+        doctests: Options of pytest about doctests.
+        places: Files and folders in which pytest looks for tests.
+        patterns: Names of test files.
+        nose: Whether nose runs the tests.
+    """
+
+    doctests: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    nose: bool = False
+
+
+def read_test_options(files: Files) -> tuple[str, ...]:
+    """Return the words that pytest's command line needs beside the repository's settings; empty if none."""
+    settings = _settings(files)
+    named = _named(files)
+    words: list[str] = list(dict.fromkeys(named.doctests))
+    if DOCTEST in words:
+        words.append("--doctest-ignore-import-errors")
+        if named.places and "testpaths" not in settings:
+            words += ["-o", f"testpaths={' '.join(dict.fromkeys(named.places))}"]
+    if "python_files" not in settings:
+        if named.nose or not any(_fits(path, USUAL) for path in files.paths):
+            named.patterns += [p for p in UNUSUAL if any(_fits(path, (p,)) for path in files.paths)]
+        if more := [pattern for pattern in dict.fromkeys(named.patterns) if not _fits(pattern, USUAL)]:
+            words += ["-o", f"python_files={' '.join([*USUAL, *more])}"]
+    if named.nose and not settings:
+        for key in ("python_functions", "python_classes"):
+            words += ["-o", f"{key}={NOSE_NAMES}"]
+    if ERRORS.search(settings.get("filterwarnings", "")):
+        words += ["-W", NO_ERROR]
+    return tuple(words)
+
+
+def _named(files: Files) -> _Named:
+    """Return what the commands of test runs and nose's settings name."""
+    found = _Named()
+    for line in read_commands(files):
+        if match := RUNNER.search(line):
+            _take(files, match, _command(match["rest"]), found)
+    config = files.ini(CFG, ScanResult())
+    for section in NOSE:
+        if config.has_section(section):
+            found.nose = True
+            if config.get(section, "with-doctest", fallback="0").strip().lower() in {"1", "true", "yes"}:
+                found.doctests.append(DOCTEST)
+    return found
+
+
+def _take(files: Files, match: re.Match[str], words: list[str], found: _Named) -> None:
+    """Add what one test run names."""
+    options = list(_pairs(words))
+    paths = [path for word in words if (path := _path(files, word))]
+    if match["pytest"]:
+        found.places += paths
+        found.doctests += [word for word in words if word == DOCTEST or IN_DOCTESTS.match(word)]
+        found.doctests += [
+            f"--doctest-glob={value}" for option, value in options if option == "--doctest-glob"
+        ]
+    elif match["doctest"]:
+        found.places += paths
+        found.doctests += [
+            DOCTEST if path.endswith(".py") else f"--doctest-glob={posixpath.basename(path)}"
+            for path in paths
+        ]
+    elif match["unittest"]:
+        found.patterns += ["test*.py", *(value for option, value in options if option in {"-p", "--pattern"})]
+    elif match["nose"]:
+        found.nose = True
+        found.doctests += [DOCTEST for word in words if word == "--with-doctest"]
+    paths += [_path(files, match["program"] or "")]
+    names = (posixpath.basename(path) for path in paths if path.endswith(".py"))
+    found.patterns += [name for name in names if _fits(name, UNUSUAL) and not name.startswith("run")]
+
+
+def _settings(files: Files) -> dict[str, str]:
+    """Return pytest's settings in the repository, lists as lines; empty without any."""
+    tables: list[dict[str, Any]] = []
+    pytest = table(files.toml(PYPROJECT, ScanResult()), "tool", "pytest")
+    tables += [table(pytest, "ini_options"), {k: v for k, v in pytest.items() if k != "ini_options"}]
+    for path in ("pytest.toml", ".pytest.toml"):
+        tables.append(table(files.toml(path, ScanResult()), "pytest"))
+    for path, section in INI:
+        config = files.ini(path, ScanResult())
+        tables.append(dict(config.items(section)) if config.has_section(section) else {})
+    found = next(filter(None, tables), None)
+    return {k: "\n".join(strings(v)) if isinstance(v, list) else str(v) for k, v in (found or {}).items()}
+
+
+def _command(text: str) -> list[str]:
+    """Return the words of a command up to its end."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote around the whole command ends here
+        words = [word.strip("\"'") for word in text.split()]
+    return list(itertools.takewhile(lambda word: word not in END_OF_COMMAND, words))
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield options with their values, as in `-p PATTERN` and `-p=PATTERN`."""
+    for word, following in itertools.pairwise([*words, ""]):
+        option, _, value = word.partition("=")
+        if option.startswith("-"):
+            yield option, value or following
+
+
+def _path(files: Files, word: str) -> str:
+    """Return the file or folder of the repository that a word names; empty if it names none."""
+    path = posixpath.normpath(word)
+    there = path in files.paths or any(other.startswith(f"{path}/") for other in files.paths)
+    return path if there else ""
+
+
+def _fits(path: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(posixpath.basename(path), pattern) for pattern in patterns)

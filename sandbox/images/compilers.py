@@ -1,0 +1,162 @@
+"""Add compilers to an image, for projects whose own build compiles something: a C compiler, Python's headers, Rust.
+
+They come from Debian's packages. Nothing can be installed over the skeleton image, which has this machine's /usr; if that
+lacks a compiler, Debian's base image takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.backends.docker_machine import USER, our_labels
+from m3agent.sandbox.backends.image import Image, local_image
+from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.images import compilers_script
+from m3agent.sandbox.images.debian import DEBIAN, base_image, just_built
+from m3agent.sandbox.images.image_build import (
+    INSTALLING,
+    Build,
+    build_image,
+    engine_failures,
+    files_as_tar,
+    remove_container,
+)
+from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+
+WORK = "/opt/m3agent-compilers"
+RECIPE = 1  # part of every hash; increase it if the same image must get other compilers
+PROBE = r"""
+command -v cc >/dev/null || echo 'a C compiler'
+include=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)
+[ -e "$include/Python.h" ] || echo "Python's headers"
+command -v cargo >/dev/null || echo Rust
+"""
+"""Shell script that prints what an image lacks, one name a line."""
+
+
+def with_compilers(
+    api: Any,
+    image: Image,
+    rust: bool,
+    pythons: Collection[str],
+    indexes: Indexes,
+    *,
+    state: Path,
+    say: Say,
+    stop: threading.Event,
+) -> Image:
+    """Return an image with a C compiler and Python's headers; `image` itself if it has them or they cannot be had.
+
+    Blocking; takes minutes if something must be installed. What cannot be installed is a note, because some build
+    backends bring their compilers themselves.
+
+    Args:
+        api: The engine's client.
+        image: The image to start from.
+        rust: Whether the project needs Rust.
+        pythons: Minor versions of Python that the project accepts, best first; empty for any.
+        indexes: Where packages come from.
+        state: Folder for logs, locks and times of last use.
+        say: Receives notes for people.
+        stop: Ends the work early.
+
+    Raises:
+        EnvironmentBuildFailed: `stop` was set.
+    """
+    made_from = [RECIPE, image.ident, rust]
+    name = f"compilers-{hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]}"
+    tag = f"{REPOSITORY}:{name}"
+    has_all = folder(state) / f"{name}.has-all"
+    if has_all.exists():
+        return image
+    try:
+        with one_at_a_time(state, tag, say, stop):
+            if there := local_image(api, tag):
+                touch(state, tag)
+                return there
+            missing = _missing(api, image, rust)
+            if not missing:
+                has_all.touch()
+                return image
+            if image.binds:
+                say(
+                    f"this machine's /usr lacks {' and '.join(missing)} for the project's build: using Debian's"
+                )
+                python = next((python for python in pythons if python in DEBIAN), None)
+                image = base_image(api, python, state=state, say=say, stop=stop).image
+            if _missing(api, image, rust):
+                say(
+                    f"installing {' and '.join(missing)} for the project's build once (this may take minutes)"
+                )
+                _install(
+                    api, image, rust, tag, indexes, log=folder(state) / f"{name}.log", say=say, stop=stop
+                )
+                image = just_built(api, tag)
+                touch(state, tag)
+            return image
+    except EnvironmentBuildFailed as error:
+        if stop.is_set():
+            raise
+        say(f"{error}; the project's build has to do without")
+        return image
+
+
+def _missing(api: Any, image: Image, rust: bool) -> list[str]:
+    """Return what the image lacks, in words."""
+    container = api.create_container(
+        image.name,
+        command=["sh", "-c", PROBE],
+        entrypoint=[],
+        user=USER,
+        environment={"PATH": image.path},
+        network_disabled=True,
+        labels=our_labels(),
+        host_config=api.create_host_config(
+            network_mode="none",
+            cap_drop=["ALL"],
+            binds=[f"{path}:{path}:ro" for path in image.binds if Path(path).exists()],
+        ),
+    )["Id"]
+    try:
+        with engine_failures("the search for compilers"):
+            api.start(container)
+            api.wait(container, timeout=60)
+            lines = api.logs(container, stdout=True, stderr=False).decode().splitlines()
+    finally:
+        remove_container(api, container)
+    return [line for line in lines if rust or line != "Rust"]
+
+
+def _install(
+    api: Any,
+    image: Image,
+    rust: bool,
+    tag: str,
+    indexes: Indexes,
+    *,
+    log: Path,
+    say: Say,
+    stop: threading.Event,
+) -> None:
+    script = Path(compilers_script.__file__).read_bytes()
+    build = Build(
+        what="an image with compilers",
+        base=image,
+        command=("python3", "-I", "-S", f"{WORK}/compilers_script.py", *(["rust"] if rust else [])),
+        user="0:0",
+        folder="/",
+        env={**image.env, **indexes.environment(f"{WORK}/certificates.pem")},
+        capabilities=INSTALLING,
+        image_env=image.env,
+        image_command="python3",
+    )
+    files = {"compilers_script.py": script}
+    if indexes.certificates is not None:
+        files["certificates.pem"] = indexes.certificates.read_bytes()
+    build_image(api, build, tag, [files_as_tar(files, WORK, folders=[WORK])], log=log, say=say, stop=stop)

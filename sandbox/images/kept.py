@@ -1,0 +1,54 @@
+"""What m3agent keeps about its images: their names, and a folder with logs, locks and times of last use."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from m3agent.sandbox.errors import EnvironmentBuildFailed
+
+REPOSITORY = "m3agent-env"
+"""The name of all environment images; the tag is a hash."""
+WAIT = 0.2  # seconds between two attempts to get a lock that another process holds
+
+Say = Callable[[str], None]
+
+
+def touch(state: Path, image: str) -> None:
+    """Record that an environment image is in use now; the least recently used image is removed first."""
+    with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost
+        (folder(state) / f"{image.partition(':')[2]}.used").touch()
+
+
+def folder(state: Path) -> Path:
+    """Return the folder for logs, locks and times of use; create it if needed."""
+    path = state / "environments"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def one_at_a_time(state: Path, tag: str, say: Say, stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of an image: only one of several processes that need it builds it.
+
+    Raises:
+        EnvironmentBuildFailed: `stop` was set while waiting.
+    """
+    told = False
+    with (folder(state) / f"{tag.partition(':')[2]}.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if stop.wait(WAIT):
+                    raise EnvironmentBuildFailed(
+                        "interrupted while another process built the environment"
+                    ) from None
+                if not told:
+                    say("another m3agent is building this environment: waiting for it")
+                    told = True
+        yield

@@ -1,0 +1,124 @@
+"""How a repository's own configuration runs its tests."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from m3agent.sandbox.declared.testing import NO_ERROR, read_test_options
+from m3agent.sandbox.declared.types import Files
+
+DOCTESTS = "--doctest-modules --doctest-ignore-import-errors"
+NAMES = "-o python_functions=[Tt]est* *_[Tt]est* -o python_classes=[Tt]est* *_[Tt]est*"
+
+
+def options(texts: dict[str, str]) -> str:
+    """Return the options for a repository with these files, a module and a test file that pytest finds."""
+    texts = {"own.py": "", "tests/test_own.py": "", **texts}
+    return " ".join(read_test_options(Files(texts.keys(), lambda path: texts[path].encode())))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {},
+        {"tox.ini": "[testenv]\ncommands = pytest -n auto --cov {posargs}\n"},
+        {"tox.ini": "[testenv:docs]\ncommands = pytest --doctest-modules own.py\n"},
+        {".github/workflows/docs.yml": "- run: pytest --doctest-modules own.py\n"},
+        {"Makefile": "docs:\n\tpython -m doctest own.py\n"},
+        {"setup.cfg": "[tool:pytest]\naddopts = --doctest-modules\n"},
+        {"pyproject.toml": "[tool.pytest.ini_options]\nfilterwarnings = ['ignore', 'default:error in x']\n"},
+        {"runtests.py": "", "tox.ini": "[testenv]\ncommands = python runtests.py\n"},
+        {"tox.ini": "[testenv\n", "pyproject.toml": "[tool]\npytest = 3\nhatch.envs.a.scripts.test = [4]\n"},
+    ],
+)
+def test_plain_pytest_is_enough(texts: dict[str, str]) -> None:
+    assert options(texts) == ""
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"tox.ini": "[testenv]\ncommands =\n  pytest \\\n    --doctest-modules own.py\n"},
+        {".github/workflows/ci.yml": "    - run: python -m pytest --doctest-modules ./own.py > log\n"},
+        {"Makefile": "tests:\n\t@echo start\n\tpython3 -m doctest own.py && echo done\n"},
+        {"pyproject.toml": "[tool.hatch.envs.x.scripts]\ntest = 'pytest --doctest-modules own.py {args}'\n"},
+        {"pyproject.toml": "[tool.pdm.scripts]\ntest.cmd = 'pytest own.py --doctest-modules'\n"},
+        {"pyproject.toml": "[tool.tox.env_run_base]\ncommands = [['pytest', '--doctest-modules', 'own.py']]"},
+        {"noxfile.py": "def tests(session):\n    session.run('pytest', '--doctest-modules', 'own.py')\n"},
+    ],
+)
+def test_doctests_run_where_test_runs_run_them(texts: dict[str, str]) -> None:
+    assert options(texts) == f"{DOCTESTS} -o testpaths=own.py"
+
+
+def test_the_repositorys_own_places_of_tests_stay() -> None:
+    texts = {
+        "pytest.ini": "[pytest]\ntestpaths = own\n",
+        "tox.ini": "[testenv]\ncommands = pytest --doctest-modules .",
+    }
+    assert options(texts) == DOCTESTS
+
+
+def test_doctests_in_texts() -> None:
+    texts = {
+        "README.md": "",
+        "tox.ini": "[testenv]\ncommands =\n  python -m doctest README.md\n  pytest --doctest-glob '*.rst'",
+    }
+    assert options(texts) == "--doctest-glob=README.md --doctest-glob=*.rst"
+
+
+@pytest.mark.parametrize(
+    ("commands", "patterns"),
+    [
+        ("python tests.py", "tests.py"),
+        ("coverage run -p all_tests.py", "all_tests.py"),
+        ("pytest tests.py", "tests.py"),
+        ("python -m unittest discover -s tests -p '*_check.py'", "test*.py *_check.py"),
+        ("python -m unittest", "test*.py"),
+    ],
+)
+def test_files_with_other_names(commands: str, patterns: str) -> None:
+    texts = {"tests.py": "", "all_tests.py": "", "tox.ini": f"[testenv]\ncommands = {commands}\n"}
+    assert options(texts) == f"-o python_files=test_*.py *_test.py {patterns}"
+    assert options({**texts, "pytest.ini": "[pytest]\npython_files = *.py\n"}) == ""
+
+
+def test_names_of_nose_count_where_no_file_has_one_of_pytest() -> None:
+    for path in ("own/tests.py", "test.py", "own/Test-all.py"):
+        paths = {"setup.py", path}
+        words = read_test_options(Files(paths, lambda _: b""))
+        assert words == ("-o", "python_files=test_*.py *_test.py [Tt]est*.py"), path
+    assert read_test_options(Files({"setup.py", "own/contest.py"}, lambda _: b"")) == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "doctests"),
+    [
+        ({"setup.cfg": "[nosetests]\nwith-doctest = 1\n"}, f"{DOCTESTS} "),
+        ({"setup.cfg": "[nosetests]\nverbosity = 2\n"}, ""),
+        ({"tox.ini": "[testenv]\ncommands = nosetests --with-doctest own\n"}, f"{DOCTESTS} "),
+        ({"Makefile": "check:\n\tnosetests\n"}, ""),
+    ],
+)
+def test_names_of_nose_count_where_nose_runs_the_tests(texts: dict[str, str], doctests: str) -> None:
+    files = "-o python_files=test_*.py *_test.py [Tt]est*.py"
+    assert options({"tests/testing_all.py": "", **texts}) == f"{doctests}{files} {NAMES}"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"pyproject.toml": "[tool.pytest.ini_options]\nfilterwarnings = ['error', 'ignore::UserWarning']\n"},
+        {"setup.cfg": "[tool:pytest]\nfilterwarnings =\n    error::Warning\n    default\n"},
+        {"pytest.toml": "[pytest]\nfilterwarnings = ['error']\n"},
+    ],
+)
+def test_deprecations_of_pytest_are_no_errors(texts: dict[str, str]) -> None:
+    assert options(texts) == f"-W {NO_ERROR}"
+
+
+def test_the_options_are_one_text_for_pytest() -> None:
+    words = read_test_options(Files({"my tests.py"}, lambda _: b""))
+    assert shlex.split(shlex.join(words)) == list(words)
