@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-slow fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-forgeries docs docs-pages lint python clean
+.PHONY: help setup demo test test-unit test-slow fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -50,6 +50,9 @@ bench-client: setup ## measure the client's cost of a turn and compare it with m
 
 bench-grading: setup ## measure grading and compare it with the official harness (ARGS="ROWS --workers 2" and others)
 	@$(in_venv) python benchmarks/grading.py $(ARGS)
+
+bench-environments: setup ## build the environments of public projects and count the tests in them (ARGS="NAME ..." and others)
+	@$(in_venv) python benchmarks/environments.py $(ARGS)
 
 bench-forgeries: setup ## grade forged patches by m3agent's rules and by the official ones
 	@$(in_venv) python -m benchmarks.forgeries $(ARGS)

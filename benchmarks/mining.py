@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.verify.verify import is_test_file
+from m3agent.agent.verify.trees import is_test_file
 from m3agent.sandbox.store.git import TreeStore, run_git
 
 MOST_LINES = 3

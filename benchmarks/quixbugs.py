@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.verify.verify import is_test_file
+from m3agent.agent.verify.trees import is_test_file
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 

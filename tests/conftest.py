@@ -26,7 +26,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable
-from m3agent.sandbox.images.environment import REPOSITORY
+from m3agent.sandbox.images.kept import REPOSITORY
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.installs import build

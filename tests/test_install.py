@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import m3agent
-from m3agent.evals.environments.base import base_image
 from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.images.debian import base_image
 from m3agent.sandbox.images.indexes import find_indexes
 from tests.agent.scripted import BUGGY, ISSUE, MakeRepo
 from tests.evals.bases import needs_base

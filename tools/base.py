@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.tools.test_report import TestReport
 
 MOST_CHARACTERS = 30_000
 """Most characters of a result that the model gets. The session's folder has the complete result."""
@@ -73,10 +74,17 @@ def refusal(text: str) -> ToolResult:
 
 @dataclass
 class CallContext:
-    """The sandbox of a call, and the file for its complete output (`log`)."""
+    """The surroundings of a call.
+
+    Attributes:
+        sandbox: The session's sandbox.
+        log: File for the complete output.
+        baseline: Waits for the complete result of all tests on the base tree; None without one.
+    """
 
     sandbox: Sandbox
     log: Path
+    baseline: Callable[[], Awaitable[TestReport | None]] | None = None
 
 
 ToolKind = Literal["read", "edit", "execute", "other"]

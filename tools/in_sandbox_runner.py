@@ -8,12 +8,18 @@ The framework is pytest, unittest, or collect: pytest, but no test runs, so that
 
 Arguments: framework, report path, seconds that one test may take, targets. Of several targets, missing ones
 are ignored. Without a target, pytest takes those of the repository's settings.
+
+Standard input may hold a JSON object: {"only": [ids], "ignore": [paths], "unstable": pattern}. Then pytest runs only the
+tests with these ids, and all tests of the functions, classes, files and folders with these ids; none means all tests. It
+leaves out the files to ignore. Text that matches the pattern is different in every run and is cut to its first two
+characters, as in the ids.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -84,17 +90,45 @@ class Report:
         self.file.write(json.dumps({"end": int(status)}) + "\n")
 
 
+class Selection:
+    """The ids of the tests to run; none for all. And the files to leave out."""
+
+    def __init__(self, text: str) -> None:
+        wanted = json.loads(text)
+        self.only = frozenset(wanted["only"])
+        self.ignore = list(wanted["ignore"])
+        self.unstable = re.compile(wanted["unstable"])
+
+    def has(self, ident: str) -> bool:
+        if not self.only:
+            return True
+        ident = self.unstable.sub(lambda found: found[0][:2], ident)
+        function = ident.partition("[")[0]
+        outer = {ident[: border.start()] for border in re.finditer("::|/", ident)}
+        return not self.only.isdisjoint({ident, function, ".", *outer})
+
+
 class PytestPlugin:
     """Write the results that pytest reports."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, selection: Selection | None = None) -> None:
         self.report = report
+        self.selection = selection
         self.worst = ("passed", "")
         self.left = 0.0
         self.started = False  # whether pytest accepted its settings
 
     def pytest_sessionstart(self, session: object) -> None:
         self.started = True
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        if self.selection is not None:
+            kept: list[Any] = []
+            dropped: list[Any] = []
+            for item in items:
+                (kept if self.selection.has(item.nodeid) else dropped).append(item)
+            items[:] = kept
+            config.hook.pytest_deselected(items=dropped)
 
     def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
         self.worst = ("passed", "")
@@ -120,13 +154,14 @@ class PytestPlugin:
             self.report.result(report.nodeid or ".", "error", str(report.longrepr))
 
 
-def run_pytest(report: Report, targets: list[str], *more: str) -> int:
+def run_pytest(report: Report, selection: Selection | None, targets: list[str], *more: str) -> int:
     import pytest
 
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
     options += ["--rootdir=."]  # otherwise ids would start at the folder of a target with its own settings
     options += ["--maxfail=0", *more]  # run all tests, even if the repository's addopts contain -x
-    plugin = PytestPlugin(report)
+    options += ["--ignore=" + path for path in (selection.ignore if selection else ())]
+    plugin = PytestPlugin(report, selection)
     status = pytest.main([*options, *targets], plugins=[plugin])
     # If pytest accepted its settings, the id is wrong, and other settings would not help.
     wrong_id = plugin.started and any("::" in target for target in targets[:1])
@@ -134,7 +169,7 @@ def run_pytest(report: Report, targets: list[str], *more: str) -> int:
         # A frequent cause: the repository's settings name a plugin that is not installed here.
         print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
         options += ["-o", "addopts=", "-o", "required_plugins="]
-        status = pytest.main([*options, *targets], plugins=[PytestPlugin(report)])
+        status = pytest.main([*options, *targets], plugins=[PytestPlugin(report, selection)])
     return int(status)
 
 
@@ -232,7 +267,11 @@ def main(framework: str, path: str, limit: str, *targets: str) -> None:
     if framework == "unittest":
         status = run_unittest(report, wanted)
     else:
-        status = run_pytest(report, wanted, *(["--collect-only"] if framework == "collect" else []))
+        given = sys.stdin.read()
+        selection = Selection(given) if given else None
+        status = run_pytest(
+            report, selection, wanted, *(["--collect-only"] if framework == "collect" else [])
+        )
     report.end(status)
     sys.exit(int(status))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 from m3agent.tools import code_exec, files, test_runner
 from m3agent.tools.base import CallContext, Tool, ToolResult, ToolTraits, refusal
+from m3agent.tools.test_report import TestReport
 
 TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.READ, test_runner.TOOL)
 """m3agent's own tools, in the order that every request has."""
@@ -50,13 +52,21 @@ class Toolset:
         sandbox: The session's sandbox.
         folder: Gets the complete output of each call, in a file named after the call's number.
         others: The tools of other programs, if there are any.
+        baseline: Waits for the complete result of all tests on the base tree; None without one.
     """
 
-    def __init__(self, sandbox: Sandbox, folder: Path, others: ExternalTools | None = None) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        folder: Path,
+        others: ExternalTools | None = None,
+        baseline: Callable[[], Awaitable[TestReport | None]] | None = None,
+    ) -> None:
         self._sandbox = sandbox
         self._folder = folder
         self._by_name = {tool.name: tool for tool in TOOLS}
         self._others = others
+        self._baseline = baseline
         other_schemas = [] if others is None else others.schemas
         self.other_names = [schema["function"]["name"] for schema in other_schemas]
         self.schemas = [*own_schemas(), *other_schemas]
@@ -95,7 +105,7 @@ class Toolset:
         except ValidationError as error:
             return refusal(f"{name}: {explain(error)}. Its arguments: {signature(tool)}")
         try:
-            return await tool.run(CallContext(self._sandbox, log), valid)
+            return await tool.run(CallContext(self._sandbox, log, self._baseline), valid)
         except (FileProblem, PathEscapes) as error:
             return refusal(str(error))
         except DiskFull as error:

@@ -8,7 +8,7 @@ import json
 import posixpath
 import re
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,7 @@ from m3agent.tools.base import (
 )
 from m3agent.tools.files import plain
 from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
+from m3agent.tools.test_report import TestReport
 
 PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
@@ -41,6 +42,12 @@ NOT_FOUND = "unittest.loader._FailedTest"
 """In the id of a test that unittest reports in place of one that it cannot find."""
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
 """Address of an object in an id or an error. It differs in every run."""
+
+KNOWN = "[These are the results of all tests in a fresh copy of the unchanged work tree. Nothing ran again.]"
+"""Marks results that were known before the call."""
+
+WAIT = 30.0
+"""Most seconds that a call waits for the known result of all tests."""
 
 Framework = Literal["pytest", "unittest"]
 
@@ -57,58 +64,14 @@ class TestRunnerArguments(Arguments):
     timeout: int = Field(300, ge=1, le=1800, description="Seconds for the whole run.")
 
 
-@dataclass(frozen=True)
-class TestReport:
-    """The results of a test run. All ids are the framework's.
-
-    Attributes:
-        errors: Error texts of the tests that failed or could not run, by id.
-        complete: Whether the run ended normally; if not, tests may be missing.
-        output: Text that the test process printed.
-        truncated: Whether the sandbox dropped a part of that text.
-    """
-
-    __test__ = False
-
-    passed: tuple[str, ...]
-    failed: tuple[str, ...]
-    errored: tuple[str, ...]
-    skipped: tuple[str, ...]
-    errors: dict[str, str]
-    complete: bool
-    timed_out: bool
-    seconds: float
-    exit: int
-    output: str
-    truncated: bool
-
-    @property
-    def red(self) -> set[str]:
-        """Ids of the tests that failed or could not run."""
-        return {*self.failed, *self.errored}
-
-    @property
-    def sets(self) -> dict[str, list[str]]:
-        """The ids by outcome, in the form of tool results and the event log."""
-        return {
-            "passed": list(self.passed),
-            "failed": list(self.failed),
-            "errored": list(self.errored),
-            "skipped": list(self.skipped),
-        }
-
-    @property
-    def ran(self) -> int:
-        """Number of tests with a result."""
-        return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
-
-
 async def run_in_sandbox(
     sandbox: Sandbox,
     *targets: str,
     framework: Framework | Literal["collect"] = "pytest",
     timeout: float = 300,
     log: Path | None = None,
+    only: Collection[str] = (),
+    ignore: Collection[str] = (),
 ) -> TestReport:
     """Run tests and read the runner's report.
 
@@ -119,6 +82,9 @@ async def run_in_sandbox(
         framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
         timeout: Time limit of the run, in seconds.
         log: File for the complete output.
+        only: Ids of tests, functions, classes, files or folders: of all tests in the targets, only these run. Empty
+            for all. Unknown ids are ignored. For pytest only.
+        ignore: Paths of files whose tests do not run. For pytest only.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
@@ -127,7 +93,11 @@ async def run_in_sandbox(
     source = Path(in_sandbox_runner.__file__).read_text()
     per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
     argv = ["python3", "-c", source, framework, report, str(per_test), *targets]
-    result = await sandbox.exec(argv, timeout=timeout, log=log)
+    selection = b""
+    if only or ignore:
+        wanted = {"only": sorted(only), "ignore": sorted(ignore), "unstable": ADDRESS.pattern}
+        selection = json.dumps(wanted).encode()
+    result = await sandbox.exec(argv, timeout=timeout, log=log, stdin=selection)
     raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report], keep=MOST_REPORT)
     outcomes: dict[str, str] = {}
     errors: dict[str, str] = {}
@@ -224,12 +194,28 @@ def _one_line(text: str) -> str:
     return visible(text.encode("utf-8", "backslashreplace").decode()).replace("\n", "\\x0a")
 
 
+async def _known(context: CallContext, target: str, arguments: TestRunnerArguments) -> TestReport | None:
+    """Return the result of the whole suite if the work tree is unchanged and a fresh copy of it ran; else None.
+
+    A run under way gets `WAIT` seconds to finish: a second run at the same time would slow both.
+    """
+    if context.baseline is None or target != "." or arguments.framework != "pytest":
+        return None
+    if await context.sandbox.checkpoint() != context.sandbox.workspace.base:
+        return None
+    try:
+        return await asyncio.wait_for(context.baseline(), min(arguments.timeout, WAIT))
+    except TimeoutError:
+        return None
+
+
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
     target = plain(arguments.test_file) or "."
     if target.startswith("-"):
         return refusal(f"test_file takes a path or node id, not options: {target}")
-    report = await run_in_sandbox(
+    known = await _known(context, target, arguments)
+    report = known or await run_in_sandbox(
         context.sandbox, target, framework=arguments.framework, timeout=arguments.timeout, log=context.log
     )
     lines = [summary(report, arguments.timeout)]
@@ -256,6 +242,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             if report.output
             else "no tests ran."
         )
+    if known is not None:
+        shown.append(KNOWN)
     if not report.timed_out and (not report.ran or any(NOT_FOUND in ident for ident in report.errored)):
         shown += map(_one_line, await suggest(context.sandbox, target))
     # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
@@ -267,7 +255,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
         exit_code=report.exit,
         digest=digest,
         truncated=report.truncated,
-        full_path=str(context.log),
+        full_path=str(context.log) if known is None else None,
         data={
             **report.sets,
             "complete": report.complete,

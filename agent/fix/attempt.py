@@ -29,7 +29,9 @@ from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.stall import StallDetector
+from m3agent.agent.verify.baseline import BaselineRun
 from m3agent.agent.verify.feedback import feedback_on, weakened_tests
+from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -104,18 +106,28 @@ class Attempt:
         self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
         await self.stack.enter_async_context(self.sandbox)
 
+    def fresh_runs(self, backend: Backend, spec: SandboxSpec) -> TreeRuns:
+        """Return what runs tests of the attempt's trees in fresh sandboxes."""
+        assert self.workspace is not None
+        log = session_events.log_requests(self.session, "verify")
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(backend, spec, of, self.say, log)
+
+        return TreeRuns(self.workspace.store, fresh, self.session.folder / CALLS)
+
     async def work(
         self,
         run_context: RunContext,
-        dirty: int,
+        baseline: BaselineRun,
         cache_is_warm: asyncio.Event,
         verify: Callable[[], Awaitable[None]],
     ) -> None:
         """Run the loop to its end, and set `outcome` and `patch`. The patch may be empty.
 
         Args:
-            run_context: The model server and the packed repository.
-            dirty: Number of files that differ from the commit.
+            run_context: What all attempts share.
+            baseline: The base tree's test run.
             cache_is_warm: Set by the first attempt once the server has read its prompt. The other attempts wait for
                 it, so that the server finds their prompts in its cache.
             verify: Verifies `patch` and sets `evidence`.
@@ -134,7 +146,7 @@ class Attempt:
                 )
             )
             if self.messages is None:
-                begun = Conversation.begin(self.session.folder, self._first_messages(run_context, dirty))
+                begun = Conversation.begin(self.session.folder, self._first_messages(run_context))
                 self.messages = self.stack.enter_context(contextlib.closing(begun))
             if self.variation.number > 1:
                 await cache_is_warm.wait()
@@ -143,7 +155,7 @@ class Attempt:
                 cache_is_warm.set()
                 self.on_delta(delta)
 
-            loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta)
+            loop = self._new_loop(client, self.sandbox, run_context, self.messages, on_delta, baseline)
             self.loop = loop
             loop.review = lambda said: self._review(said, loop, verify)
             if (point := self.request.resume) is not None:
@@ -207,43 +219,33 @@ class Attempt:
         """Whether the tests say that the issue is fixed."""
         return self.evidence is not None and self.evidence.verdict == "verified"
 
-    async def verify(self, backend: Backend, spec: SandboxSpec, known: dict[str, Verification]) -> None:
+    async def verify(self, runs: TreeRuns, baseline: BaselineRun, known: dict[str, Verification]) -> None:
         """Verify the patch, unless it is empty or has been verified. Raises SandboxError.
 
         Args:
-            backend, spec: How to start sandboxes.
+            runs: Runs tests in fresh sandboxes.
+            baseline: The base tree's test run.
             known: Cache of verifications, by tree id.
         """
         if self.patch is None or self.patch.empty or self.evidence is not None:
             return
         assert self.workspace is not None
-        log = session_events.log_requests(self.session, "verify")
-
-        def fresh(of: Workspace) -> Sandbox:
-            return new_sandbox(backend, spec, of, self.say, log)
-
         if self.patch.tree not in known:
-            found = await verify(
-                self.workspace,
-                self.patch,
-                fresh,
-                self.session.folder / CALLS,
-                self.request.settings.reruns,
-                known.values(),
+            known[self.patch.tree] = await verify(
+                self.workspace, self.patch, runs, self.request.settings.reruns, baseline.result
             )
-            known[self.patch.tree] = found
         evidence = known[self.patch.tree]
         weak = await asyncio.to_thread(
             weakened_tests, self.workspace, self.named_red, self.patch.tree, evidence
         )
         if weak and evidence.verdict == "verified":
-            reason = f"a test that an earlier verdict named red was weakened: {', '.join(weak)}"
+            reason = f"tests that an earlier verdict named red are not as they were: {', '.join(weak)}"
             evidence = replace(evidence, verdict="unverified", reason=reason, weakened=tuple(weak))
         self.evidence = evidence
         by: Literal["gate", "end"] = "gate" if self.outcome is None else "end"
         session_events.log_verification(self.session, evidence, self.rounds + 1, by)
 
-    def _first_messages(self, run_context: RunContext, dirty: int) -> list[dict[str, Any]]:
+    def _first_messages(self, run_context: RunContext) -> list[dict[str, Any]]:
         issue, settings, endpoint = self.request.issue, self.request.settings, run_context.endpoint
         assert run_context.context is not None, "only a resumed session has none"
         assert self.sandbox is not None
@@ -253,11 +255,12 @@ class Attempt:
             run_context.context,
             issue,
             self.request.repository.head,
-            dirty,
+            run_context.dirty,
             images=endpoint.images,
             instructions=settings.instructions,
             hosts=settings.allow_net.hosts if settings.allow_net else (),
             python=self.sandbox.python,
+            not_importable=run_context.not_importable,
             hint=self.variation.hint,
         )
 
@@ -268,10 +271,11 @@ class Attempt:
         run_context: RunContext,
         messages: Conversation,
         on_delta: Callable[[Delta], None],
+        baseline: BaselineRun,
     ) -> Loop:
         point = self.request.resume
         stall = point.stall if point is not None else StallDetector()
-        tools = Toolset(sandbox, self.session.folder / CALLS, self.other_tools)
+        tools = Toolset(sandbox, self.session.folder / CALLS, self.other_tools, baseline.result)
         model = Model(
             client,
             self.session,
@@ -286,4 +290,14 @@ class Attempt:
         )
         calls = Calls(sandbox, tools, self.session)
         window = Window(run_context.endpoint.max_model_len)
-        return Loop(model, calls, sandbox, self.session, self.limits, messages, stall, window)
+        return Loop(
+            model,
+            calls,
+            sandbox,
+            self.session,
+            self.limits,
+            messages,
+            stall,
+            window,
+            baseline=lambda: baseline.known,
+        )

@@ -1,4 +1,4 @@
-"""Import all tests once in the repository's environment, and tell people what cannot be imported.
+"""Import all tests once in the repository's environment, to know which files cannot be imported.
 
 The result is kept beside the environment's log, for the tree and the image that it was made with.
 """
@@ -16,9 +16,10 @@ from m3agent.agent.util.private_file import read_file, write_file
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
-from m3agent.sandbox.images.environment import REPOSITORY, folder
+from m3agent.sandbox.images.kept import REPOSITORY, folder
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.test_runner import TestReport, run_in_sandbox
+from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_runner import run_in_sandbox
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
 NO_TESTS = 5  # pytest's exit code if it found no test
@@ -44,7 +45,7 @@ class Collection:
     reason: str | None = None
 
     def sentences(self) -> list[str]:
-        """Return what people are told; empty if all tests can be imported."""
+        """Return what people and the model are told; empty if all tests can be imported."""
         lines = []
         if self.reason is not None:
             lines.append(f"the tests cannot be collected in the sandbox: {self.reason}")
@@ -60,15 +61,15 @@ class Collection:
         return lines
 
 
-async def tell_collection(
+async def collected(
     spec: SandboxSpec, backend: Backend, workspace: Workspace, state: Path, say: Callable[[str], None]
-) -> None:
-    """Tell which tests cannot be imported in the environment image that m3agent built.
+) -> Collection | None:
+    """Return which tests cannot be imported in the environment image that m3agent built.
 
-    Other images are not checked. A sandbox that fails is a note, not an error.
+    Other images are not checked: the result is None. A sandbox that fails is a note, not an error.
     """
     if spec.image is None or not spec.image.startswith(f"{REPOSITORY}:"):
-        return
+        return None
     kept = folder(state) / f"{spec.image.partition(':')[2]}.collected"
     found = await asyncio.to_thread(_read, kept, workspace.base)
     if found is None:
@@ -77,10 +78,9 @@ async def tell_collection(
                 found = await collect(sandbox)
         except SandboxError as error:
             say(f"the tests could not be collected: {error}")
-            return
+            return None
         await asyncio.to_thread(_write, kept, workspace.base, found)
-    for line in found.sentences():
-        say(line)
+    return found
 
 
 async def collect(sandbox: Sandbox) -> Collection:

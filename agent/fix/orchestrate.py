@@ -15,7 +15,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
-from m3agent.agent.fix.collection import tell_collection
+from m3agent.agent.fix.collection import collected
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
@@ -32,6 +32,8 @@ from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.util.append_only import fault
 from m3agent.agent.util.concurrency import all_of
+from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
+from m3agent.agent.verify.tree_runs import TEST_TIMEOUT
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
@@ -46,19 +48,19 @@ class PreparedFix:
     """What all attempts share.
 
     Attributes:
-        run_context: The model server and the packed repository.
+        run_context: The model server, the packed repository and its state.
         backend, spec: How to start sandboxes.
-        dirty: Number of files that differ from the commit.
         started: Returns the first event of an attempt's log.
         shared: Events of the preparation, which every attempt's log contains.
+        kept: The results of base trees' tests.
     """
 
     run_context: RunContext
     backend: Backend
     spec: SandboxSpec
-    dirty: int
     started: Callable[[Variation], events.Event]
     shared: list[events.Event]
+    kept: KeptBaselines
 
 
 async def fix(
@@ -196,22 +198,28 @@ async def _prepare(
         if earlier is None and offered.schemas:
             log(events.ToolsOffered(tools=offered.schemas))
 
-    async def start_sandbox() -> SandboxSpec:
+    async def start_sandbox() -> tuple[SandboxSpec, Sequence[str]]:
         begun = time.monotonic()
         tag = await asyncio.to_thread(last_tag, repository)
         ready = await with_environment(spec, backend, workspace, settings, state, say, tag)
         if ready.image != spec.image:
             seconds = round(time.monotonic() - begun, 3)
             log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))
-        await all_of(
-            first.start_sandbox(ready, backend), tell_collection(ready, backend, workspace, state, say)
+        _, found = await all_of(
+            first.start_sandbox(ready, backend), collected(ready, backend, workspace, state, say)
         )
-        return ready
+        if found is None:
+            return ready, ()
+        log(events.TestsCollected(errors=found.errors, reason=found.reason))
+        for line in found.sentences():
+            say(line)
+        return ready, found.sentences()
 
-    run_context, ready, _ = await all_of(
+    run_context, (ready, not_importable), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
-    return PreparedFix(run_context, backend, ready, dirty, started, shared)
+    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=not_importable)
+    return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state))
 
 
 async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
@@ -221,20 +229,23 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
     """
     first, cache_is_warm, verifying = attempts[0], asyncio.Event(), asyncio.Lock()
     known: dict[str, Verification] = {}
+    baseline = _baseline(attempts, prepared)
 
     async def make(attempt: Attempt) -> None:
         async def verify() -> None:
             async with verifying:
-                await attempt.verify(prepared.backend, prepared.spec, known)
+                await attempt.verify(runs, baseline, known)
 
         try:
             if attempt is not first:
                 await _set_up(attempt, first, prepared)
-            await attempt.work(prepared.run_context, prepared.dirty, cache_is_warm, verify)
+            runs = attempt.fresh_runs(prepared.backend, prepared.spec)
+            await attempt.work(prepared.run_context, baseline, cache_is_warm, verify)
             await verify()
         except FAILURES as error:
             attempt.failure = error
 
+    baseline.start()
     tasks = {asyncio.create_task(make(attempt)): attempt for attempt in attempts}
     pending = set(tasks)
     try:
@@ -253,6 +264,22 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+        await baseline.close()
+
+
+def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix) -> BaselineRun:
+    """Return the base tree's test run, whose result every attempt's log gets."""
+    first, backend, spec = attempts[0], prepared.backend, prepared.spec
+    assert first.workspace is not None
+    assert first.sandbox is not None
+    runs, tree = first.fresh_runs(backend, spec), first.workspace.base
+
+    def tell(found: Baseline) -> None:
+        for attempt in attempts:
+            attempt.session.write(session_events.baseline(found, tree))
+
+    key = key_of(spec, backend, first.sandbox, TEST_TIMEOUT)
+    return BaselineRun(lambda: runs.run(tree, "baseline"), prepared.kept, key, tell)
 
 
 async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> None:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from m3agent.agent.verify.verify import Verification, is_test_file
+from m3agent.agent.verify.trees import is_test_file
+from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.store.workspace import Patch, Workspace
 
 VERDICTS = ("verified", "unverified", "failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,12 +38,16 @@ class RunContext:
         key: API key of the server; None without one.
         prices: What the server costs; None if unknown.
         context: The repository as text; None if the conversation contains it already (a resumed session).
+        dirty: Number of files that differ from the commit.
+        not_importable: Sentences that say which test files cannot be imported in the sandbox, with the errors.
     """
 
     endpoint: Endpoint
     key: str | None = field(repr=False)
     prices: Prices | None
     context: Context | None
+    dirty: int = 0
+    not_importable: Sequence[str] = ()
 
 
 async def prepare(

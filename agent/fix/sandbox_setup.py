@@ -13,7 +13,8 @@ from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.declared import read_declared
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.environment import REPOSITORY, files_of, find_environment, touch
+from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
+from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -56,6 +57,7 @@ async def with_environment(
     if spec.image is not None:
         if spec.image.startswith(f"{REPOSITORY}:"):
             touch(state, spec.image)
+            return _for_trees(spec, workspace, state, say)
         return spec
     if settings.environment == "off":
         return spec
@@ -72,4 +74,13 @@ async def with_environment(
     except EnvironmentBuildFailed as error:
         say(f"{error}; continuing without the repository's dependencies")
         return spec
-    return spec if image is None else replace(spec, image=image)
+    return spec if image is None else _for_trees(replace(spec, image=image), workspace, state, say)
+
+
+def _for_trees(spec: SandboxSpec, base: Workspace, state: Path, say: Callable[[str], None]) -> SandboxSpec:
+    """Return the sandbox with the project built anew for each tree that changes what its build reads."""
+
+    async def image_of(workspace: Workspace, image: str) -> str:
+        return image if workspace.base == base.base else await image_of_tree(workspace, image, state, say)
+
+    return replace(spec, image_of=image_of)

@@ -20,13 +20,14 @@ from m3agent.agent.loop.tool_executor import PendingCall
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import Session
+from m3agent.agent.verify.baseline import Baseline
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.serving.check.prefix_probe import Findings
 from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.endpoint import Endpoint
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 
 
 def session_started(
@@ -124,6 +125,18 @@ def log_requests(session: Session, where: Literal["session", "verify"]) -> Calla
             session.write(events.NetworkRequest(where=where, **dataclasses.asdict(request)))
 
     return log
+
+
+def baseline(found: Baseline, tree: str) -> events.Baseline:
+    """Return the event for the result of the base tree's tests."""
+    report = found.report
+    return events.Baseline(
+        tree=tree,
+        cached=found.cached,
+        complete=report.complete,
+        seconds=round(report.seconds, 3),
+        **report.sets,
+    )
 
 
 def log_verification(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+from m3agent.agent.context.output import redact_text
+from m3agent.agent.verify.feedback import MOST_NAMED
 
 MOST_ASKED = 2
 """Most times that the model is told what is missing; after that its result is accepted as it is."""
@@ -23,15 +26,16 @@ ANNOUNCED = re.compile(
 STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*(\S.*)", re.MULTILINE | re.IGNORECASE)
 
 
-def shows_something(tests: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a test run shows anything: whether at least one test passed, failed or could not run."""
-    return any(tests[outcome] for outcome in ("passed", "failed", "errored"))
-
-
 def why_not_tested(text: str) -> str:
     """Return the reason that an answer gives after "Not tested:"; empty if it gives none."""
     stated = (match[2] for match in STATED.finditer(text) if match[1].lower() == NOT_TESTED.lower())
     return next(stated, "").strip()
+
+
+def listed(idents: Sequence[str]) -> str:
+    """Return the first test ids for a message to the model, one a line."""
+    more = [f"- and {len(idents) - MOST_NAMED} more"] if len(idents) > MOST_NAMED else []
+    return "\n".join([*(f"- {redact_text(ident)}" for ident in idents[:MOST_NAMED]), *more])
 
 
 def accepts(missing: str, asked: int) -> bool:
@@ -39,14 +43,25 @@ def accepts(missing: str, asked: int) -> bool:
     return not missing or asked >= MOST_ASKED
 
 
-def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:
+def missing(
+    *,
+    text: str,
+    changed: bool,
+    tested_since_change: bool,
+    unclear: str = "",
+    broken: Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> str:
     """Return what the model is told to do before it counts as done; empty if nothing is missing.
 
     Args:
         text: The model's last answer. A line with "No change:" or "Not tested:" and a reason replaces the change or
             the test run.
         changed: Whether any file of the repository has changed.
-        tested_since_change: Whether tests have run since the last change.
+        tested_since_change: Whether a test with a known outcome has run since the last change.
+        unclear: Why the outcome of the last test run since the change is not known; empty if none ran.
+        broken: Tests that passed before the change and were red in their last run since it.
+        added: Tests that the change adds and that were red in their last run since it.
     """
     stated = {match[1].lower() for match in STATED.finditer(text)}
     if not changed and NO_CHANGE.lower() not in stated:
@@ -56,9 +71,18 @@ def missing(*, text: str, changed: bool, tested_since_change: bool) -> str:
         )
     if changed and not tested_since_change and NOT_TESTED.lower() not in stated:
         return (
-            "No test has run since your last change. Run the tests that show the issue is fixed, or, if that cannot "
-            f"be done here, answer with one line that starts with '{NOT_TESTED}' and says why."
+            f"{unclear or 'No test has run since your last change'}. Run the tests that show the issue is fixed, with "
+            "test_runner, or, if that cannot be done here, answer with one line that starts with "
+            f"'{NOT_TESTED}' and says why."
         )
+    if changed and (broken or added):
+        parts = (("passed before your change", broken), ("are new", added))
+        red = [
+            f"These tests {what} and are red now ({len(idents)}):\n{listed(idents)}"
+            for what, idents in parts
+            if idents
+        ]
+        return "\n".join([*red, "Correct the code, or a new test if it is wrong, and run them again."])
     last = re.split(r"(?<=[.!?])\s+|\n+", text.strip())[-1].lstrip("-*#> ")
     if not stated and ANNOUNCED.match(last):
         return (

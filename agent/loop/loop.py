@@ -19,6 +19,7 @@ from m3agent.agent.loop.compaction import Window, calls_made
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.model_step import Model, RepetitiveStream
 from m3agent.agent.loop.resume import ResumePoint
+from m3agent.agent.loop.session_tests import broken_and_added
 from m3agent.agent.loop.tool_executor import Calls, PendingCall
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import FIRST, Conversation
@@ -27,6 +28,7 @@ from m3agent.agent.stall import StallDetector, StallVerdict, as_seen
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.serving.client.messages import Turn
 from m3agent.serving.errors import ContextTooLong, DeadlineExceeded, ModelServerError
+from m3agent.tools.test_report import TestReport
 
 LAST_WORDS_TOKENS = 2000
 LAST_WORDS_SECONDS = 120.0
@@ -59,6 +61,7 @@ class Loop:
     Attributes:
         review: Called with the model's last answer when the gate accepts the result. It returns a message for the
             model, which then continues, or an empty text, which ends the loop.
+        baseline: Returns the complete result of the base tree's tests, or None as long as it is unknown.
         asked: How often the gate has told the model what is missing.
         user_message: The user's message to the model in a resumed session.
         accepted: The answer that the gate accepted before an earlier process of this session ended; else None.
@@ -73,6 +76,7 @@ class Loop:
     stall: StallDetector
     window: Window
     review: Callable[[str], Awaitable[str]] = accept
+    baseline: Callable[[], TestReport | None] = lambda: None
     asked: int = 0
     user_message: str = ""
     accepted: str | None = None
@@ -81,11 +85,7 @@ class Loop:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.asked, self.user_message = point.turn, point.asked, point.tell
         self.accepted = point.accepted
-        self.calls.number, self.calls.tested_tree, self.calls.tests = (
-            point.calls,
-            point.tested_tree,
-            point.tests,
-        )
+        self.calls.number, self.calls.tests = point.calls, point.tests
 
     @property
     def awaits_user(self) -> bool:
@@ -154,17 +154,26 @@ class Loop:
             self._tell(prompt.CUT_OFF, note)
             return None
         tree = await self.sandbox.checkpoint()
-        missing = completion_gate.missing(
-            text=message.text,
-            changed=tree != self.sandbox.workspace.base,
-            tested_since_change=self.calls.tested_tree == tree,
-        )
+        missing = self._missing(message.text, tree)
         self.session.write(events.Gate(turn=self.model.turn, missing=missing, asked=self.asked))
         if completion_gate.accepts(missing, self.asked):
             return await self._review(message.text, note)
         self.asked += 1
         self._tell(missing, note)
         return None
+
+    def _missing(self, said: str, tree: str) -> str:
+        """Return what the completion gate tells the model; empty if nothing is missing."""
+        tests, baseline = self.calls.tests, self.baseline()
+        broken, added = broken_and_added(tests.red_on(tree), baseline) if baseline is not None else ([], [])
+        return completion_gate.missing(
+            text=said,
+            changed=tree != self.sandbox.workspace.base,
+            tested_since_change=tests.tree == tree,
+            unclear=tests.why_unclear(tree),
+            broken=broken,
+            added=added,
+        )
 
     async def _review(self, said: str, note: str = "") -> Outcome | None:
         """End the loop, unless the review has a message for the model. `said` is the model's last answer."""
@@ -214,7 +223,7 @@ class Loop:
 
     async def _where_it_stands(self) -> str:
         diff = (await self.sandbox.patch()).text.decode(errors="replace")
-        return prompt.where_it_stands(self.calls.tests, diff)
+        return prompt.where_it_stands(self.calls.tests.last, diff)
 
     async def _summarise(self) -> None:
         """Replace the conversation by the model's summary, except the first messages and the last steps.

@@ -17,7 +17,7 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.context.secrets import NOTATION_SECRETS as SECRETS
 from m3agent.agent.context.types import Context
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.loop.completion_gate import NO_CHANGE, NOT_TESTED
+from m3agent.agent.loop.completion_gate import NO_CHANGE, NOT_TESTED, listed
 from m3agent.sandbox.network.allow_list import AllowedHost
 from m3agent.tools.base import cut
 
@@ -58,8 +58,6 @@ SUMMARISE = (
     "out. No tool can be called now. Write down for yourself what you will need: what causes the issue and how you know, "
     "with files and lines; what you changed and why; what you tried that did not work; what is still to be done."
 )
-MOST_NAMED = 20
-"""Most failing tests that `where_it_stands` names."""
 MOST_DIFF = 4000
 """Most characters of the diff that `where_it_stands` shows."""
 CUT_OFF = (
@@ -78,6 +76,7 @@ def first_messages(
     instructions: bool = True,
     hosts: Sequence[AllowedHost] = (),
     python: str = "",
+    not_importable: Sequence[str] = (),
     hint: str = "",
 ) -> list[dict[str, Any]]:
     """Return the system message and the first user message.
@@ -94,6 +93,7 @@ def first_messages(
             in the context already, so the cached prefix does not change.
         hosts: Hosts that commands may reach.
         python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
+        not_importable: Sentences that say which test files cannot be imported in the sandbox.
         hint: Text at the very end. Attempts at one issue have the same text before it.
     """
     state = f"The files above are those of commit {head}"
@@ -108,6 +108,9 @@ def first_messages(
             "Commands may reach these hosts and ports, through the proxy in http_proxy and https_proxy, and no others: "
             f"{' '.join(str(host) for host in hosts)}\n"
         )
+    if not_importable:
+        lines = "".join(f"- {harmless(redact_text(line))}\n" for line in not_importable)
+        state += f"Before any change, some tests cannot run in the sandbox:\n{lines}"
     if instructions and (found := instruction_files(file.path for file in context.files)):
         state += (
             "This repository says how to work on it in the files named below. Follow them where they concern style, "
@@ -177,10 +180,7 @@ def where_it_stands(tests: Mapping[str, Sequence[str]] | None, diff: str) -> str
     else:
         counts = ", ".join(f"{len(tests[name])} {name}" for name in ("passed", "failed", "errored"))
         red = [*tests["failed"], *tests["errored"]]
-        state = f"The last test run: {counts}." + "".join(
-            f"\n- {redact_text(ident)}" for ident in red[:MOST_NAMED]
-        )
-        state += f"\n- and {len(red) - MOST_NAMED} more" if len(red) > MOST_NAMED else ""
+        state = f"The last test run: {counts}." + (f"\n{listed(red)}" if red else "")
     return f"{state}\n\n" + (
         f"Your change so far:\n{cut(redact_text(diff), MOST_DIFF)}" if diff else "Nothing has changed so far."
     )

@@ -10,14 +10,16 @@ from typing import Any
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.loop import turn_events
-from m3agent.agent.loop.completion_gate import accepts, shows_something
+from m3agent.agent.loop.completion_gate import accepts
 from m3agent.agent.loop.sampling import Variation
+from m3agent.agent.loop.session_tests import SessionTests
 from m3agent.agent.loop.tool_executor import PendingCall
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.record import CallRecord, TurnRecord, record_of
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.stall import StallDetector, as_seen
 from m3agent.serving.client.messages import ToolCall
+from m3agent.tools.registry import traits_of
 
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
 """Statuses of sessions that can be resumed: the model had not said that it was done."""
@@ -47,9 +49,8 @@ class ResumePoint:
         named_red: Tests that earlier verdicts named red, each with the id of its tree.
         seconds: Time that earlier processes worked on the session.
         tell: The user's message to the model.
-        tested_tree: State of the work tree in the last test run with results.
         used: Tokens and cost so far.
-        tests: Result of the last test run in the session's sandbox.
+        tests: The outcomes of the session's test runs.
         variation: What distinguishes this attempt from others.
         tools: Schemas of the MCP tools that the session offers.
         stall: A detector that has received all earlier answers and finished calls.
@@ -67,9 +68,8 @@ class ResumePoint:
     named_red: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     tell: str = ""
-    tested_tree: str | None = None
     used: Totals = field(default_factory=Totals)
-    tests: dict[str, Any] | None = None
+    tests: SessionTests = field(default_factory=SessionTests)
     variation: Variation = Variation()  # noqa: RUF009  # it is frozen
     tools: list[dict[str, Any]] = field(default_factory=list)
     stall: StallDetector = field(default_factory=StallDetector)
@@ -163,10 +163,12 @@ def _count_call(point: ResumePoint, call: CallRecord) -> None:
         if not call.is_interrupted:
             result = turn_events.result_of(call.finished)
             point.stall.see(as_seen(_tool_call(call), result, redact_text(result.content), point.tree))
-    for tests in call.of_type("test.finished"):
-        point.tests = tests
-        if shows_something(tests):
-            point.tested_tree = tests["tree"]
+    runs = call.of_type("test.finished")
+    for tests in runs:
+        point.tests.add_run(tests, tests["tree"])
+    is_done = bool(call.finished) and call.finished["status"] == "done"
+    if is_done and not runs and traits_of(call.name).mentions_tests(call.arguments):
+        point.tests.add_command(call.finished["exit_code"], call.finished["tree"])
 
 
 def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:

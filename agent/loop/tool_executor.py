@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from m3agent.agent.context.output import writes_marker
 from m3agent.agent.loop import turn_events
-from m3agent.agent.loop.completion_gate import shows_something
+from m3agent.agent.loop.session_tests import SessionTests
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
@@ -59,10 +57,7 @@ class Calls:
     tools: Toolset
     session: Session
     number: int = 0
-    tested_tree: str | None = None
-    """State of the work tree in the last test run with results."""
-    tests: Mapping[str, Any] | None = None
-    """Result of the last test run: lists of test ids under `passed`, `failed`, `errored` and `skipped`."""
+    tests: SessionTests = field(default_factory=SessionTests)
 
     async def run(self, call: ToolCall, turn: int) -> ToolResult:
         """Run one call and return its result. Log it before and after its side effect, even if it is interrupted.
@@ -101,11 +96,9 @@ class Calls:
             changes = self.sandbox.workspace.store.changed_paths(before, after)
             self.session.write(events.FileChanged(turn=turn, call=number, changes=changes, tree=after))
         if "passed" in result.data:
-            self.tests = result.data
-            if shows_something(result.data):
-                self.tested_tree = after
+            self.tests.add_run(result.data, after)
             self.session.write(turn_events.tests_finished(number, result, after))
         elif not refused and traits.mentions_tests(call.arguments):
             # the model may run tests with another tool than the test tool; they run on the current tree
-            self.tested_tree = after
+            self.tests.add_command(result.exit_code, after)
         return result

@@ -108,6 +108,15 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
             case "environment.ready":
                 seconds = show.duration(number(line, "seconds"))
                 found.append(("Environment", f"{text(line, 'image')} ({seconds})"))
+            case "tests.collected":
+                if files := len(mapping(line, "errors")):
+                    found.append(("Not importable", f"{files} test file{'' if files == 1 else 's'}"))
+            case "baseline":
+                sets = {name: len(items(line, name)) for name in ("passed", "failed", "errored", "skipped")}
+                counts = ", ".join(f"{count} {name}" for name, count in sets.items() if count)
+                known = "known from an earlier session" if line.get("cached") is True else ""
+                seconds = known or show.duration(number(line, "seconds"))
+                found.append(("Tests before", f"{counts or 'no tests'} ({seconds})"))
             case "context.packed":
                 found.append(("Context", _context(line)))
             case _:

@@ -96,6 +96,44 @@ class EnvironmentReady(Event):
 
 
 @dataclass(frozen=True)
+class TestsCollected(Event):
+    """All tests were imported once in the repository's environment.
+
+    Attributes:
+        errors: The first error line of each file that cannot be imported, by path.
+        reason: Why the result is incomplete; None if it is complete.
+    """
+
+    __test__: ClassVar[bool] = False
+    type = "tests.collected"
+    errors: dict[str, str]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Baseline(Event):
+    """All tests ran on the base tree, in a fresh sandbox, while the model worked.
+
+    Attributes:
+        tree: Tree id of the base.
+        cached: Whether an earlier session ran them.
+        complete: Whether the run ended normally.
+        seconds: Duration of the run.
+        passed, failed, errored, skipped: Test ids.
+    """
+
+    type = "baseline"
+    tree: str
+    cached: bool
+    complete: bool
+    seconds: float
+    passed: list[str]
+    failed: list[str]
+    errored: list[str]
+    skipped: list[str]
+
+
+@dataclass(frozen=True)
 class ToolsOffered(Event):
     """Every request of this session offers the model tools of MCP servers, which run outside the sandbox.
 

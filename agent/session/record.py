@@ -117,7 +117,7 @@ class SessionRecord:
 
     Attributes:
         started: `session.started`.
-        prepared: `environment.ready`, `context.packed` and `endpoint.probed`, in order.
+        prepared: `environment.ready`, `tests.collected`, `context.packed`, `endpoint.probed` and `baseline`, in order.
         other_tools: Schemas of the MCP tools that were offered.
         turns: The turns, in order. Those copied from another session with a fork are included.
         own_from: Index of the first turn that was not copied from another session.
@@ -364,8 +364,10 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "session.resumed": _Reader._resumed,
     "session.forked": _Reader._forked,
     "environment.ready": _Reader._prepared,
+    "tests.collected": _Reader._prepared,
     "context.packed": _Reader._prepared,
     "endpoint.probed": _Reader._prepared,
+    "baseline": _Reader._prepared,
     "tools.offered": _Reader._offered,
     "turn.started": _Reader._turn_started,
     "retry": _Reader._retry,

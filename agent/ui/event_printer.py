@@ -120,6 +120,12 @@ class Screen:
         redacted = f", secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
         self._print_common("context", f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}")
 
+    def _on_baseline(self, line: Line) -> None:
+        sets = {name: len(line[name]) for name in ("passed", "failed", "errored", "skipped")}
+        counts = ", ".join(f"{count:,} {name}" for name, count in sets.items() if count) or "none"
+        known = "known from an earlier session" if line["cached"] else f"{line['seconds']:.1f} s"
+        self._print_common("tests", f"{counts} without a change ({known})")
+
     def _on_message(self, line: Line) -> None:
         words = line["text"] if line["text"].strip() else ""
         if words.strip():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.verify.verify import Verification, file_of
+from m3agent.agent.verify.judge import file_of
+from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import first_error
 
@@ -54,7 +56,11 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
     files = [ident for ident in (*still_red, *broken) if "::" not in ident]
     parts: list[tuple[FeedbackKind, str, Sequence[str]]] = [
         ("broken", "These tests pass without your change and do not pass with it", broken),
-        ("added_red", "These tests that your change adds or edits are red", evidence.added_red),
+        (
+            "added_red",
+            "These tests that your change adds or edits are red; if the test itself is wrong, correct the test",
+            evidence.added_red,
+        ),
         ("still_red", "These tests are red with and without your change", still_red),
     ]
     kinds: list[FeedbackKind] = [kind for kind, _, idents in parts if idents]
@@ -65,14 +71,12 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         kinds.append("weakened")
         texts.append(
             "An earlier message named these tests red, and your change no longer has them as they were: "
-            f"{_list(evidence.weakened)}. Restore them and correct the code."
+            f"{_list(evidence.weakened)}. Restore them and correct the code. Only values in a test's assertions may change, "
+            "if the test then fails without your change and passes with it."
         )
     if not kinds and evidence.verdict == "unverified" and evidence.after.ran:
         kinds.append("no_red_test")
-        texts.append(
-            "No test was red without your change, so no test shows that it fixes the issue. Write a test that fails "
-            "without your change and passes with it."
-        )
+        texts.append("Write a test that fails without your change and passes with it.")
     if not kinds:
         return None
     if evidence.undone:
@@ -85,8 +89,13 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         f"Your change was verified in a fresh copy of the repository and is not accepted (message {number} of at most "
         f"{most}): {evidence.reason}.\n\n"
         + "\n\n".join(texts)
-        + "\n\nCorrect the change, run the tests, and "
-        "answer without a tool call when you are done. Do not delete, skip or weaken a test that is named here."
+        + ("\n\n" if kinds == ["no_red_test"] else "\n\nCorrect the change. ")
+        + "Run the tests, and answer without a tool call when you are done."
+        + (
+            " Do not delete, skip or weaken a test that is named here."
+            if broken or added or still_red
+            else ""
+        )
     )
     return Feedback(tuple(kinds), redact_text(text), tuple(sorted({*broken, *added, *still_red})))
 
@@ -108,17 +117,21 @@ def _list(paths: Sequence[str]) -> str:
     return ", ".join(paths[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def weakened(ident: str, base: bytes | None, earlier: bytes | None, later: bytes | None) -> str:
+def weakened(
+    ident: str, base: bytes | None, earlier: bytes | None, later: bytes | None, *, shows_fix: bool = False
+) -> str:
     """Return how a patch weakened a test that an earlier verdict named red; empty if it did not.
 
     A test counts as weakened if it is gone, if something new may skip it, or if one of its assertions is gone. A test
-    that the base tree has in the same words never counts: verification restores it.
+    that the base tree has in the same words never counts: verification restores it. A test that shows the fix may have
+    other values in its assertions: the earlier ones may have been wrong.
 
     Args:
         ident: Id of the test or of its file.
         base: Content of the test's file in the base tree; None if it does not exist there.
         earlier: Content in the tree in which the test was named red.
         later: Content in the tree of the patch.
+        shows_fix: Whether the test is red without the patch and green with it.
     """
     if earlier is None or earlier == later:
         return ""
@@ -133,7 +146,7 @@ def weakened(ident: str, base: bytes | None, earlier: bytes | None, later: bytes
         return "deleted"
     if _skips(_parsed(later)) - _skips(_parsed(earlier)):
         return "skipped"
-    return "weakened" if _assertions(old) - _assertions(new) else ""
+    return "weakened" if _assertions(old, shows_fix) - _assertions(new, shows_fix) else ""
 
 
 def weakened_tests(
@@ -159,9 +172,16 @@ def weakened_tests(
     found = []
     for ident, earlier in sorted(named.items()):
         path = file_of(ident)
-        how = weakened(ident, content(workspace.base, path), content(earlier, path), content(tree, path))
+        old, now = content(earlier, path), content(tree, path)
+        how = weakened(ident, content(workspace.base, path), old, now, shows_fix=ident in evidence.fixed)
         if not how and path not in files[workspace.base] and "::" in ident and ident not in ran:
             how = "skipped" if ident in skipped else "deleted"
+        if how == "deleted" and any(
+            other[len(file_of(other)) :] == ident[len(path) :]
+            and not weakened(ident, None, old, content(tree, file_of(other)), shows_fix=True)
+            for other in evidence.fixed
+        ):
+            continue  # it is in another file now
         if how:
             found.append(f"{ident} was {how}")
     return found
@@ -194,15 +214,27 @@ def _skips(tree: ast.AST | None) -> Counter[str]:
     return Counter(name for node in _nodes(tree) if (name := _name(node)) in SKIPS)
 
 
-def _assertions(tree: ast.AST) -> Counter[str]:
-    """Return the assertions in a test: `assert`, unittest's methods, and `pytest.raises` and its like."""
+def _assertions(tree: ast.AST, any_value: bool) -> Counter[str]:
+    """Return the assertions in a test: `assert`, unittest's methods, and `pytest.raises` and its like.
+
+    Args:
+        tree: The test.
+        any_value: Whether assertions that differ in literal values only count as equal.
+    """
     checks = ("assert", "raises", "warns", "fail")
     return Counter(
-        ast.dump(node)
+        ast.dump(_WithoutValues().visit(copy.deepcopy(node)) if any_value else node)
         for node in _nodes(tree)
         if isinstance(node, ast.Assert)
         or (isinstance(node, ast.Call) and _name(node.func).startswith(checks))
     )
+
+
+class _WithoutValues(ast.NodeTransformer):
+    """Replaces each literal value by the name of its type."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        return ast.Constant(type(node.value).__name__)
 
 
 def _nodes(tree: ast.AST | None) -> Iterator[ast.AST]:

@@ -1,8 +1,8 @@
 """Find flaky tests: tests that have different outcomes in several runs on the same tree.
 
 A verdict compares two runs, and a flaky test can differ between them by chance. The tests that decide the verdict
-therefore run again. Only their files run, three times unless set otherwise, on both trees, each time in a fresh
-sandbox. On each tree:
+therefore run again. Only they run, with the other tests of their classes and their other parameters. They run three
+times unless set otherwise, on both trees, each time in a fresh sandbox. On each tree:
 
 - If the reruns disagree about a test, the test is flaky.
 - If the reruns agree with each other but not with the run of the whole suite, the test is flaky or depends on the tests
@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 
 Outcome = Literal["green", "red", "neither"]
 _BORDER = re.compile("::|/")
@@ -107,6 +107,13 @@ def outcomes(report: TestReport, idents: Iterable[str]) -> dict[str, Outcome]:
         elif report.complete:
             found[ident] = "neither"
     return found
+
+
+def unit(ident: str) -> str:
+    """Return what runs if a test runs again: its class, or its function with all parameters, or its file."""
+    path, _, inner = ident.partition("::")
+    outer = inner.partition("[")[0].partition("::")[0]
+    return f"{path}::{outer}" if inner else ident
 
 
 def containers(ident: str) -> set[str]:

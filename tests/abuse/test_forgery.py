@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
@@ -75,6 +76,8 @@ PATCHES: dict[str, dict[str, str]] = {
     "user-start-up-file": {"usercustomize.py": "import _pytest.reports as r\nold = r.TestReport.__init__\ndef new(self, *a, **k):\n    old(self, *a, **k); self.outcome = 'passed'; self.longrepr = None\nr.TestReport.__init__ = new\n"},
     "shadowed-pytest": {"pytest.py": "import sys\nclass ExitCode: USAGE_ERROR = 4\ndef main(args, plugins=()):\n    for p in plugins:\n        for i in ('test_calc.py::test_add', 'test_calc.py::test_zero'):\n            p.pytest_runtest_logstart(i, None); p.pytest_runtest_logfinish(i, None)\n    return 0\n"},
     "shadowed-library": {"json.py": "def dumps(d, **k): return '{\"id\": \"test_calc.py::test_add\", \"outcome\": \"passed\", \"text\": \"\"}'\ndef loads(s, **k): return {}\n"},
+    "new-test-replaces-the-code": {"test_aaa.py": "import calc\ncalc.add = lambda a, b: a + b\ndef test_new(): pass\n"},
+    "new-test-sees-other-tests": {"test_zzz.py": "import sys\ndef test_new(): assert 'test_calc' in sys.modules\n"},
     "plugin-by-configuration": {"pytest.ini": "[pytest]\naddopts = -p evil\n", "evil.py": "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n    out = yield\n    out.get_result().outcome = 'passed'\n"},
 }  # fmt: skip
 
@@ -97,16 +100,25 @@ def judge(one_backend: Backend, tmp_path: Path) -> Judge:
         changed = [(name, 0o100644, text.encode()) for name, text in files.items()]
         patch = workspace.patch(workspace.commit_changes(workspace.base, changed, []))
         spec = SandboxSpec(one_backend, limits=LIMITS)
-        return await verify(
-            workspace, patch, lambda tree: new_sandbox(one_backend, spec, tree, lambda _: None), tmp_path
-        )
+        runs = TreeRuns(store, lambda tree: new_sandbox(one_backend, spec, tree, lambda _: None), tmp_path)
+        return await verify(workspace, patch, runs)
 
     return run
 
 
 @pytest.mark.parametrize(
     "forgery",
-    others_later(PATCHES, {"early-exit", "conftest", "test-rewritten", "start-up-file", "shadowed-pytest"}),
+    others_later(
+        PATCHES,
+        {
+            "early-exit",
+            "conftest",
+            "test-rewritten",
+            "start-up-file",
+            "shadowed-pytest",
+            "new-test-replaces-the-code",
+        },
+    ),
 )
 async def test_a_forged_fix_is_not_verified(judge: Judge, forgery: str) -> None:
     verdict = await judge(PATCHES[forgery])

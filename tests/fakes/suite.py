@@ -34,9 +34,14 @@ class Suite:
         match command.argv:
             case ["python3", "-c", program, "pytest", report, _, *targets] if program == RUNNER:
                 done = self.run(command.files.texts(), targets)
+                only = in_sandbox_runner.Selection(command.stdin.decode()) if command.stdin else None
                 lines = [
                     {"id": ident, "outcome": outcome, "seconds": 0.0, "text": f"{ident} {outcome}"}
                     for ident, outcome in done.outcomes.items()
+                    if only is None
+                    or (
+                        ident.partition("::")[0] not in only.ignore and ("::" not in ident or only.has(ident))
+                    )
                 ]
                 ended = [{"end": 0}] if done.complete else []
                 text = "".join(f"{json.dumps(line)}\n" for line in [*lines, *ended])

@@ -9,7 +9,9 @@ import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
-from m3agent.tools.test_runner import Framework, run_in_sandbox
+from m3agent.tools.registry import Toolset
+from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_runner import KNOWN, Framework, run_in_sandbox
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -445,3 +447,92 @@ async def test_reports_outside_of_a_call(bench: Bench) -> None:
     assert "said" in report.output
     left = await bench.sandbox.exec(["sh", "-c", "ls /tmp/report-*"])
     assert left.exit != 0, "the report is removed"
+
+
+SOME = """\
+import pytest
+def test_one(): pass
+@pytest.mark.parametrize('n', [1, 'x::y', 'a/b', object()])
+def test_many(n): pass
+class TestGroup:
+    def test_inside(self): pass
+    def test_beside(self): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("only", "ran"),
+    [
+        (["tests/test_a.py::test_one"], {"tests/test_a.py::test_one"}),
+        (["tests/test_a.py::test_many[x::y]"], {"tests/test_a.py::test_many[x::y]"}),
+        (["tests/test_a.py::TestGroup::test_inside"], {"tests/test_a.py::TestGroup::test_inside"}),
+        (
+            ["tests/test_a.py::TestGroup", "tests/test_b.py::test_one"],
+            {
+                "tests/test_a.py::TestGroup::test_inside",
+                "tests/test_a.py::TestGroup::test_beside",
+                "tests/test_b.py::test_one",
+            },
+        ),
+        (["tests/test_none.py::test_one", "test_one"], set()),
+    ],
+    ids=["function", "parameter", "method", "class and another file", "unknown"],
+)
+async def test_some_ids_only(bench: Bench, only: list[str], ran: set[str]) -> None:
+    await bench.put({"tests/test_a.py": SOME, "tests/test_b.py": SOME})
+    report = await run_in_sandbox(bench.sandbox, "tests", only=only)
+    assert set(report.passed) == ran
+    assert report.complete
+
+
+async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None:
+    await bench.put({"tests/test_a.py": SOME, "tests/deep/test_b.py": SOME})
+    whole = await run_in_sandbox(bench.sandbox, ".")
+
+    async def ran(only: str) -> set[str]:
+        return set((await run_in_sandbox(bench.sandbox, ".", only=[only])).passed)
+
+    many = {ident for ident in whole.passed if ident.startswith("tests/test_a.py::test_many")}
+    assert len(many) == 4
+    assert await ran("tests/test_a.py::test_many") == many
+    in_file = {ident for ident in whole.passed if ident.startswith("tests/test_a.py")}
+    assert await ran("tests/test_a.py") == in_file
+    assert await ran("tests/deep") == set(whole.passed) - in_file
+    assert await ran(".") == set(whole.passed)
+    [unstable] = [ident for ident in many if "0x" in ident or "n3" in ident]
+    assert await ran(unstable) == {unstable}
+
+
+async def test_the_known_result_of_all_tests_on_an_unchanged_tree(
+    sandbox_of: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    async with sandbox_of({"test_a.py": "def test_a(): assert 0, 'why'\n"}) as sandbox:
+        known = await run_in_sandbox(sandbox, ".")
+
+        async def baseline() -> TestReport | None:
+            asked.append("baseline")
+            return known if len(asked) > 1 else None
+
+        tools = Toolset(sandbox, tmp_path, baseline=baseline)
+
+        async def call(**arguments: object) -> ToolResult:
+            return await tools.call("test_runner", {"test_file": ".", **arguments}, 1)
+
+        unknown = await call()
+        again = await call()
+        assert KNOWN in again.content
+        assert KNOWN not in unknown.content
+        assert "FAILED test_a.py::test_a" in again.content
+        assert "why" in again.content
+        assert (again.data, again.is_error, again.digest) == (unknown.data, True, unknown.digest)
+        assert again.full_path is None
+        asked.append("-")
+        for other in ({"test_file": "test_a.py"}, {"framework": "unittest"}):
+            assert KNOWN not in (await call(**other)).content
+        await sandbox.write("test_a.py", b"def test_a(): pass\n")
+        changed = await call()
+        assert KNOWN not in changed.content
+        assert changed.data["passed"] == ["test_a.py::test_a"]
+        assert asked == ["baseline", "baseline", "-"]

@@ -20,7 +20,7 @@ import pytest
 
 from m3agent.agent.repo.snapshot import scratch_folder, sweep_scratch
 from m3agent.sandbox.backends.factory import Backend
-from m3agent.sandbox.images.environment import REPOSITORY
+from m3agent.sandbox.images.kept import REPOSITORY
 from tests.agent.scripted import calls, fix, says
 from tests.command_line import Process, Stream
 from tests.conftest import docker_here

@@ -15,7 +15,7 @@ from m3agent.agent.delivery import pr_text
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.names import TrackerProject
 from m3agent.agent.verify.verify import Verification
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 
 PROJECT = TrackerProject("github", "https://api.github.com", "https://github.com", "owner/repo")
 REPORT = TestReport((), (), (), (), {}, True, False, 1.0, 0, "", False)

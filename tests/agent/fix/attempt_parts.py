@@ -24,6 +24,8 @@ from m3agent.agent.repo.repository import Repository
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
 from m3agent.agent.settings.loader import settings_of
+from m3agent.agent.verify.baseline import BaselineRun, KeptBaselines
+from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
@@ -32,14 +34,29 @@ from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.prices import Prices
+from m3agent.tools.test_report import TestReport
 from tests.agent.core import BUGGY, sums
 from tests.fakes.client import ENDPOINT, Answer, ScriptedClient
 from tests.fakes.machine import Script, memory_sandbox
 from tests.fakes.suite import Suite
 from tests.fakes.trees import memory_workspace
 
+SPEC = SandboxSpec(image="an-image")
 ISSUE = Issue("Wrong sums", "add() gives wrong sums.", "text", "digest")
 PACKED = Context([b"<file>calc.py</file>\n"], (), (), 10, exact=True)
+CUT_SHORT = TestReport((), (), (), (), {}, False, False, 0.0, 1, "", False)
+
+
+async def cut_short() -> TestReport:
+    """Return the result of a run of tests that did not finish."""
+    return CUT_SHORT
+
+
+def no_baseline(folder: Path) -> BaselineRun:
+    """Return a run of the base tree's tests without a complete result."""
+    return BaselineRun(cut_short, KeptBaselines(folder), None)
+
+
 RUN_CONTEXT = RunContext(ENDPOINT, "sesame", Prices(prompt=1.0, completion=10.0), PACKED)
 
 
@@ -109,6 +126,18 @@ class World:
         made = Attempt(request, session, limits, variation, self.said.append, self.deltas.append)
         made.workspace = workspace or memory_workspace(self.folder, self.workspace_files)
         return made
+
+    async def verify(
+        self,
+        attempt: Attempt,
+        known: dict[str, Verification] | None = None,
+        backend: Backend = "bwrap",
+        spec: SandboxSpec = SPEC,
+        baseline: BaselineRun | None = None,
+    ) -> None:
+        """Verify an attempt's patch, by default without a known result of the base tree."""
+        runs = attempt.fresh_runs(backend, spec)
+        await attempt.verify(runs, baseline or no_baseline(self.folder), {} if known is None else known)
 
     def log(self, kind: str) -> list[Line]:
         """Return the events of one type, of all attempts."""

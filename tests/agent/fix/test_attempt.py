@@ -26,7 +26,6 @@ from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.record import CallRecord, TurnRecord
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.verify.verify import Verification
-from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.network.proxy import NetworkRequest
@@ -36,11 +35,10 @@ from m3agent.serving.client.messages import AssistantMessage, Delta, ToolCall
 from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.errors import StreamCut
 from tests.agent.core import ADD, BUGGY, DONE, FIX, READ, TEST
-from tests.agent.fix.attempt_parts import ISSUE, RUN_CONTEXT, World
+from tests.agent.fix.attempt_parts import ISSUE, RUN_CONTEXT, SPEC, World, no_baseline
 from tests.fakes.client import ENDPOINT, HOST, call, says
 from tests.fakes.trees import MemoryTrees, memory_workspace
 
-SPEC = SandboxSpec(image="an-image")
 NO_CHANGE = says("No change: the code is right.")
 WRITE = call("w", "file_write", path="x.txt", content="x")
 
@@ -52,11 +50,11 @@ def warm() -> asyncio.Event:
     return event
 
 
-async def work(attempt: Attempt, run_context: RunContext = RUN_CONTEXT, dirty: int = 0) -> Sandbox:
+async def work(attempt: Attempt, run_context: RunContext = RUN_CONTEXT) -> Sandbox:
     """Run the attempt in its sandbox, and return the sandbox, which is closed by then."""
     await attempt.start_sandbox(SPEC, "bwrap")
     assert attempt.sandbox is not None
-    await attempt.work(run_context, dirty, warm(), no_verification)
+    await attempt.work(run_context, no_baseline(attempt.session.folder), warm(), no_verification)
     return attempt.sandbox
 
 
@@ -85,7 +83,7 @@ async def test_a_sandbox_is_started_over_the_workspace(world: World) -> None:
 async def test_network_requests_are_logged_with_their_place(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE)
     await work(attempt)
-    await attempt.verify("bwrap", SPEC, {})
+    await world.verify(attempt)
     asked = NetworkRequest("GET", "pypi.org", 443, "allowed", "", 1, 2, 0.5)
     for on_request in world.on_request:
         on_request(asked)
@@ -97,7 +95,7 @@ async def test_network_requests_are_logged_with_their_place(world: World) -> Non
 
 async def test_an_attempt_leaves_an_outcome_and_a_patch(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE, api_key="of another server", thinking="disabled")
-    sandbox = await work(attempt, dirty=2)
+    sandbox = await work(attempt, dataclasses.replace(RUN_CONTEXT, dirty=2))
     assert attempt.outcome is not None
     assert (attempt.outcome.kind, attempt.outcome.text) == ("done", "It adds now.")
     assert attempt.patch is not None
@@ -206,7 +204,7 @@ async def test_the_others_wait_until_the_first_has_warmed_the_cache(world: World
     second = world.attempt(NO_CHANGE, variation=Variation(2, 2))
     event = Watched()
     await second.start_sandbox(SPEC, "bwrap")
-    working = asyncio.create_task(second.work(RUN_CONTEXT, 0, event, no_verification))
+    working = asyncio.create_task(second.work(RUN_CONTEXT, no_baseline(world.folder), event, no_verification))
     waiting = asyncio.create_task(event.waited_for.wait())
     await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
     assert second.messages is not None, "it is ready"
@@ -222,7 +220,7 @@ async def test_the_first_piece_of_an_answer_tells_that_the_cache_is_warm(world: 
     attempt = world.attempt([Delta("text", "No"), NO_CHANGE])
     attempt.on_delta = lambda _: seen.append(event.is_set())
     await attempt.start_sandbox(SPEC, "bwrap")
-    await attempt.work(RUN_CONTEXT, 0, event, no_verification)
+    await attempt.work(RUN_CONTEXT, no_baseline(world.folder), event, no_verification)
     assert seen == [True]
 
 
@@ -231,7 +229,7 @@ async def test_an_attempt_that_fails_keeps_nobody_waiting_and_leaves_nothing_ope
     attempt = world.attempt(StreamCut(HOST, "gone"))
     await attempt.start_sandbox(SPEC, "bwrap")
     with pytest.raises(StreamCut):
-        await attempt.work(RUN_CONTEXT, 0, event, no_verification)
+        await attempt.work(RUN_CONTEXT, no_baseline(world.folder), event, no_verification)
     assert event.is_set()
     assert (attempt.outcome, attempt.patch) == (None, None)
     assert attempt.sandbox is not None
@@ -249,7 +247,7 @@ async def test_a_patch_is_checked_in_fresh_sandboxes(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE)
     own = await work(attempt)
     assert not attempt.is_verified
-    await attempt.verify("docker", SPEC, {})
+    await world.verify(attempt, backend="docker")
     assert attempt.evidence is not None
     assert attempt.is_verified
     assert attempt.evidence.fixed == (ADD,)
@@ -267,7 +265,7 @@ async def test_a_patch_is_checked_in_fresh_sandboxes(world: World) -> None:
 async def test_a_patch_that_does_not_fix_it_is_not_verified(world: World) -> None:
     attempt = world.attempt(dataclasses.replace(FIX, message=AssistantMessage(calls=(WRITE,))), TEST, DONE)
     await work(attempt)
-    await attempt.verify("bwrap", SPEC, {})
+    await world.verify(attempt)
     assert attempt.evidence is not None
     assert attempt.evidence.verdict == "failed"
     assert not attempt.is_verified
@@ -276,7 +274,7 @@ async def test_a_patch_that_does_not_fix_it_is_not_verified(world: World) -> Non
 async def test_reruns_are_as_set(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE, reruns=2)
     await work(attempt)
-    await attempt.verify("bwrap", SPEC, {})
+    await world.verify(attempt)
     assert len(world.sandboxes) == 1 + 2 + 2 * 2
 
 
@@ -286,7 +284,7 @@ async def test_without_a_patch_nothing_is_checked(world: World, worked: bool) ->
     if worked:
         await work(attempt)
     started = len(world.sandboxes)
-    await attempt.verify("bwrap", SPEC, {})
+    await world.verify(attempt)
     assert attempt.evidence is None
     assert len(world.sandboxes) == started
     assert world.log("verify") == []
@@ -302,7 +300,7 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
     for attempt, answers in zip(attempts, ([FIX, TEST, DONE], [READ, FIX, TEST, DONE]), strict=True):
         world.answers = list(answers)
         await work(attempt)
-        await attempt.verify("bwrap", SPEC, known)
+        await world.verify(attempt, known)
     assert attempts[0].evidence is attempts[1].evidence is not None
     assert len(world.sandboxes) == 2 + 2, "one for each attempt, and two for the verification"
     assert len(world.log("verify")) == 2, "each session's log has the verdict"
@@ -311,8 +309,8 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
         workspace=workspace, name="other",
     )  # fmt: skip
     await work(third)
-    await third.verify("bwrap", SPEC, known)
-    assert len(world.sandboxes) == 4 + 2, "its own, and one for the new tree: the old tree is known"
+    await world.verify(third, known)
+    assert len(world.sandboxes) == 4 + 3, "its own, and two for the verification"
     assert len(known) == 2
 
 

@@ -9,12 +9,12 @@ from typing import Self
 import pytest
 
 from m3agent.agent.fix import collection
-from m3agent.agent.fix.collection import Collection, collect, collection_of, tell_collection
+from m3agent.agent.fix.collection import Collection, collect, collected, collection_of
 from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
@@ -88,19 +88,19 @@ async def test_the_result_is_kept_for_one_tree_and_image(
         async def __aexit__(self, *_: object) -> None:
             pass
 
-    async def collected(_: object) -> Collection:
+    async def collect_once(_: object) -> Collection:
         result = results.pop(0)
         if isinstance(result, SandboxDied):
             raise result
         return result
 
     monkeypatch.setattr(collection, "new_sandbox", lambda *_: Opened())
-    monkeypatch.setattr(collection, "collect", collected)
+    monkeypatch.setattr(collection, "collect", collect_once)
 
     async def tell(image: str | None, workspace: Workspace) -> list[str]:
         said.clear()
-        await tell_collection(SandboxSpec("docker", image), "docker", workspace, tmp_path, said.append)
-        return list(said)
+        found = await collected(SandboxSpec("docker", image), "docker", workspace, tmp_path, said.append)
+        return [*said, *(found.sentences() if found is not None else ())]
 
     first, second = workspace_of({"a.py": ""}), workspace_of({"a.py": "x = 1\n"})
     told = ["a.py cannot be imported in the sandbox: OSError: one"]

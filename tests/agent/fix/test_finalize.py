@@ -31,7 +31,7 @@ from m3agent.sandbox.errors import SandboxDied, SandboxError
 from m3agent.sandbox.store.workspace import Patch
 from m3agent.serving.client.messages import Usage
 from m3agent.serving.errors import StreamCut
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 from tests.agent.core import BUGGY, core
 from tests.agent.fix.attempt_parts import World
 from tests.fakes.client import ENDPOINT, HOST, says

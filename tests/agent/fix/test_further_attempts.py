@@ -14,6 +14,7 @@ from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.session import events
 from m3agent.agent.session.usage import Totals
+from m3agent.agent.verify.baseline import KeptBaselines
 from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.errors import SandboxDied
 from tests.agent.core import DONE, FIX, TEST
@@ -27,14 +28,15 @@ def started(variation: Variation) -> events.Event:
     return events.Error("started", str(variation.number), 0)
 
 
-PREPARED = PreparedFix(RUN_CONTEXT, "bwrap", SPEC, 0, started, [PACKED])
+def prepared(world: World) -> PreparedFix:
+    return PreparedFix(RUN_CONTEXT, "bwrap", SPEC, started, [PACKED], KeptBaselines(world.folder))
 
 
 def test_each_further_attempt_has_its_own_session_and_limits(world: World) -> None:
     first = world.attempt(attempts=3)
     first.limits.together = Totals()
     with contextlib.ExitStack() as sessions:
-        further = list(flow._further_attempts(first, PREPARED, sessions, lambda _: lambda _: None))
+        further = list(flow._further_attempts(first, prepared(world), sessions, lambda _: lambda _: None))
         assert [attempt.session.id for attempt in further] == ["session-2", "session-3"]
         assert [attempt.variation for attempt in further] == variations(3, None)[1:]
         for attempt in further:
@@ -52,7 +54,7 @@ def test_each_further_attempt_has_its_own_session_and_limits(world: World) -> No
 def test_resumed_session_has_no_further_attempts(world: World) -> None:
     first = world.attempt(attempts=3, resume=ResumePoint({"tree": "t"}, "t"))
     with contextlib.ExitStack() as sessions:
-        assert list(flow._further_attempts(first, PREPARED, sessions, lambda _: lambda _: None)) == []
+        assert list(flow._further_attempts(first, prepared(world), sessions, lambda _: lambda _: None)) == []
     assert world.lines == []
 
 
@@ -68,7 +70,7 @@ async def test_an_attempt_whose_sandbox_does_not_start_ends_alone(
         for number in (1, 2)
     )
     await first.start_sandbox(SPEC, "bwrap")
-    await flow._work([first, second], PREPARED)
+    await flow._work([first, second], prepared(world))
     assert (first.is_verified, first.failure) == (True, None)
     assert isinstance(second.failure, SandboxDied)
 
@@ -94,7 +96,7 @@ async def test_an_attempt_that_is_verified_too_ends_by_itself(
     second.workspace = first.workspace
     await first.start_sandbox(SPEC, "bwrap")
     first.stack.push_async_callback(ends_late)
-    await flow._work([first, second], PREPARED)
+    await flow._work([first, second], prepared(world))
     for attempt in (first, second):
         assert attempt.is_verified
         assert attempt.overtaken_by is None

@@ -13,7 +13,7 @@ from m3agent.agent.fix.ranking import VERDICTS, AttemptResult, ranked, result_of
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 
 NO_TESTS = TestReport((), (), (), (), {}, True, False, 0.0, 0, "", False)
 

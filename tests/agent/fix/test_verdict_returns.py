@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ TRIPLE = calls(
     old="    return a * 2\n",
     new="    return a * 2\n\n\ndef triple(a):\n    return a * 3\n",
 )
+SOME = calls("test_runner", test_file="test_calc.py::test_add")
+"""Runs one test only. So the session does not know what else is broken, and the completion gate cannot tell."""
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
 CORRECT = calls("file_edit", path="calc.py", old="return a * b", new="return a + b")
 
@@ -43,7 +46,7 @@ CORRECT = calls("file_edit", path="calc.py", old="return a * b", new="return a +
 @pytest.mark.parametrize(
     ("files", "answers", "kinds", "words"),
     [
-        (BUGGY, [FIX, BREAK, TEST, DONE, MEND, TEST, DONE], ["broken"], "- test_calc.py::test_double\n"),
+        (BUGGY, [FIX, BREAK, SOME, DONE, MEND, TEST, DONE], ["broken"], "- test_calc.py::test_double\n"),
         (BUGGY, [WRONG, TEST, DONE, CORRECT, TEST, DONE], ["still_red"], "assert 6 == 5"),
         (RIGHT, [TRIPLE, TEST, DONE, GOOD_TEST, TEST, DONE], ["no_red_test"], "Write a test that fails without"),
     ],
@@ -83,7 +86,7 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
 def test_a_red_test_of_the_patch_fails_it(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [FIX, RED_TEST, TEST, DONE]
+    model.answers = [FIX, RED_TEST, SOME, DONE]
     done = fix(make_repo(BUGGY), model.url)
     assert done.returncode == 1
     [told] = of_type(own_state, "feedback")
@@ -93,8 +96,36 @@ def test_a_red_test_of_the_patch_fails_it(
     assert "added red: test_new.py::test_new" in done.stderr
 
 
+def test_the_gate_knows_what_passed_before(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    def done_with_baseline(_: object) -> Any:
+        wait_for_event(own_state, "baseline")
+        return DONE
+
+    repo = make_repo(BUGGY)
+    model.answers = [FIX, BREAK, TEST, done_with_baseline, MEND, TEST, DONE]
+    done = fix(repo, model.url)
+    assert done.returncode == 0, done.stderr
+    [told] = [line["missing"] for line in of_type(own_state, "gate") if line["missing"]]
+    assert "passed before your change and are red now (1):\n- test_calc.py::test_double" in told
+    assert model.chats[-3].json["messages"][-1] == {"role": "user", "content": told}
+    assert of_type(own_state, "feedback") == []
+    [baseline] = of_type(own_state, "baseline")
+    assert (baseline["cached"], baseline["passed"]) == (False, ["test_calc.py::test_double"])
+    assert (baseline["failed"], baseline["complete"]) == (["test_calc.py::test_add"], True)
+    assert "1 passed, 1 failed without a change" in done.stderr
+
+    shutil.rmtree(own_state / "state" / "sessions")
+    model.answers = [FIX, TEST, done_with_baseline]
+    assert fix(repo, model.url).returncode == 0
+    [known] = of_type(own_state, "baseline")
+    assert known["cached"]
+    assert known["failed"] == baseline["failed"]
+
+
 def test_no_round_if_none_is_wanted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [FIX, BREAK, TEST, DONE]
+    model.answers = [FIX, BREAK, SOME, DONE]
     assert fix(make_repo(BUGGY), model.url, "--verify-rounds", "0").returncode == 1
     assert of_type(own_state, "feedback") == []
     assert len(model.chats) == 4
@@ -113,11 +144,9 @@ def resumed_ends_verified(model: MisbehavingServer, home: Path) -> None:
 
 
 def test_killed_while_it_verifies(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [FIX, BREAK, TEST, DONE]
+    model.answers = [FIX, BREAK, SOME, DONE]
     process = start(make_repo(BUGGY), model.url, one_kind())
-    deadline = time.monotonic() + 60
-    while "gate" not in {event["type"] for event in _events(own_state)} and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for_event(own_state, "gate")
     kill(process)
     resumed_ends_verified(model, own_state)
 
@@ -125,7 +154,7 @@ def test_killed_while_it_verifies(model: MisbehavingServer, make_repo: MakeRepo,
 def test_killed_between_the_verdict_and_the_message(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [FIX, BREAK, TEST, DONE]
+    model.answers = [FIX, BREAK, SOME, DONE]
     assert fix(make_repo(BUGGY), model.url).returncode == 1
     # the state that a kill leaves behind: the log has the feedback, the conversation does not
     [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
@@ -144,5 +173,9 @@ def test_killed_between_the_verdict_and_the_message(
     resumed_ends_verified(model, own_state)
 
 
-def _events(home: Path) -> list[dict[str, Any]]:
-    return events(home) if list((home / "state" / "sessions").glob("*/events.jsonl")) else []
+def wait_for_event(home: Path, kind: str) -> None:
+    """Wait until the log of the only session has an event of this type."""
+    deadline = time.monotonic() + 60
+    while not (list((home / "state" / "sessions").glob("*/events.jsonl")) and of_type(home, kind)):
+        assert time.monotonic() < deadline, f"no {kind} in the log"
+        time.sleep(0.005)  # the log is written by another process

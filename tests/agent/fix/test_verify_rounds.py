@@ -10,15 +10,14 @@ import pytest
 
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.loop.resume import resume_point
+from m3agent.agent.verify.baseline import BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
-from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.serving.client.messages import Turn
 from tests.agent.core import ADD, BUGGY, DONE, FIX, TEST
-from tests.agent.fix.attempt_parts import RUN_CONTEXT, World
+from tests.agent.fix.attempt_parts import RUN_CONTEXT, SPEC, World, no_baseline
 from tests.fakes.client import Answer, call, calls, says
 from tests.fakes.suite import Run, Suite
 
-SPEC = SandboxSpec(image="an-image")
 NEW = "test_new.py"
 NEW_ID = f"{NEW}::test_new"
 
@@ -47,18 +46,26 @@ def suite(files: Mapping[str, str], _: Sequence[str]) -> Run:
     return Run(found)
 
 
-async def run(world: World, *answers: Answer, rounds: int = 2, **settings: Any) -> Attempt:
-    """Run an attempt to its verdict."""
+async def run(
+    world: World, *answers: Answer, rounds: int = 2, with_baseline: bool = False, **settings: Any
+) -> Attempt:
+    """Run an attempt to its verdict, by default without a known result of the base tree."""
     world.script = Suite(suite)
     attempt = world.attempt(*answers, verify_rounds=rounds, **settings)
     known: dict[str, Verification] = {}
+    await attempt.start_sandbox(SPEC, "bwrap")
+    baseline = no_baseline(world.folder)
+    if with_baseline:
+        assert attempt.workspace is not None
+        runs, base = attempt.fresh_runs("bwrap", SPEC), attempt.workspace.base
+        baseline = BaselineRun(lambda: runs.run(base, "baseline"), KeptBaselines(world.folder), None)
+        await baseline.result()
 
     async def verify() -> None:
-        await attempt.verify("bwrap", SPEC, known)
+        await world.verify(attempt, known, baseline=baseline)
 
-    await attempt.start_sandbox(SPEC, "bwrap")
     warm = asyncio.Event()
-    await attempt.work(RUN_CONTEXT, 0, warm, verify)
+    await attempt.work(RUN_CONTEXT, baseline, warm, verify)
     await verify()
     return attempt
 
@@ -79,7 +86,40 @@ async def test_a_broken_test_goes_back_and_is_mended(world: World) -> None:
         (1, "gate", "failed"),
         (2, "gate", "verified"),
     ]
-    assert len(world.sandboxes) == 1 + 2 + 1, "the second verification knows the result of the old tree"
+
+
+async def test_the_old_tree_runs_once_for_all_rounds(world: World) -> None:
+    untested = says("Not tested: it takes too long.")
+    attempt = await run(world, WEAK_TEST, BREAK, untested, MEND, TEST, DONE, with_baseline=True)
+    assert attempt.is_verified
+    assert len(world.log("verify")) == 2
+    logs = sorted(path.name for path in (attempt.session.folder / "calls").glob("*.log"))
+    assert [name for name in logs if name.startswith(("baseline", "verify"))] == [
+        "baseline.log",
+        "verify-added-after.log",
+        "verify-added-before.log",
+        "verify-after.log",
+    ]
+    runs = len(world.sandboxes) - len(["the session", "the baseline"])
+    assert runs == 2 * len(["the new tree", "the new test on the old code", "the new test on the new code"])
+
+
+async def test_the_gate_names_a_test_that_the_change_broke(world: World) -> None:
+    attempt = await run(world, BREAK, TEST, DONE, MEND, TEST, DONE, with_baseline=True)
+    assert attempt.is_verified
+    told, passed = world.log("gate")
+    assert "passed before your change and are red now (1):\n- test_calc.py::test_other" in told["missing"]
+    assert passed["missing"] == ""
+    assert world.log("feedback") == []
+    assert len(world.log("verify")) == 1
+
+
+async def test_the_gate_names_a_red_test_that_the_change_adds(world: World) -> None:
+    attempt = await run(world, MEND, RED_TEST, TEST, DONE, WEAK_TEST, TEST, DONE, with_baseline=True)
+    assert attempt.is_verified
+    told, passed = world.log("gate")
+    assert f"are new and are red now (1):\n- {NEW_ID}" in told["missing"]
+    assert passed["missing"] == ""
 
 
 async def test_a_verified_change_ends_the_session_at_once(world: World) -> None:

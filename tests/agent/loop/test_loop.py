@@ -551,11 +551,11 @@ async def test_messages_to_a_resumed_session(
 
 
 async def test_where_a_session_resumes(tmp_path: Path) -> None:
-    point = ResumePoint({"tree": "t"}, "t", turn=4, calls=7, asked=1, tell="Mind the sign.", tested_tree="u")
-    point.tests = {"passed": [], "failed": [ADD], "errored": []}
+    point = ResumePoint({"tree": "t"}, "t", turn=4, calls=7, asked=1, tell="Mind the sign.")
+    point.tests.add_run({"passed": [], "failed": [ADD], "errored": []}, "u")
     async with core(tmp_path, READ, says("done"), says("done")) as it:
         it.loop.resume_from(point)
-        assert it.calls.tested_tree == "u"
+        assert (it.calls.tests.tree, it.calls.tests.red_on("u")) == ("u", {ADD})
         outcome = await it.loop.run()
         assert it.messages[2]["content"] == "Mind the sign."
         assert [line["turn"] for line in it.log("turn.started")] == [5, 6, 7]

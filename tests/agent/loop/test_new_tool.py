@@ -131,9 +131,9 @@ async def test_the_work_tree_is_looked_through_unless_the_tool_only_reads(tmp_pa
 async def test_tests_that_it_runs_count(tmp_path: Path, command: str, tested: bool) -> None:
     async with core(tmp_path) as it:
         await it.calls.run(call("1", "append", target="a.py", lines="test"), 1)
-        assert it.calls.tested_tree is None
+        assert it.calls.tests.tree is None
         await it.calls.run(call("2", "shell", command=command, folder="tests"), 1)
-        assert it.calls.tested_tree == (it.sandbox.tree if tested else None)
+        assert it.calls.tests.tree == (it.sandbox.tree if tested else None)
 
 
 async def test_it_never_writes_a_marker_over_a_secret(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_state_of_an_interrupted_session() -> None:
     assert (point.turn, point.calls, point.asked, point.tree) == (3, 3, 1, "after b")
     assert (point.used.turns, point.used.completion) == (3, 60)
     assert point.tools == [{"name": "other"}]
-    assert point.tests is not None
-    assert point.tests["failed"] == ["red"]
+    assert point.tests.last is not None
+    assert point.tests.last["failed"] == ["red"]
     assert point.seconds == 18.0
     ended, cut_off, waits = point.pending(asking("b", "c", "d"))
     assert ended.result is not None

@@ -200,13 +200,13 @@ async def test_a_sandbox_that_fails_is_no_result(tmp_path: Path) -> None:
 async def test_a_test_run_is_known_with_the_tree_that_it_saw(tmp_path: Path) -> None:
     async with core(tmp_path) as it:
         await it.calls.run(TEST, 1)
-        assert it.calls.tested_tree == it.sandbox.workspace.base
+        assert it.calls.tests.tree == it.sandbox.workspace.base
         await it.calls.run(FIX, 1)
-        assert it.calls.tested_tree == it.sandbox.workspace.base != it.sandbox.tree
+        assert it.calls.tests.tree == it.sandbox.workspace.base != it.sandbox.tree
         await it.calls.run(TEST, 2)
-        assert it.calls.tested_tree == it.sandbox.tree
-        assert it.calls.tests is not None
-        assert (it.calls.tests["passed"], it.calls.tests["failed"]) == ([ADD], [])
+        assert it.calls.tests.tree == it.sandbox.tree
+        assert it.calls.tests.last is not None
+        assert (it.calls.tests.last["passed"], it.calls.tests.last["failed"]) == ([ADD], [])
         red, green = it.log("test.finished")
         assert (red["where"], red["call"], red["failed"], red["complete"]) == ("session", 1, [ADD], True)
         assert red["tree"] == it.sandbox.workspace.base
@@ -228,8 +228,8 @@ async def test_a_run_without_a_result_does_not_count_as_tested(
 ) -> None:
     async with core(tmp_path, script=Suite(lambda *_: Run(outcomes))) as it:
         await it.calls.run(TEST, 1)
-        assert it.calls.tests is not None
-        assert it.calls.tested_tree == (it.sandbox.tree if counts else None)
+        assert it.calls.tests.last is not None
+        assert it.calls.tests.tree == (it.sandbox.tree if counts else None)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +247,8 @@ async def test_a_run_without_a_result_does_not_count_as_tested(
 async def test_tests_that_the_model_runs_by_hand(tmp_path: Path, made: ToolCall, tested: bool) -> None:
     async with core(tmp_path, script=python, others=Others()) as it:
         await it.calls.run(made, 1)
-        assert it.calls.tested_tree == (it.sandbox.tree if tested else None)
-        assert it.calls.tests is None
+        assert it.calls.tests.tree == (it.sandbox.tree if tested else None)
+        assert it.calls.tests.last is None
         assert it.log("test.finished") == []
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from m3agent.agent.verify.feedback import MOST_ERRORS, MOST_NAMED, feedback_on, weakened
+from m3agent.agent.verify.feedback import MOST_ERRORS, MOST_NAMED, feedback_on, weakened, weakened_tests
 from m3agent.agent.verify.verify import Verification
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
+from tests.fakes.trees import memory_workspace
 
 RUN = TestReport(("a.py::x",), (), (), (), {}, True, False, 1.0, 0, "", False)
 FAILED = Verification("failed", "the reason", (), (), (), (), (), RUN, RUN, "old", "new", 1.0)
@@ -25,7 +27,7 @@ def evidence(base: Verification = FAILED, **values: Any) -> Verification:
     [
         ({"broken": ("a.py::b",)}, ["broken"], "pass without your change and do not pass with it (1):\n- a.py::b"),
         ({"still_red": ("a.py::b",)}, ["still_red"], "red with and without your change (1):\n- a.py::b"),
-        ({"added_red": ("n.py::b",), "broken": ("n.py::b",)}, ["added_red"], "adds or edits are red (1):\n- n.py::b"),
+        ({"added_red": ("n.py::b",), "broken": ("n.py::b",)}, ["added_red"], "adds or edits are red; if the test itself is wrong, correct the test (1):\n- n.py::b"),
         ({"still_red": ("a.py",)}, ["still_red", "cannot_import"], "- a.py"),
         ({"broken": ("a.py::b",), "undone": ("t.py",)}, ["broken", "undone"], "do not count, because the verification"),
         ({"weakened": ("a.py::b was deleted",)}, ["weakened"], "a.py::b was deleted"),
@@ -117,3 +119,34 @@ def test_the_id_of_a_file_stands_for_all_its_tests() -> None:
     assert weakened("t.py", None, EARLIER, None) == "deleted"
     assert weakened("t.py", None, EARLIER, EARLIER + b"\nx = 1\n") == ""
     assert weakened("t.py", None, EARLIER, b"x = 1\n") == "weakened"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "how"),
+    [
+        (EARLIER, EARLIER.replace(b"== 1", b"== 2"), ""),
+        (EARLIER, EARLIER.replace(b"== 1", b"== None"), "weakened"),
+        (EARLIER, EARLIER.replace(b"f()", b"1"), "weakened"),
+        (EARLIER, EARLIER.replace(b"    assert g()\n", b""), "weakened"),
+        (EARLIER, b"import pytest\n@pytest.mark.skip\n" + EARLIER, "skipped"),
+        (RAISES, RAISES.replace(b"ValueError", b"Exception"), "weakened"),
+    ],
+)
+def test_a_test_that_shows_the_fix_may_have_other_values(earlier: bytes, later: bytes, how: str) -> None:
+    assert weakened("t.py::test_a", None, earlier, later, shows_fix=True) == how
+
+
+def test_a_test_that_shows_the_fix_may_move(tmp_path: Path) -> None:
+    workspace = memory_workspace(tmp_path, {"calc.py": ""})
+
+    def tree(**texts: str) -> str:
+        changed = [(f"{name}.py", 0o100644, text.encode()) for name, text in texts.items()]
+        return str(workspace.commit_changes(workspace.base, changed, []))
+
+    named = {"old_test.py::test_a": tree(old_test=EARLIER.decode())}
+    moved = tree(new_test=EARLIER.decode())
+    shows = evidence(fixed=("new_test.py::test_a",))
+    assert weakened_tests(workspace, named, moved, shows) == []
+    assert weakened_tests(workspace, named, moved, evidence()) == ["old_test.py::test_a was deleted"]
+    less = tree(new_test="def test_a():\n    assert f() == 1\n")
+    assert weakened_tests(workspace, named, less, shows) == ["old_test.py::test_a was deleted"]

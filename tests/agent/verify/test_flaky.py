@@ -15,8 +15,8 @@ from m3agent.agent.verify.flaky import (
     outcomes,
     without,
 )
-from m3agent.agent.verify.verify import judge
-from m3agent.tools.test_runner import TestReport
+from m3agent.agent.verify.judge import judge
+from m3agent.tools.test_report import TestReport
 
 KINDS = ("passed", "failed", "errored", "skipped", "absent")
 IDS = [f"{path}::{name}" for path in ("a.py", "b/c.py") for name in ("x", "T::y", "z[1/2::3]")]

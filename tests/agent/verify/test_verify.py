@@ -6,7 +6,7 @@ All in memory: see tests/fakes. test_verify_sandboxes.py verifies with real test
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,22 +14,14 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import verify as verification_module
-from m3agent.agent.verify.verify import (
-    Verdict,
-    Verification,
-    count,
-    file_of,
-    is_surrounding,
-    is_test_file,
-    judge,
-    trees_to_compare,
-    trees_with_new_tests,
-    verify,
-)
+from m3agent.agent.verify.judge import Verdict, count, file_of, judge
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.trees import is_surrounding, is_test_file, trees_to_compare, trees_with_new_tests
+from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Patch, Workspace
-from m3agent.tools.test_runner import TestReport
+from m3agent.tools.test_report import TestReport
 from tests.fakes.machine import Command, Done, memory_sandbox
 from tests.fakes.suite import Run, Suite
 from tests.fakes.trees import files_of, memory_workspace
@@ -287,6 +279,10 @@ class Trial:
     runs: dict[str, int] = field(default_factory=dict)
     made: list[tuple[int, int, list[str]]] = field(default_factory=list)
     """Tree, run number and targets of each run."""
+    selections: list[list[str]] = field(default_factory=list)
+    """The ids of each run of some tests only."""
+    ignored: list[list[str]] = field(default_factory=list)
+    """The files that each run left out."""
 
     async def __call__(
         self,
@@ -294,11 +290,16 @@ class Trial:
         tests: str = TESTS,
         reruns: int = 3,
         more: Mapping[str, str] = {},  # never modified
-        earlier: Sequence[Verification] = (),
+        baseline: TestReport | None = None,
     ) -> Verification:
         base = {"calc.py": CODE, "test_calc.py": tests, **more}
         workspace, patch = patched(self.folder, base, changes)
-        found = await verify(workspace, patch, self.fresh, self.folder, reruns, earlier)
+
+        async def known() -> TestReport | None:
+            return baseline
+
+        runs = TreeRuns(workspace.store, self.fresh, self.folder)
+        found = await verify(workspace, patch, runs, reruns, known if baseline is not None else None)
         assert (found.old_tree, found.new_tree) == trees_to_compare(workspace, patch)[:2]
         return found
 
@@ -312,7 +313,16 @@ class Trial:
             is_odd = tree < len(self.odd) and number in self.odd[tree]
             return Run(*self.run_tests(files, targets, is_odd), self.seconds)
 
-        return memory_sandbox(of, Suite(run))
+        suite = Suite(run)
+
+        async def noted(command: Command) -> Done | None:
+            if command.stdin:
+                selection = json.loads(command.stdin)
+                self.selections += [selection["only"]] if selection["only"] else []
+                self.ignored += [selection["ignore"]] if selection["ignore"] else []
+            return await suite(command)
+
+        return memory_sandbox(of, noted)
 
     @staticmethod
     def run_tests(
@@ -367,25 +377,99 @@ async def test_a_fix_is_verified(trial: Trial) -> None:
     assert (result.before.passed, result.after.complete) == (ids("double"), True)
     assert 0 <= result.seconds < 30
     again = [f"-again-{number}" for number in (1, 2, 3)]
-    assert trial.logs() == {f"{tree}{run}" for tree in ("before", "after") for run in ("", *again)}
-    assert [targets for _, _, targets in trial.made] == [["."]] * 2 + [
-        ["./test_calc.py", "./test_more.py"]
-    ] * 6
-    assert [number for _, number, _ in trial.made] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert trial.logs() == {
+        f"{kind}{tree}{run}"
+        for kind in ("", "added-")
+        for tree in ("before", "after")
+        for run in ("", *again)
+    }
+    targets = [targets for _, _, targets in trial.made]
+    assert sorted(targets[:4]) == [["."]] * 2 + [["./test_more.py"]] * 2
+    assert sorted(targets[4:]) == [["./test_calc.py"]] * 6 + [["./test_more.py"]] * 6
 
 
-async def test_a_run_on_the_same_old_tree_is_used_again(trial: Trial) -> None:
-    first = await trial({"calc.py": "a"}, reruns=0)
+async def test_with_a_baseline_only_the_new_tree_runs(trial: Trial) -> None:
+    base = (await trial({"calc.py": "a"}, reruns=0)).before
     trial.made.clear()
-    second = await trial({"calc.py": FIXED}, reruns=0, earlier=[first])
-    assert (second.verdict, second.before) == ("verified", first.before)
-    assert len(trial.made) == 1
-    third = await trial({"calc.py": FIXED, "test_new.py": "new a+b\n"}, reruns=0, earlier=[first])
-    assert third.fixed == (*ids("add"), "test_new.py::new"), "new tests run on the old code"
-    cut = dataclasses.replace(first, before=dataclasses.replace(first.before, complete=False))
+    found = await trial({"calc.py": FIXED}, reruns=0, baseline=base)
+    assert (found.verdict, found.before) == ("verified", base)
+    assert [targets for _, _, targets in trial.made] == [["."]]
+    assert trial.logs() == {"before", "after"}, "before is from the first verification"
+
+
+async def test_tests_that_the_patch_adds_run_on_the_old_code_beside_a_baseline(trial: Trial) -> None:
+    base = (await trial({"calc.py": "a"}, reruns=0)).before
     trial.made.clear()
-    await trial({"calc.py": FIXED}, reruns=0, earlier=[cut])
-    assert len(trial.made) == 2
+    changes = {"calc.py": FIXED, "test_new.py": "new a+b\n", "test_none.py": "", "tests/data.json": "{}"}
+    found = await trial(changes, reruns=0, baseline=base)
+    assert found.fixed == (*ids("add"), "test_new.py::new")
+    assert (found.before.failed, found.before.passed) == ((*ids("add"), "test_new.py::new"), ids("double"))
+    assert sorted(targets for _, _, targets in trial.made) == [
+        ["."],
+        *[["./test_new.py", "./test_none.py"]] * 2,
+    ]
+
+
+async def test_added_tests_never_run_in_one_process_with_the_old_ones(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An added test file could change what the old tests show, such as by replacing the code under test."""
+
+    def run_tests(files: Mapping[str, str], targets: Sequence[str], _: bool) -> tuple[dict[str, str], bool]:
+        helped = "test_new.py" in files
+        return {
+            **dict.fromkeys(ids("add"), "passed" if helped else "failed"),
+            "test_new.py::new": "passed",
+        }, True
+
+    monkeypatch.setattr(trial, "run_tests", run_tests)
+    found = await trial({"test_new.py": "new a\n"}, reruns=0)
+    assert trial.ignored == [["test_new.py"]] * 2
+    assert found.new_tests == ("test_new.py::new",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "targets", "only"),
+    [
+        ({}, ["./test_b.py"], ["test_b.py"]),
+        ({"setup.cfg": "[tool:pytest]\naddopts = -q\n"}, ["./test_b.py"], ["test_b.py"]),
+        (
+            {"setup.cfg": "[tool:pytest]\npython_files = check_*.py\n"},
+            ["."],
+            ["test_b.py", "tests/check_c.py"],
+        ),
+    ],
+)
+def test_added_files_with_odd_names_are_tests_if_settings_say_so(
+    tmp_path: Path, settings: dict[str, str], targets: list[str], only: list[str]
+) -> None:
+    added = ["test_b.py", "tests/check_c.py", "tests/data.json"]
+    workspace, patch = patched(tmp_path, {"a.py": "", **settings}, dict.fromkeys(added, "x\n"))
+    found = verification_module._added_tests(workspace, patch, added)
+    assert (list(found.targets), found.only) == (targets, only)
+
+
+async def test_changed_test_files_run_alone_on_both_codes(trial: Trial) -> None:
+    more = {"test_other.py": "other a*2\n"}
+    base = (await trial({"calc.py": "a"}, tests=GREEN, more=more, reruns=0)).before
+    trial.made.clear()
+    changes = {"calc.py": FIXED, "test_calc.py": GREEN + "plus a+b\n"}
+    found = await trial(changes, tests=GREEN, more=more, reruns=0, baseline=base)
+    assert (found.verdict, found.fixed) == ("verified", ids("plus"))
+    assert [targets for _, _, targets in trial.made] == [["."], ["./test_calc.py"], ["./test_calc.py"]]
+    trial.made.clear()
+    changes["tests/conftest.py"] = "helps\n"
+    more["tests/conftest.py"] = "hinders\n"
+    await trial(changes, tests=GREEN, more=more, reruns=0, baseline=base)
+    assert [targets for _, _, targets in trial.made] == [["."]] * 3, "a changed helper may affect every test"
+
+
+async def test_only_the_tests_that_the_verdict_rests_on_are_run_again(trial: Trial) -> None:
+    found = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
+    assert found.verdict == "verified"
+    again = (trial.folder / "verify-after-again-1.log").read_bytes()
+    assert again, "the run took place"
+    assert trial.selections == [["test_calc.py::add"]] * 6
 
 
 async def test_without_reruns_each_tree_is_run_once(trial: Trial) -> None:
@@ -404,7 +488,8 @@ async def test_too_many_files_rerun_the_whole_suite(
     trial: Trial, monkeypatch: pytest.MonkeyPatch, most: int, targets: list[str]
 ) -> None:
     monkeypatch.setattr(verification_module, "MOST_FILES", most)
-    await trial({"calc.py": FIXED, "test_more.py": "more a+b\n"})
+    more = {"test_more.py": "more a+b\n"}
+    await trial({"calc.py": FIXED}, more=more)
     assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 6
 
 
@@ -514,7 +599,7 @@ async def test_a_red_test_that_the_patch_adds_fails_it(trial: Trial, added: str)
     result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + added}, tests=GREEN)
     red = ids("red" if "red" in added else "shown")
     assert (result.verdict, result.added_red) == ("failed", red)
-    assert result.reason == "1 test red that the patch adds or changes"
+    assert result.reason == "1 test that the patch adds or changes is red"
     assert set(red) <= result.errors.keys()
     assert result.undone == ("test_calc.py",)
     assert any("again" in log for log in trial.logs()), "it may be flaky"
@@ -651,7 +736,7 @@ async def test_a_sandbox_that_fails_is_an_error(trial: Trial) -> None:
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE}, {"calc.py": FIXED})
     with pytest.raises(SandboxDied):
-        await verify(workspace, patch, dying, trial.folder)
+        await verify(workspace, patch, TreeRuns(workspace.store, dying, trial.folder))
 
 
 async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) -> None:
@@ -663,9 +748,102 @@ async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) ->
         return made[-1]
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
-    await verify(workspace, patch, noted, trial.folder, 1)
+    await verify(workspace, patch, TreeRuns(workspace.store, noted, trial.folder), 1)
     assert len(made) == len(set(map(id, made))) == 4
     assert {sandbox.workspace.base for sandbox in made} == set(trees_to_compare(workspace, patch)[:2])
     for sandbox in made:
         with pytest.raises(SandboxDied):
             await sandbox.ping()
+
+
+@pytest.mark.parametrize(
+    ("changes", "selected"),
+    [
+        ({"test_a.py": "def test_x(): pass\ndef test_y(): pass\n"}, (["./test_a.py"], {"test_a.py::test_y"})),
+        ({"test_a.py": "X = 1\ndef test_x(): pass\n"}, (["./test_a.py"], {"test_a.py"})),
+        (
+            {"test_a.py": "def test_x(): assert 1\n", "test_new.py": "def test_z(): pass\n"},
+            (["./test_a.py"], {"test_a.py::test_x"}),
+        ),
+        ({"test_a.py": "# a comment\ndef test_x(): pass\n"}, None),
+        ({"test_a.py": None}, None),
+        ({"test_a.py": "def test_x(): assert 1\n", "conftest.py": ""}, ((".",), ())),
+        ({"test_a.py": "def test_x(): assert 1\n", "tests/data.json": ""}, ((".",), ())),
+    ],
+)
+def test_selection_of_changed_tests(
+    tmp_path: Path, changes: dict[str, str | None], selected: tuple[object, object] | None
+) -> None:
+    workspace, patch = patched(
+        tmp_path, {"test_a.py": "def test_x(): pass\n", "tests/data.json": "{}"}, changes
+    )
+    runs = TreeRuns(workspace.store, memory_sandbox, tmp_path)
+    found = verification_module._changed_tests(workspace, patch, runs, 0)
+    assert (found and (found.selection.targets, found.selection.only)) == selected
+
+
+async def test_few_changed_tests_run_beside_the_old_ones(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are new functions of a file of real Python; the old tests show nothing."""
+    old, new = "def test_x(): pass\n", "def test_x(): pass\ndef test_y(): pass\n"
+
+    def run_tests(files: Mapping[str, str], targets: Sequence[str], _: bool) -> tuple[dict[str, str], bool]:
+        outcomes = {"test_calc.py::test_x": "passed"}
+        if "test_y" in files["test_calc.py"]:
+            outcomes["test_calc.py::test_y"] = "passed" if "a+b" in files["calc.py"] else "failed"
+        return outcomes, True
+
+    monkeypatch.setattr(trial, "run_tests", run_tests)
+    found = await trial({"calc.py": FIXED, "test_calc.py": new}, tests=old, reruns=0)
+    assert (found.verdict, found.fixed) == ("verified", ids("test_y"))
+    assert trial.selections == [["test_calc.py::test_y"]] * 2
+    assert sorted(targets for _, _, targets in trial.made) == [["."]] * 2 + [["./test_calc.py"]] * 2
+
+
+async def test_the_same_tests_of_the_same_tree_run_once(trial: Trial) -> None:
+    """The model adds a test to an existing file: then the new code with the old tests is as before."""
+    base = {"calc.py": CODE, "test_calc.py": GREEN}
+    workspace, patch = patched(trial.folder, base, {"calc.py": FIXED})
+    runs = TreeRuns(workspace.store, trial.fresh, trial.folder)
+    first = await verify(workspace, patch, runs, 0)
+    assert first.verdict == "unverified"
+    assert len(trial.made) == 2
+    tests = [("test_calc.py", REGULAR, f"{GREEN}plus a+b\n".encode())]
+    again = workspace.patch(workspace.commit_changes(patch.tree, tests, []))
+    second = await verify(workspace, again, runs, 0)
+    assert (second.verdict, second.after) == ("verified", first.after)
+    assert [targets for _, _, targets in trial.made[2:]] == [["./test_calc.py"]] * 2
+
+
+async def test_a_run_that_was_cut_short_is_made_again(trial: Trial) -> None:
+    workspace, patch = patched(
+        trial.folder, {"calc.py": CODE, "test_calc.py": "hang a+b\n"}, {"calc.py": "a"}
+    )
+    runs = TreeRuns(workspace.store, trial.fresh, trial.folder)
+    for _ in range(2):
+        await verify(workspace, patch, runs, 0)
+    assert len(trial.made) == 4
+
+
+async def test_a_new_test_in_an_existing_file_counts_beside_red_tests_elsewhere(trial: Trial) -> None:
+    more = {"test_other.py": "other never\n"}
+    result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + "plus a+b\n"}, tests=GREEN, more=more)
+    assert (result.verdict, result.fixed) == ("verified", ids("plus"))
+    assert (
+        result.reason
+        == "1 test added by the patch: red on the old code, green on the new; 1 test elsewhere still red"
+    )
+    assert result.still_red == ("test_other.py::other",)
+    wrong = await trial({"calc.py": "a a*2", "test_calc.py": GREEN + "plus a+b\n"}, tests=GREEN, more=more)
+    assert (wrong.verdict, wrong.added_red) == ("failed", ids("plus"))
+    nothing = await trial({"calc.py": FIXED, "test_calc.py": GREEN + "sum a\n"}, tests=GREEN, more=more)
+    assert (nothing.verdict, nothing.reason) == ("failed", "1 test red before and after the patch")
+
+
+def test_a_new_test_counts_beside_files_that_cannot_be_imported() -> None:
+    run = report("a.x", errored="b")
+    missing = {"b.py": "No module named 'c'"}
+    assert judge(run, run, ["a.py"], missing)[0] == "unverified"
+    assert judge(run, run, ["a.py"], missing, ["a.py::y"])[0] == "verified"
+    assert judge(run, report("a.x", errored="b", failed="a.z"), ["a.py"], missing, ["a.py::y"])[0] == "failed"

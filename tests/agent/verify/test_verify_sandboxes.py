@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import verify as verification_module
-from m3agent.agent.verify.verify import Verdict, Verification, verify
+from m3agent.agent.verify.judge import Verdict
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxError
@@ -58,7 +60,7 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
             spec = SandboxSpec(backend, image, ODD if is_odd else USUAL)
             return new_sandbox(backend, spec, of, lambda _: None)
 
-        return await verify(workspace, patch, fresh, tmp_path)
+        return await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path))
 
     return run
 
@@ -74,7 +76,12 @@ async def test_a_real_fix_is_verified(verification: RunVerification, tmp_path: P
     assert result.before.passed == ("test_calc.py::test_double",)
     assert result.after.complete
     again = [f"-again-{number}" for number in (1, 2, 3)]
-    assert logs(tmp_path) == {f"{tree}{run}" for tree in ("before", "after") for run in ("", *again)}
+    assert logs(tmp_path) == {
+        f"{kind}{tree}{run}"
+        for kind in ("", "added-")
+        for tree in ("before", "after")
+        for run in ("", *again)
+    }
 
 
 def logs(folder: Path) -> set[str]:
@@ -243,7 +250,7 @@ async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(
     result = await verification(changes)
     assert (result.verdict, result.flaky) == ("verified", ())
     assert result.fixed == ("test_b.py::test_b", "test_calc.py::test_add")
-    assert {name for name in logs(tmp_path) if "whole" in name} == {"after-whole-again"}
+    assert {name for name in logs(tmp_path) if "whole" in name} == {"added-after-whole-again"}
 
 
 @pytest.mark.slow  # quick: test_verify.py and test_flaky.py

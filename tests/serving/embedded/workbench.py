@@ -104,6 +104,7 @@ class Workbench:
             [sys.executable, *arguments],
             cwd=self.root,
             env=self.environment(),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -1,0 +1,169 @@
+"""Run the base tree's tests once, in the background, and keep the result for later sessions.
+
+The run starts when the session's sandbox is ready, while the model server reads the prompt. Verification uses its result
+instead of another run, and so do the completion gate and the test tool.
+
+Only complete results are kept. They lie in the state folder, where no sandbox reaches them. The name of a file is a
+hash of everything that may change the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from m3agent import __version__
+from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import SandboxError
+from m3agent.tools import in_sandbox_runner
+from m3agent.tools.test_report import TestReport
+
+MOST_KEPT = 100
+"""Most results that are kept; the least recently used ones are deleted."""
+_REPORT = TypeAdapter(TestReport)
+
+
+class KeptBaselines:
+    """The results of earlier sessions.
+
+    Attributes:
+        folder: The folder of the files. It is created when the first result is written.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state / "baselines"
+
+    def read(self, key: str) -> TestReport | None:
+        """Return a result; None if it is missing or damaged."""
+        path = self.folder / f"{key}.json"
+        content = read_file(str(path))
+        if content is None:
+            return None
+        try:
+            report = _REPORT.validate_json(content)
+        except ValidationError:  # damaged, or of another version: it is written again
+            return None
+        with contextlib.suppress(OSError):
+            path.touch()
+        return report if report.complete else None
+
+    def write(self, key: str, report: TestReport) -> None:
+        """Keep a complete result, and delete old ones. If the folder cannot be written, nothing is kept."""
+        if not report.complete:
+            return
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(str(self.folder / f"{key}.json"), json.dumps(asdict(report)).encode())
+            files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+            for old in files[MOST_KEPT:]:
+                old.unlink()
+
+
+def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, timeout: float) -> str:
+    """Return the name of a base tree's result: a hash of everything that may change the result.
+
+    Args:
+        spec, backend: How the sandbox of the run starts.
+        sandbox: A started sandbox of the same kind.
+        timeout: Time limit of the run, in seconds.
+    """
+    made_from: Sequence[object] = (
+        __version__,
+        Path(in_sandbox_runner.__file__).read_text(),
+        sandbox.workspace.base,
+        sandbox.machine.image_id,
+        sandbox.python,
+        backend,
+        asdict(spec.limits),
+        [(host.host, host.below, sorted(host.ports)) for host in spec.allow_net],
+        timeout,
+    )
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The result of the base tree's tests.
+
+    Attributes:
+        report: The complete result.
+        cached: Whether an earlier session ran the tests.
+    """
+
+    report: TestReport
+    cached: bool
+
+
+class BaselineRun:
+    """One run of the base tree's tests, in the background.
+
+    Args:
+        run: Runs the tests. Raises SandboxError.
+        kept: The results of earlier sessions.
+        key: Name of this result among them; None to neither read nor write one.
+        tell: Receives the result once, if it is complete.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], Awaitable[TestReport]],
+        kept: KeptBaselines,
+        key: str | None,
+        tell: Callable[[Baseline], None] = lambda _: None,
+    ) -> None:
+        self._run = run
+        self._kept = kept
+        self._key = key
+        self._tell = tell
+        self._task: asyncio.Task[TestReport] | None = None
+
+    def start(self) -> None:
+        """Start the run, unless it has started."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._find())
+
+    @property
+    def known(self) -> TestReport | None:
+        """The complete result; None until the run has one."""
+        task = self._task
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result() if task.result().complete else None
+
+    async def result(self) -> TestReport | None:
+        """Wait for the result.
+
+        Returns:
+            The complete result. None if the run was cut short, or if its sandbox failed.
+        """
+        self.start()
+        assert self._task is not None
+        with contextlib.suppress(SandboxError):  # verification runs the tests itself and reports the fault
+            await asyncio.shield(self._task)
+        return self.known
+
+    async def close(self) -> None:
+        """End the run if it is still under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _find(self) -> TestReport:
+        report = None if self._key is None else await asyncio.to_thread(self._kept.read, self._key)
+        cached = report is not None
+        if report is None:
+            report = await self._run()
+            if self._key is not None:
+                await asyncio.to_thread(self._kept.write, self._key, report)
+        if report.complete:
+            self._tell(Baseline(report, cached))
+        return report

@@ -1,0 +1,75 @@
+"""The results of a test run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class TestReport:
+    """The results of a test run. All ids are the framework's.
+
+    Attributes:
+        errors: Error texts of the tests that failed or could not run, by id.
+        complete: Whether the run ended normally; if not, tests may be missing.
+        output: Text that the test process printed.
+        truncated: Whether the sandbox dropped a part of that text.
+    """
+
+    __test__ = False
+
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    errored: tuple[str, ...]
+    skipped: tuple[str, ...]
+    errors: dict[str, str]
+    complete: bool
+    timed_out: bool
+    seconds: float
+    exit: int
+    output: str
+    truncated: bool
+
+    @property
+    def red(self) -> set[str]:
+        """Ids of the tests that failed or could not run."""
+        return {*self.failed, *self.errored}
+
+    @property
+    def ids(self) -> set[str]:
+        """Ids of all tests with a result."""
+        return {*self.passed, *self.red, *self.skipped}
+
+    @property
+    def sets(self) -> dict[str, list[str]]:
+        """The ids by outcome, in the form of tool results and the event log."""
+        return {
+            "passed": list(self.passed),
+            "failed": list(self.failed),
+            "errored": list(self.errored),
+            "skipped": list(self.skipped),
+        }
+
+    @property
+    def ran(self) -> int:
+        """Number of tests with a result."""
+        return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
+
+
+def joined(known: TestReport, more: TestReport) -> TestReport:
+    """Return one report of two runs of different files of a tree."""
+
+    def ids(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted({*first, *second}))
+
+    return replace(
+        known,
+        passed=ids(known.passed, more.passed),
+        failed=ids(known.failed, more.failed),
+        errored=ids(known.errored, more.errored),
+        skipped=ids(known.skipped, more.skipped),
+        errors={**known.errors, **more.errors},
+        complete=known.complete and more.complete,
+        timed_out=known.timed_out or more.timed_out,
+        seconds=known.seconds + more.seconds,
+    )
