@@ -29,6 +29,7 @@ from m3agent.evals.run.child import GRACE_SECONDS
 from m3agent.evals.run.cluster.node import AttemptOrder, FinishedAttempt, News, Worker, fault, unpack
 from m3agent.evals.run.cluster.sources import is_local, parcel
 from m3agent.evals.run.protocols import AttemptListener, AttemptParts
+from m3agent.serving.client.retry import api_policy
 
 SCHEME = "ray"
 KNOCK_SECONDS = 10.0
@@ -69,7 +70,9 @@ def connected(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exception has the same text
-            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+            # A head under load sometimes fails to start the process that serves a client; the next one starts.
+            retrying = api_policy(ConnectionAbortedError, lambda error: ray.shutdown())
+            retrying(ray.init, address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:  # noqa: BLE001  # Ray raises what it likes: RuntimeError, ConnectionError, gRPC's own
         raise EnvironmentFault(
             f"the cluster {address} cannot be used: {printable_line(error, 300)}."

@@ -12,16 +12,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
+from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.data.load import load
 from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.run.cluster import ray_cluster
 from m3agent.evals.run.cluster.node import AWAY, packed, unpack
 from m3agent.evals.run.cluster.sources import RECEIVED, arrived, parcel
+from m3agent.evals.run.protocols import AttemptParts
 from tests.conftest import alone, docker_here
 from tests.evals.run.test_run import outcomes
 from tests.evals.small import PROGRAMS
@@ -237,6 +242,49 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
 def test_invalid_cluster_address(programs: Path, tmp_path: Path, address: str, code: int, said: str) -> None:
     arguments = own_agent(programs, tmp_path / "run", "--cluster", address)
     assert said in ended(m3agent(tmp_path / "state", *arguments), code)[1]
+
+
+class ShyRay:
+    """Takes the place of the package ray: `init` fails a number of times, then there is one node that is ready."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.inits, self.shutdowns = failures, 0, 0
+
+    def init(self, address: str, **_: object) -> None:
+        self.inits += 1
+        if self.inits <= self.failures:
+            raise ConnectionAbortedError("Starting Ray client server failed.")
+
+    def remote(self, worker: type) -> type:
+        return worker
+
+    def shutdown(self) -> None:
+        self.shutdowns += 1
+
+
+@pytest.mark.parametrize("failures", [0, 2, 3])
+def test_a_head_that_cannot_serve_a_client_at_once_is_asked_again(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = ShyRay(failures)
+    monkeypatch.setitem(sys.modules, "ray", cast("ModuleType", ray))
+    monkeypatch.setattr(ray_cluster, "_knock", lambda address: None)
+    monkeypatch.setattr(ray_cluster, "_ready", lambda ray: 1)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    said: list[str] = []
+    parts = cast("Callable[[Callable[[str], None]], AttemptParts]", None)
+    with contextlib.ExitStack() as stack:
+        if failures == 3:
+            refused = stack.enter_context(pytest.raises(EnvironmentFault))
+        stack.enter_context(
+            ray_cluster.connected("ray://head:10001", parts, said.append, shares_prefix=False)
+        )
+    if failures == 3:
+        assert "cannot be used: Starting Ray client server failed" in str(refused.value)
+        assert (ray.inits, ray.shutdowns) == (3, 2)
+    else:
+        assert said == ["cluster of 1 node at ray://head:10001"]
+        assert (ray.inits, ray.shutdowns) == (failures + 1, failures + 1)
 
 
 def test_code_travels_and_is_the_same_there(programs: Path, tmp_path: Path) -> None:
