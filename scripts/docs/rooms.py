@@ -8,6 +8,7 @@ contracts in pyproject.toml. `make docs-pages` writes the picture into docs/arch
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -39,6 +40,7 @@ class Room:
     public: set[str] = field(default_factory=set)
 
 
+@functools.cache
 def rooms(root: Path = ROOT) -> dict[str, Room]:
     """Return all rooms by name, read from the code."""
     modules = {

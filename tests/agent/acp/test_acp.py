@@ -209,6 +209,7 @@ async def test_cancelled_before_there_is_anything(
         assert (repo / "calc.py").read_text() == FIXED
 
 
+@pytest.mark.slow
 async def test_killed_and_loaded_by_another_process(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:

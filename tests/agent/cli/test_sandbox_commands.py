@@ -285,6 +285,7 @@ def test_build_prints_the_image_and_exec_uses_it(index: PackageIndex, make_repo:
         assert (done.returncode, done.stdout, done.stderr) == (0, b"1.0\n", b"")
 
 
+@pytest.mark.slow
 @needs_docker
 @pytest.mark.usefixtures("own_images")
 def test_a_fix_has_the_dependencies_in_the_loop_and_in_verification(

@@ -46,11 +46,10 @@ CORRECT = calls("file_edit", path="calc.py", old="return a * b", new="return a +
 @pytest.mark.parametrize(
     ("files", "answers", "kinds", "words"),
     [
-        (BUGGY, [FIX, BREAK, SOME, DONE, MEND, TEST, DONE], ["broken"], "- test_calc.py::test_double\n"),
-        (BUGGY, [WRONG, TEST, DONE, CORRECT, TEST, DONE], ["still_red"], "assert 6 == 5"),
-        (RIGHT, [TRIPLE, TEST, DONE, GOOD_TEST, TEST, DONE], ["no_red_test"], "Write a test that fails without"),
+        pytest.param(BUGGY, [FIX, BREAK, SOME, DONE, MEND, TEST, DONE], ["broken"], "- test_calc.py::test_double\n", id="broken", marks=pytest.mark.slow),
+        pytest.param(BUGGY, [WRONG, TEST, DONE, CORRECT, TEST, DONE], ["still_red"], "assert 6 == 5", id="still red", marks=pytest.mark.slow),
+        pytest.param(RIGHT, [TRIPLE, TEST, DONE, GOOD_TEST, TEST, DONE], ["no_red_test"], "Write a test that fails without", id="no red test"),
     ],
-    ids=["broken", "still red", "no red test"],
 )  # fmt: skip
 def test_the_verdict_goes_back_and_the_change_is_corrected(
     model: MisbehavingServer,

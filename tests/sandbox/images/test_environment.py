@@ -117,6 +117,7 @@ async def test_declared_dependencies_are_there_and_the_next_time_at_once(
     assert (len(index.requests), len(said)) == (asked, words)
 
 
+@pytest.mark.slow
 async def test_an_extra_that_cannot_be_installed_does_not_spoil_the_rest(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -135,6 +136,7 @@ async def test_an_extra_that_cannot_be_installed_does_not_spoil_the_rest(
         assert (await sandbox.exec(["python3", "-c", "import alpha, beta"])).exit == 0
 
 
+@pytest.mark.slow
 async def test_a_lock_that_cannot_be_followed_is_left_out(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -146,6 +148,7 @@ async def test_a_lock_that_cannot_be_followed_is_left_out(
         assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
 
 
+@pytest.mark.slow
 async def test_the_repositorys_own_way_to_run_tests(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -358,6 +361,7 @@ async def test_what_a_build_generates_is_there_and_never_in_the_patch(
     assert await find_environment(workspace, tmp_path, said.append, tag="v3.5") != image
 
 
+@pytest.mark.slow
 async def test_a_build_that_fails_after_the_version_file_keeps_that_file(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -382,6 +386,7 @@ async def test_a_project_that_cannot_be_built_still_has_an_environment(
         assert (await sandbox.exec(["python3", "-c", "import own"])).exit != 0
 
 
+@pytest.mark.slow
 async def test_a_tree_that_changes_what_the_build_reads_is_built_anew_without_a_network(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:

@@ -326,6 +326,7 @@ def test_the_same_seed_and_candidates_give_the_same_patch(tmp_path: Path, stock:
     assert stock.text(STOCK.path) == again.text(STOCK.path) != STOCK.written()[STOCK.path]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_batch_cut_by_time_loses_no_candidate(
     tmp_path: Path, calendar: Workbench, monkeypatch: pytest.MonkeyPatch
