@@ -2,28 +2,42 @@
 
 Uses only the standard library, except for pytest; Python 3.8+. The report consists of JSON lines. When a test
 begins: {"start": id}. When it ends: {"id", "outcome", "seconds", "text"}; outcomes are passed, failed, error,
-skipped. At the end: {"end": exit status}.
+skipped. At the end: {"end": exit status}, with "stopped": true if the time was over before all tests had started.
 
 The framework is pytest, unittest, or collect: pytest, but no test runs, so that only errors of imports are reported.
 
 Arguments: framework, report path, seconds that one test may take, targets. Of several targets, missing ones
 are ignored. Without a target, pytest takes those of the repository's settings.
 
-Standard input may hold a JSON object: {"only": [ids], "ignore": [paths], "unstable": pattern}. Then pytest runs only the
-tests with these ids, and all tests of the functions, classes, files and folders with these ids; none means all tests. It
-leaves out the files to ignore. Text that matches the pattern is different in every run and is cut to its first two
-characters, as in the ids.
+Standard input may hold a JSON object for pytest. All keys are optional:
+
+- "only": ids. Only the tests with these ids run, and all tests of the functions, classes, files and folders with these
+  ids; none means all tests.
+- "skip": ids, as in "only". These tests do not run.
+- "ignore": paths of files to leave out.
+- "unstable": pattern. Text that matches it is different in every run and is cut to its first two characters, as in the
+  ids.
+- "until": seconds since the start of this program. After them no further test starts.
+- "record": {"after": seconds, "above": seconds}. Record which functions of the work tree each test executes. See
+  `Recorder` for when this begins. The report then has two more kinds of lines. A function: {"code": [path, first line,
+  name]}; the first such line is number 0. A test that ended: {"ran": id, "codes": packed numbers}, with "elsewhere":
+  true if the test may have executed more.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
+import resource
 import signal
 import sys
+import threading
 import time
 import traceback
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # A test may take this many times the duration of the longest passed test, if that is more than the limit.
@@ -32,6 +46,8 @@ GROW = 20
 # makes every test hang therefore still ends.
 SHRINK = 3
 MOST_TEXT = 4000
+# While functions are recorded, a test may take this many times the limit, because recording slows it.
+SLOWER = 4
 
 
 class OverTime(BaseException):
@@ -49,6 +65,8 @@ class Report:
     def __init__(self, path: str, limit: float) -> None:
         self.file = open(path, "w", buffering=1)
         self.limit = limit
+        self.opened = self.now()
+        self.stopped = False  # whether the time was over before all tests had started
         self.current: str | None = None
         self.began = 0.0
         self.over = False
@@ -58,11 +76,14 @@ class Report:
         self.over = True
         raise OverTime("timed out after %g s" % self.limit)
 
+    def write(self, line: dict[str, object]) -> None:
+        self.file.write(json.dumps(line) + "\n")
+
     def start(self, ident: str) -> None:
         self.current = ident
         self.began = self.now()
         self.over = False
-        self.file.write(json.dumps({"start": ident}) + "\n")
+        self.write({"start": ident})
         # ring again every second, in case code swallows the exception
         signal.setitimer(signal.ITIMER_REAL, self.limit, 1.0)
 
@@ -82,36 +103,39 @@ class Report:
             self.over = False
         elif outcome == "passed":
             self.limit = max(self.limit, GROW * seconds)
-        line = {"id": ident, "outcome": outcome, "seconds": round(seconds, 4), "text": text[-MOST_TEXT:]}
-        self.file.write(json.dumps(line) + "\n")
+        self.write({"id": ident, "outcome": outcome, "seconds": round(seconds, 4), "text": text[-MOST_TEXT:]})
 
     def end(self, status: int) -> None:
         self.stop_clock()
-        self.file.write(json.dumps({"end": int(status)}) + "\n")
+        self.write({"end": int(status), **({"stopped": True} if self.stopped else {})})
 
 
 class Selection:
-    """The ids of the tests to run; none for all. And the files to leave out."""
+    """Which tests run, until when, and whether their functions are recorded: the object on standard input."""
 
     def __init__(self, text: str) -> None:
         wanted = json.loads(text)
-        self.only = frozenset(wanted["only"])
-        self.ignore = list(wanted["ignore"])
-        self.unstable = re.compile(wanted["unstable"])
+        self.only = frozenset(wanted.get("only", ()))
+        self.skip = frozenset(wanted.get("skip", ()))
+        self.ignore = list(wanted.get("ignore", ()))
+        self.unstable = re.compile(wanted.get("unstable", "(?!)"))  # the default matches nothing
+        self.until = wanted.get("until")
+        self.record = wanted.get("record")
 
     def has(self, ident: str) -> bool:
-        if not self.only:
+        if not self.only and not self.skip:
             return True
         ident = self.unstable.sub(lambda found: found[0][:2], ident)
         function = ident.partition("[")[0]
-        outer = {ident[: border.start()] for border in re.finditer("::|/", ident)}
-        return not self.only.isdisjoint({ident, function, ".", *outer})
+        names = {ident, function, "."}
+        names.update(ident[: border.start()] for border in re.finditer("::|/", ident))
+        return self.skip.isdisjoint(names) and not (self.only and self.only.isdisjoint(names))
 
 
 class PytestPlugin:
     """Write the results that pytest reports."""
 
-    def __init__(self, report: Report, selection: Selection | None = None) -> None:
+    def __init__(self, report: Report, selection: Selection) -> None:
         self.report = report
         self.selection = selection
         self.worst = ("passed", "")
@@ -122,13 +146,31 @@ class PytestPlugin:
         self.started = True
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        if self.selection is not None:
-            kept: list[Any] = []
-            dropped: list[Any] = []
-            for item in items:
-                (kept if self.selection.has(item.nodeid) else dropped).append(item)
-            items[:] = kept
-            config.hook.pytest_deselected(items=dropped)
+        kept: list[Any] = []
+        dropped: list[Any] = []
+        for item in items:
+            (kept if self.selection.has(item.nodeid) else dropped).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=dropped)
+
+    def over(self) -> bool:
+        """Whether no further test may start."""
+        until = self.selection.until
+        return until is not None and self.report.now() - self.report.opened >= until
+
+    def stop(self, session: Any) -> None:
+        self.report.stopped = True
+        session.shouldstop = "the time is over"
+
+    def pytest_runtestloop(self, session: Any) -> None:
+        if session.items and self.over():  # the collection took all of the time
+            self.stop(session)
+            raise session.Interrupted(session.shouldstop)
+
+    def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Iterator[None]:
+        yield
+        if nextitem is not None and self.over():
+            self.stop(item.session)
 
     def pytest_runtest_logstart(self, nodeid: str, location: object) -> None:
         self.worst = ("passed", "")
@@ -154,22 +196,306 @@ class PytestPlugin:
             self.report.result(report.nodeid or ".", "error", str(report.longrepr))
 
 
-def run_pytest(report: Report, selection: Selection | None, targets: list[str], *more: str) -> int:
+PROCESSES = re.compile(r"\b(multiprocessing/(connection|popen_\w+)|subprocess|bdb)\.py$")
+"""Files whose functions start other processes, talk with them, or set a tracer."""
+
+INSTALLED = frozenset(("site-packages", ".venv", ".tox", ".nox"))
+"""Folders with installed packages, which no patch changes."""
+
+
+class Tracer:
+    """Collects the functions that run, with `sys.settrace`: for Python before 3.12.
+
+    Attributes:
+        seen: The code objects by their id. Equal code objects of different files must stay apart, so this is no set.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Any] = {}  # the same for all tests, because threads keep their tracer
+        seen = self.seen
+
+        def trace(frame: Any, event: str, arg: object, address: Callable[[object], int] = id) -> None:
+            code = frame.f_code
+            seen[address(code)] = code
+
+        self.trace: Any = trace
+
+    def start(self) -> bool:
+        """Begin to collect; return False if another tracer is at work."""
+        if sys.gettrace() is not None:
+            return False
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        return True
+
+    def again(self) -> None:
+        """Make sure that functions which were seen before are seen again."""
+
+    def intact(self) -> bool:
+        return sys.gettrace() is self.trace and getattr(threading, "_trace_hook", self.trace) is self.trace
+
+    def stop(self) -> None:
+        if sys.gettrace() is self.trace:
+            sys.settrace(None)
+        threading.settrace(None)
+
+
+class Monitor:
+    """Collects the functions that run, with `sys.monitoring`: for Python 3.12 and later. As `Tracer`."""
+
+    NAME = "m3agent"
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Any] = {}
+        seen = self.seen
+        self.api: Any = getattr(sys, "monitoring")  # noqa: B009 - typed for older versions, which lack it
+        disable = self.api.DISABLE
+        self.kinds = (self.api.events.PY_START, self.api.events.PY_RESUME)
+        self.events = self.kinds[0] | self.kinds[1]
+        self.tool: int | None = None
+
+        def begun(code: Any, offset: int, address: Callable[[object], int] = id) -> object:
+            seen[address(code)] = code
+            return disable
+
+        self.begun = begun
+
+    def start(self) -> bool:
+        if self.tool is None or self.api.get_tool(self.tool) != self.NAME:
+            free = [number for number in (4, 3) if self.api.get_tool(number) is None]
+            if not free:
+                return False
+            self.tool = free[0]
+            self.api.use_tool_id(self.tool, self.NAME)
+            for kind in self.kinds:
+                self.api.register_callback(self.tool, kind, self.begun)
+        self.api.set_events(self.tool, self.events)
+        self.again()
+        return True
+
+    def again(self) -> None:
+        self.api.restart_events()
+
+    def intact(self) -> bool:
+        return bool(
+            self.api.get_tool(self.tool) == self.NAME and self.api.get_events(self.tool) == self.events
+        )
+
+    def stop(self) -> None:
+        if self.api.get_tool(self.tool) == self.NAME:
+            self.api.set_events(self.tool, 0)
+
+
+def pack(numbers: Iterable[int]) -> str:
+    """Return a set of numbers as text: the differences of the ascending numbers, 7 bits a byte, compressed."""
+    data = bytearray()
+    last = 0
+    for number in sorted(set(numbers)):
+        delta, last = number - last, number
+        while delta > 127:
+            data.append(delta & 127 | 128)
+            delta >>= 7
+        data.append(delta)
+    return base64.b64encode(zlib.compress(bytes(data))).decode()
+
+
+class Recorder:
+    """Pytest plugin that records which functions of the work tree each test executes.
+
+    Recording makes tests slower, so short suites do without. `after` seconds after the start of the first test, the
+    duration of the whole run is estimated at the start of each test. When it is more than `above` seconds, the
+    recording of this test and of all following ones begins.
+
+    A fixture of a wider scope than a function runs once, but a test that uses it depends on what it executes. So these
+    fixtures are always recorded, and their functions count for each test that uses them.
+    """
+
+    def __init__(self, report: Report, after: float, above: float) -> None:
+        self.report = report
+        self.after = after
+        self.above = above
+        self.root = os.path.realpath(os.getcwd())
+        self.tracer: Tracer | Monitor = Monitor() if sys.version_info >= (3, 12) else Tracer()
+        self.first: float | None = None  # when the first test started
+        self.done = 0
+        self.on = False
+        self.tracing = False  # whether the running test, or a fixture before recording is on, is recorded
+        self.elsewhere = False  # whether something ran that the tracer did not see
+        self.children = self.count_children()
+        self.places: dict[str, str | None] = {}
+        self.numbers: dict[tuple[str, int, str], int] = {}
+        self.kept: dict[int, tuple[object, frozenset[int], bool]] = {}  # by the id of the fixture definition
+        self.used: list[Any] = []
+        # threads that started before recording was on: with a tracer, in fixtures, and without one
+        self.traced: set[threading.Thread] = set()
+        self.unseen: list[threading.Thread] = []
+        # With an audit hook, each read of `frame.f_code` would call the hook: calls would take about twice as long.
+        # A fork empties this list. Python 3.8 would crash at its end if the callback were a function or a method here.
+        self.unforked = [True]
+        os.register_at_fork(before=self.unforked.clear)
+
+    @staticmethod
+    def count_children() -> tuple[int, bool]:
+        """Return what changes when another process starts or ends: the work of ended ones, and whether one is there."""
+        work = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves the process to the test
+        except ChildProcessError:
+            return (work, False)
+        return (work, True)
+
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        self.begin(item)
+        yield
+        self.finish(item)
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        # fixtures that the test asked for while it ran; pytest forgets them after the teardown
+        self.used += getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
+
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            yield
+            return
+        left = self.report.stop_clock()  # an alarm in here would leave the record half done
+        before = set(threading.enumerate())
+        alone = not self.tracing
+        if alone:
+            self.tracing = self.tracer.start()
+        outside = self.take()
+        if self.tracing:
+            self.tracer.again()
+        self.report.resume_clock(left * SLOWER if alone else left)
+        yield
+        left = self.report.stop_clock()
+        intact = self.tracing and self.tracer.intact()
+        seen, elsewhere = self.take()
+        if alone:
+            if self.tracing:
+                self.tracer.stop()
+            self.tracing = False
+            self.traced.update(set(threading.enumerate()) - before)
+        elif not intact:
+            self.tracer.start()
+        numbers, processes = self.functions(seen)
+        elsewhere = elsewhere or processes or not intact
+        # what this fixture asked for by name while it ran is not among the fixtures of the tests that use it
+        for other in getattr(request, "_fixture_defs", {}).values():
+            _, more, unseen = self.kept.get(id(other), (other, frozenset(), False))
+            numbers |= more
+            elsewhere = elsewhere or unseen
+        # the definition is kept, too: otherwise another one could get its id
+        self.kept[id(fixturedef)] = (fixturedef, frozenset(numbers), elsewhere)
+        self.tracer.seen.update(outside[0])
+        self.tracer.seen.update(seen)
+        self.elsewhere = elsewhere or outside[1]
+        self.report.resume_clock(left / SLOWER if alone else left)
+
+    def begin(self, item: Any) -> None:
+        now = self.report.now()
+        if self.first is None:
+            self.first = now
+        self.used = []
+        if not self.on and now - self.first >= self.after:
+            expected = (now - self.first) / max(self.done, 1) * len(item.session.items)
+            self.tracing = (self.above <= 0 or expected > self.above) and self.tracer.start()
+            if self.tracing:
+                self.on = True
+                self.report.limit *= SLOWER
+                if isinstance(self.tracer, Tracer):
+                    known = {threading.current_thread(), *self.traced}
+                    self.unseen = [thread for thread in threading.enumerate() if thread not in known]
+        elif self.on:
+            self.tracing = self.tracer.start()
+        self.take()
+
+    def finish(self, item: Any) -> None:
+        self.done += 1
+        if not self.tracing:
+            return
+        self.tracing = False
+        intact = self.tracer.intact()
+        seen, elsewhere = self.take()
+        self.tracer.stop()
+        numbers, processes = self.functions(seen)
+        elsewhere = elsewhere or processes or not intact or any(t.is_alive() for t in self.unseen)
+        info = getattr(item, "_fixtureinfo", None)
+        for definitions in getattr(info, "name2fixturedefs", {}).values():
+            self.used += definitions
+        for definition in self.used:
+            _, more, unseen = self.kept.get(id(definition), (definition, frozenset(), False))
+            numbers |= more
+            elsewhere = elsewhere or unseen
+        line = {"ran": item.nodeid, "codes": pack(numbers)}
+        self.report.write({**line, **({"elsewhere": True} if elsewhere else {})})
+
+    def take(self) -> tuple[dict[int, Any], bool]:
+        """Return what was collected since the last call, and whether something ran that was not seen."""
+        children = self.count_children()
+        unseen = self.elsewhere or not self.unforked or children != self.children
+        taken = (dict(self.tracer.seen), unseen)
+        self.tracer.seen.clear()
+        self.elsewhere = False
+        self.unforked[:] = [True]
+        self.children = children
+        return taken
+
+    def functions(self, seen: dict[int, Any]) -> tuple[set[int], bool]:
+        """Return the numbers of the work tree's functions, and whether some may have run unseen."""
+        numbers = set()
+        processes = False
+        for code in seen.values():
+            if not code.co_flags & 1:  # CO_OPTIMIZED: bodies of modules and classes are no functions
+                continue
+            place = self.place(code.co_filename)
+            if place is None:
+                processes = processes or PROCESSES.search(code.co_filename) is not None
+                continue
+            key = (place, code.co_firstlineno, getattr(code, "co_qualname", code.co_name))
+            if key not in self.numbers:
+                self.numbers[key] = len(self.numbers)
+                self.report.write({"code": key})
+            numbers.add(self.numbers[key])
+        return numbers, processes
+
+    def place(self, filename: str) -> str | None:
+        """Return the path in the work tree; None if the file is none of it."""
+        if filename.startswith("<"):
+            return None
+        if filename not in self.places:
+            try:
+                path = os.path.relpath(os.path.realpath(os.path.join(self.root, filename)), self.root)
+            except (OSError, ValueError):  # such as a null character: no file has this name
+                path = os.pardir
+            parts = path.split(os.sep)
+            inside = parts[0] != os.pardir and INSTALLED.isdisjoint(parts)
+            self.places[filename] = "/".join(parts) if inside else None
+        return self.places[filename]
+
+
+def run_pytest(report: Report, selection: Selection, targets: list[str], *more: str) -> int:
     import pytest
 
     options = ["-q", "-p", "no:cacheprovider", "--color=no", "--tb=short", "--continue-on-collection-errors"]
     options += ["--rootdir=."]  # otherwise ids would start at the folder of a target with its own settings
     options += ["--maxfail=0", *more]  # run all tests, even if the repository's addopts contain -x
-    options += ["--ignore=" + path for path in (selection.ignore if selection else ())]
+    options += ["--ignore=" + path for path in selection.ignore]
+    pytest.hookimpl(tryfirst=True)(PytestPlugin.pytest_runtestloop)
+    pytest.hookimpl(tryfirst=True)(Recorder.pytest_runtest_teardown)
+    around = pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    around(PytestPlugin.pytest_runtest_protocol)
+    around(Recorder.pytest_runtest_protocol)
+    around(Recorder.pytest_fixture_setup)
     plugin = PytestPlugin(report, selection)
-    status = pytest.main([*options, *targets], plugins=[plugin])
+    others = [Recorder(report, **selection.record)] if selection.record else []
+    status = pytest.main([*options, *targets], plugins=[plugin, *others])
     # If pytest accepted its settings, the id is wrong, and other settings would not help.
     wrong_id = plugin.started and any("::" in target for target in targets[:1])
     if status == pytest.ExitCode.USAGE_ERROR and (not targets or is_there(targets[0])) and not wrong_id:
         # A frequent cause: the repository's settings name a plugin that is not installed here.
         print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
         options += ["-o", "addopts=", "-o", "required_plugins="]
-        status = pytest.main([*options, *targets], plugins=[PytestPlugin(report, selection)])
+        status = pytest.main([*options, *targets], plugins=[PytestPlugin(report, selection), *others])
     return int(status)
 
 
@@ -267,11 +593,9 @@ def main(framework: str, path: str, limit: str, *targets: str) -> None:
     if framework == "unittest":
         status = run_unittest(report, wanted)
     else:
-        given = sys.stdin.read()
-        selection = Selection(given) if given else None
-        status = run_pytest(
-            report, selection, wanted, *(["--collect-only"] if framework == "collect" else [])
-        )
+        selection = Selection(sys.stdin.read() or "{}")
+        more = ["--collect-only"] if framework == "collect" else []
+        status = run_pytest(report, selection, wanted, *more)
     report.end(status)
     sys.exit(int(status))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from m3agent.tools.execution_map import ExecutionMap
+
 
 @dataclass(frozen=True)
 class TestReport:
@@ -14,6 +16,8 @@ class TestReport:
         complete: Whether the run ended normally; if not, tests may be missing.
         output: Text that the test process printed.
         truncated: Whether the sandbox dropped a part of that text.
+        stopped: Whether the time for starting tests was over before all of them had started.
+        executed: Which functions each test executed, if that was recorded.
     """
 
     __test__ = False
@@ -29,6 +33,8 @@ class TestReport:
     exit: int
     output: str
     truncated: bool
+    stopped: bool = False
+    executed: ExecutionMap | None = None
 
     @property
     def red(self) -> set[str]:
@@ -57,7 +63,7 @@ class TestReport:
 
 
 def joined(known: TestReport, more: TestReport) -> TestReport:
-    """Return one report of two runs of different files of a tree."""
+    """Return one report of two runs of different files of a tree; it has the functions of the first."""
 
     def ids(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted({*first, *second}))
@@ -72,4 +78,5 @@ def joined(known: TestReport, more: TestReport) -> TestReport:
         complete=known.complete and more.complete,
         timed_out=known.timed_out or more.timed_out,
         seconds=known.seconds + more.seconds,
+        stopped=known.stopped or more.stopped,
     )
