@@ -38,6 +38,8 @@ class FixSettings(TypedDict, total=False):
     candidates: int
     reruns: int
     verify_rounds: int
+    verify_minutes: float
+    baseline_minutes: float
     memory: str
     cpus: float
     yes: bool

@@ -137,6 +137,7 @@ async def run_in_sandbox(
     skip: Collection[str] = (),
     until: float | None = None,
     record: Recording | None = None,
+    per_test: float | None = None,
 ) -> TestReport:
     """Run tests and read the runner's report.
 
@@ -153,13 +154,15 @@ async def run_in_sandbox(
         skip: Ids as in `only`, of tests that do not run. For pytest only.
         until: Seconds after which no further test starts. The run is then not complete. For pytest only.
         record: When to begin to record which functions each test executes. None: never. For pytest only.
+        per_test: Time limit of one test, in seconds; None for a share of `timeout`.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
     """
     report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
     source = Path(in_sandbox_runner.__file__).read_text()
-    per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
+    if per_test is None:
+        per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
     argv = ["python3", "-c", source, framework, report, str(per_test), *targets]
     wanted: dict[str, object] = {"only": sorted(only), "skip": sorted(skip), "ignore": sorted(ignore)}
     wanted |= {"until": until, "record": record and asdict(record)}

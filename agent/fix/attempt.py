@@ -31,7 +31,7 @@ from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.verify.baseline import BaselineRun
 from m3agent.agent.verify.feedback import feedback_on, weakened_tests
-from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -114,7 +114,8 @@ class Attempt:
         def fresh(of: Workspace) -> Sandbox:
             return new_sandbox(backend, spec, of, self.say, log)
 
-        return TreeRuns(self.workspace.store, fresh, self.session.folder / CALLS)
+        timeout = max(TEST_TIMEOUT, 60 * self.request.settings.verify_minutes)
+        return TreeRuns(self.workspace.store, fresh, self.session.folder / CALLS, timeout)
 
     async def work(
         self,
@@ -231,8 +232,16 @@ class Attempt:
             return
         assert self.workspace is not None
         if self.patch.tree not in known:
+            settings = self.request.settings
+            if not baseline.done:
+                self.say("waiting for the result of the unchanged tree's tests")
             known[self.patch.tree] = await verify(
-                self.workspace, self.patch, runs, self.request.settings.reruns, baseline.result
+                self.workspace,
+                self.patch,
+                runs,
+                settings.reruns,
+                baseline.partial,
+                60 * settings.verify_minutes,
             )
         evidence = known[self.patch.tree]
         weak = await asyncio.to_thread(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from m3agent.agent.delivery.pull_request import destination
@@ -33,7 +33,7 @@ from m3agent.agent.session.usage import Totals
 from m3agent.agent.util.append_only import fault
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
-from m3agent.agent.verify.tree_runs import TEST_TIMEOUT
+from m3agent.agent.verify.tree_runs import Selection
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
@@ -41,6 +41,11 @@ from m3agent.sandbox.store.git import copy_store
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import uninterrupted
 from m3agent.serving.client.messages import Delta
+from m3agent.tools.execution_map import Recording
+from m3agent.tools.test_report import TestReport
+
+RECORD_AFTER = 60.0
+"""Seconds of tests after which it is estimated whether a suite is large. The tests before are not recorded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,8 +283,16 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix) -> BaselineRun
         for attempt in attempts:
             attempt.session.write(session_events.baseline(found, tree))
 
-    key = key_of(spec, backend, first.sandbox, TEST_TIMEOUT)
-    return BaselineRun(lambda: runs.run(tree, "baseline"), prepared.kept, key, tell)
+    settings = first.request.settings
+    seconds, verify_seconds = 60 * settings.baseline_minutes, 60 * settings.verify_minutes
+    recording = Recording(after=RECORD_AFTER, above=verify_seconds)
+
+    def run() -> Awaitable[TestReport]:
+        return runs.run(tree, "baseline", Selection(seconds=seconds), recording)
+
+    return BaselineRun(
+        run, prepared.kept, key_of(spec, backend, first.sandbox, (seconds, verify_seconds)), tell
+    )
 
 
 async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> None:

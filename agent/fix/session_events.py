@@ -165,6 +165,7 @@ def log_verification(
             seconds=evidence.seconds,
             round=number,
             by=by,
+            scope=None if evidence.scope is None else dataclasses.asdict(evidence.scope),
         )
     )
 

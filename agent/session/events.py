@@ -117,7 +117,7 @@ class Baseline(Event):
     Attributes:
         tree: Tree id of the base.
         cached: Whether an earlier session ran them.
-        complete: Whether the run ended normally.
+        complete: Whether the run ended normally. If not, its time was over.
         seconds: Duration of the run.
         passed, failed, errored, skipped: Test ids.
     """
@@ -426,6 +426,8 @@ class Verify(Event):
         seconds: Wall time of the verification.
         round: Number of the verification in the session, from 1.
         by: Whether the completion gate asked for it, or the end of the session.
+        scope: The tests that the verdict rests on if the suite is large: tests, selected, ran, others, everything and
+            complete, as `m3agent.agent.verify.scope.Scope` defines them. None if all tests ran.
     """
 
     type = "verify"
@@ -441,6 +443,7 @@ class Verify(Event):
     undone: list[str] = field(default_factory=list)
     round: int = 1
     by: Literal["gate", "end"] = "end"
+    scope: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -355,6 +355,24 @@ class Settings:
             at_most=10,
         ),
     ] = 2
+    verify_minutes: Annotated[
+        float,
+        Setting(
+            "Time for the patched tree's tests if the whole suite takes longer.",
+            more="Tests that execute the change run first. If one of them has no time, the patch is unverified.",
+            metavar="N",
+            above=0,
+        ),
+    ] = 5.0
+    baseline_minutes: Annotated[
+        float,
+        Setting(
+            "Time for the tests of the unchanged tree, which run while the model works.",
+            more="If it is too short, verification uses the tests that had a result, and those near the change.",
+            metavar="N",
+            above=0,
+        ),
+    ] = 60.0
     memory: Annotated[
         str,
         Setting(

@@ -124,7 +124,8 @@ class Screen:
         sets = {name: len(line[name]) for name in ("passed", "failed", "errored", "skipped")}
         counts = ", ".join(f"{count:,} {name}" for name, count in sets.items() if count) or "none"
         known = "known from an earlier session" if line["cached"] else f"{line['seconds']:.1f} s"
-        self._print_common("tests", f"{counts} without a change ({known})")
+        stopped = "" if line["complete"] else "; there was no time for more tests"
+        self._print_common("tests", f"{counts} without a change ({known}){stopped}")
 
     def _on_message(self, line: Line) -> None:
         words = line["text"] if line["text"].strip() else ""

@@ -116,6 +116,10 @@ class _Comparison:
 
     def _compare_modules(self, old: ast.Module, new: ast.Module, taken: set[str]) -> None:
         functions = {node.name for node in old.body if isinstance(node, Function)}
+        present = {node.name for node in new.body if isinstance(node, Function)}
+        for node in old.body:
+            if isinstance(node, Function) and node.name not in present:
+                raise self._outside(node)  # other modules may import it
         for node in self._compare_blocks(old.body, new.body):
             name = _bound_name(node)
             # The other definitions of a function that has several are affected as well.

@@ -68,13 +68,13 @@ class KeptBaselines:
                 old.unlink()
 
 
-def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, timeout: float) -> str:
+def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequence[float]) -> str:
     """Return the name of a base tree's result: a hash of everything that may change the result.
 
     Args:
         spec, backend: How the sandbox of the run starts.
         sandbox: A started sandbox of the same kind.
-        timeout: Time limit of the run, in seconds.
+        limits: Time limits of the run, in seconds.
     """
     made_from: Sequence[object] = (
         __version__,
@@ -85,7 +85,7 @@ def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, timeout: float
         backend,
         asdict(spec.limits),
         [(host.host, host.below, sorted(host.ports)) for host in spec.allow_net],
-        timeout,
+        *limits,
     )
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
 
@@ -95,7 +95,7 @@ class Baseline:
     """The result of the base tree's tests.
 
     Attributes:
-        report: The complete result.
+        report: The result. It is incomplete if its time was over.
         cached: Whether an earlier session ran the tests.
     """
 
@@ -110,7 +110,7 @@ class BaselineRun:
         run: Runs the tests. Raises SandboxError.
         kept: The results of earlier sessions.
         key: Name of this result among them; None to neither read nor write one.
-        tell: Receives the result once, if it is complete.
+        tell: Receives the result once, if it is complete or was stopped because its time was over.
     """
 
     def __init__(
@@ -139,17 +139,24 @@ class BaselineRun:
             return None
         return task.result() if task.result().complete else None
 
-    async def result(self) -> TestReport | None:
-        """Wait for the result.
+    @property
+    def done(self) -> bool:
+        """Whether nothing needs to be waited for."""
+        return self._task is not None and self._task.done()
 
-        Returns:
-            The complete result. None if the run was cut short, or if its sandbox failed.
-        """
+    async def result(self) -> TestReport | None:
+        """Wait for the complete result; None if the run was cut short, or if its sandbox failed."""
+        await self.partial()
+        return self.known
+
+    async def partial(self) -> TestReport | None:
+        """Wait for the result; also return one that was stopped because its time was over."""
         self.start()
         assert self._task is not None
         with contextlib.suppress(SandboxError):  # verification runs the tests itself and reports the fault
-            await asyncio.shield(self._task)
-        return self.known
+            report = await asyncio.shield(self._task)
+            return report if report.complete or report.stopped else None
+        return None
 
     async def close(self) -> None:
         """End the run if it is still under way."""
@@ -164,6 +171,6 @@ class BaselineRun:
             report = await self._run()
             if self._key is not None:
                 await asyncio.to_thread(self._kept.write, self._key, report)
-        if report.complete:
+        if report.complete or report.stopped:
             self._tell(Baseline(report, cached))
         return report

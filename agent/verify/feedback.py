@@ -74,7 +74,8 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
             f"{_list(evidence.weakened)}. Restore them and correct the code. Only values in a test's assertions may change, "
             "if the test then fails without your change and passes with it."
         )
-    if not kinds and evidence.verdict == "unverified" and evidence.after.ran:
+    untimed = evidence.scope is not None and evidence.scope.untimed
+    if not kinds and evidence.verdict == "unverified" and evidence.after.ran and not untimed:
         kinds.append("no_red_test")
         texts.append("Write a test that fails without your change and passes with it.")
     if not kinds:

@@ -9,11 +9,18 @@ from pathlib import Path
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.execution_map import Recording
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import run_in_sandbox
 
 TEST_TIMEOUT = 600.0
-"""Timeout of the whole suite on one tree, in seconds."""
+"""Timeout of a run of all tests, in seconds, unless set otherwise."""
+GRACE = 300.0
+"""Seconds that a run with its own time may take longer: the last test ends, and then the process."""
+PER_TEST = 20.0
+"""Limit of one test, in seconds."""
+PER_RECORDED_TEST = 4 * PER_TEST
+"""Limit of one test while it is recorded, which makes it slower, and of one that is compared with its recorded run."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,15 @@ class Selection:
         targets: Files or folders.
         only: Ids of tests, functions, classes, files or folders; of the targets' tests, only these run. Empty for all.
         ignore: Paths of files whose tests do not run.
+        skip: Ids of tests, functions, classes or files that do not run.
+        seconds: Time after which no further test starts; None for no such time.
     """
 
     targets: Sequence[str] = (".",)
     only: Collection[str] = ()
     ignore: Collection[str] = ()
+    skip: Collection[str] = ()
+    seconds: float | None = None
 
 
 EVERYTHING = Selection()
@@ -42,18 +53,20 @@ class TreeRuns:
         store: Holds the trees.
         new_sandbox: Starts a sandbox for a workspace.
         folder: Where the logs of the test runs go.
+        timeout: Timeout of a run whose selection has no time, in seconds.
         kept: Complete results of `run_once`, by tree and selection.
     """
 
     store: TreeStore
     new_sandbox: Callable[[Workspace], Sandbox]
     folder: Path
+    timeout: float = TEST_TIMEOUT
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
 
     async def run_once(self, tree: str, name: str, selection: Selection) -> TestReport:
         """Run tests of one tree, unless an earlier run of the same tests has a complete result. Otherwise like `run`."""
-        parts = selection.targets, selection.only, selection.ignore
-        key = tree, *(frozenset(part) for part in parts)
+        parts = selection.targets, selection.only, selection.ignore, selection.skip
+        key = tree, selection.seconds, *(frozenset(part) for part in parts)
         if key not in self.kept:
             report = await self.run(tree, name, selection)
             if not report.complete:
@@ -61,23 +74,31 @@ class TreeRuns:
             self.kept[key] = report
         return self.kept[key]
 
-    async def run(self, tree: str, name: str, selection: Selection = EVERYTHING) -> TestReport:
+    async def run(
+        self, tree: str, name: str, selection: Selection = EVERYTHING, record: Recording | None = None
+    ) -> TestReport:
         """Run tests of one tree.
 
         Args:
             tree: Git tree id.
             name: Name of the run, for its log `NAME.log`.
             selection: The tests to run.
+            record: When to record which functions each test executes; None for never.
 
         Raises:
             SandboxError: The sandbox failed, so nothing is known about the tests.
         """
+        seconds = selection.seconds
         async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
             return await run_in_sandbox(
                 sandbox,
                 *selection.targets,
-                timeout=TEST_TIMEOUT,
+                timeout=self.timeout if seconds is None else seconds + GRACE,
+                per_test=PER_TEST if seconds is None or record is not None else PER_RECORDED_TEST,
                 log=self.folder / f"{name}.log",
                 only=selection.only,
                 ignore=selection.ignore,
+                skip=selection.skip,
+                until=seconds,
+                record=record,
             )

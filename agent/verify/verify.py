@@ -24,6 +24,10 @@ If no test is fixed or broken, the tests that the patch wrote into existing file
 the old code and green on the new code. If one of them, or a test that the patch changed, is red on the new code, the
 patch has failed.
 
+A suite is large if it took longer on the base tree than verification may take. Then only the tests that execute the
+change must run (`m3agent.agent.verify.scope`), and others run as long as there is time. A test without a result on the
+new tree counts neither way if the time was over. But without a result for each selected test a patch is not verified.
+
 Tests that would decide the verdict run again. Flaky tests (`m3agent.agent.verify.flaky` has the rule) count neither way.
 Nothing runs again if no test was fixed or broken. Nothing runs again either if the run on the new tree was cut short:
 reruns cannot repair that.
@@ -33,16 +37,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.changed_tests import changed_tests
-from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit, without
+from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.judge import Verdict, count, file_of, files_not_importable, judge
-from m3agent.agent.verify.tree_runs import EVERYTHING, Selection, TreeRuns
+from m3agent.agent.verify.pair import Pair, targets_of
+from m3agent.agent.verify.scope import Scope, no_time
+from m3agent.agent.verify.suite import run_suite
+from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, Selection, TreeRuns
 from m3agent.agent.verify.trees import (
     CONFIGURATION,
     changes_undone,
@@ -53,11 +60,6 @@ from m3agent.agent.verify.trees import (
 )
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.test_report import TestReport, joined
-
-FREE_SECONDS = 10.0
-"""Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""
-MOST_FILES = 1000
-"""Most files named on one command line. If tests of more files have to run, all files are collected."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Verification:
         undone: Sorted paths of the patch whose changes do not count: existing test files, and files that decide how
             tests run.
         errors: Error text of each red test on the new code.
+        scope: The tests that the verdict rests on, if the suite is large.
         weakened: Tests that an earlier verdict of the session named red and that the patch weakened, each with how.
         before: The first test run on the old tree.
         after: The first test run on the new tree.
@@ -96,89 +99,7 @@ class Verification:
     undone: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     weakened: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """An old and a new tree. Their tests run at the same time, each tree in its own sandbox.
-
-    Attributes:
-        old: Git tree id of the old tree.
-        new: Git tree id of the new tree.
-        prefix: Distinguishes this pair's log files from those of another pair.
-        runs: Runs the tests.
-        reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
-        selection: The tests that are compared. They are the same on both trees.
-    """
-
-    old: str
-    new: str
-    prefix: str
-    runs: TreeRuns
-    reruns: int
-    selection: Selection = EVERYTHING
-
-    async def run(
-        self, baseline: Callable[[], Awaitable[TestReport | None]] | None = None
-    ) -> tuple[TestReport, TestReport]:
-        """Run the tests of both trees; return the reports of the old and the new tree.
-
-        Args:
-            baseline: Returns the result of the same tests on the old tree, or None.
-        """
-
-        async def run_old() -> TestReport:
-            known = None if baseline is None else await baseline()
-            return await self._run("before", self.selection) if known is None else known
-
-        before, after = await all_of(run_old(), self._run("after", self.selection))
-        return before, after
-
-    async def find_flaky(
-        self, first: tuple[TestReport, TestReport], idents: set[str], beside: Collection[str] = ()
-    ) -> frozenset[str]:
-        """Run tests again and return those that count neither way because they are flaky.
-
-        Args:
-            first: The first reports of the old and the new tree.
-            idents: The tests to run again.
-            beside: Tests that are judged as well if they are in the same files as `idents`.
-        """
-        if not idents or not self.reruns:
-            return frozenset()
-        files = {file_of(ident) for ident in idents}
-        idents = idents | {ident for ident in beside if file_of(ident) in files}
-        only = {unit(ident) for ident in idents}
-        runs = {name: Runs([report], []) for name, report in zip(("before", "after"), first, strict=True)}
-        left = max(FREE_SECONDS, *(report.seconds for report in first))
-        for number in range(1, self.reruns + 1):
-            again = Selection(targets_of(files), only)
-            reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in runs))
-            for name, report in zip(runs, reports, strict=True):
-                runs[name].apart.append(report)
-            left -= max(report.seconds for report in reports)
-            if left < 0:
-                break
-        unsettled = [name for name in runs if runs[name].unsettled(idents)]
-        reports = await all_of(*(self._run(name, self.selection, "-whole-again") for name in unsettled))
-        for name, report in zip(unsettled, reports, strict=True):
-            runs[name].whole.append(report)
-        return counting_neither_way(runs["before"], runs["after"], idents)
-
-    async def _run(self, name: str, selection: Selection, suffix: str = "") -> TestReport:
-        tree = self.old if name == "before" else self.new
-        run = self.runs.run if suffix else self.runs.run_once
-        return await run(tree, f"verify-{self.prefix}{name}{suffix}", selection)
-
-
-def files_of(report: TestReport) -> set[str]:
-    """Return the files whose tests have a result."""
-    return {file_of(ident) for ident in report.ids}
-
-
-def targets_of(paths: Collection[str]) -> Sequence[str]:
-    """Return test files as targets of a run."""
-    return [f"./{path}" for path in sorted(paths)] if len(paths) <= MOST_FILES else EVERYTHING.targets
+    scope: Scope | None = None
 
 
 async def verify(
@@ -187,6 +108,7 @@ async def verify(
     runs: TreeRuns,
     reruns: int = RERUNS,
     baseline: Callable[[], Awaitable[TestReport | None]] | None = None,
+    seconds: float = TEST_TIMEOUT,
 ) -> Verification:
     """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
@@ -195,23 +117,31 @@ async def verify(
         patch: The patch to verify.
         runs: Runs tests in fresh sandboxes.
         reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
-        baseline: Returns the complete result of the base tree's tests in the same kind of sandbox, or None. With it,
-            only the test files that the patch adds or changes run on the old code.
+        baseline: Returns the result of the base tree's tests in the same kind of sandbox, complete or stopped because
+            its time was over, or None. With it, only the test files that the patch adds or changes run on the old code.
+        seconds: Time for the new tree's tests if those of the base tree took longer.
 
     Raises:
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
     old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
-    pair = _Pair(patch.base, new, "", runs, reruns, Selection(ignore=added))
+    pair = Pair(patch.base, new, "", runs, reruns, Selection(ignore=added))
+    known = asyncio.ensure_future(_nothing() if baseline is None else baseline())
     new_tests_selection = await asyncio.to_thread(_added_tests, workspace, patch, added)
-    of_added = _Pair(old, new, "added-", runs, reruns, new_tests_selection)
+    of_added = Pair(old, new, "added-", runs, reruns, new_tests_selection)
     own = await asyncio.to_thread(_changed_tests, workspace, patch, runs, reruns)
     are_few = own is not None and own.selection.only and set(own.selection.only).isdisjoint(patch.paths)
     # tests that the patch adds or changes run beside the old tests, but never in one process with them
-    reports, added_reports, own_reports = await all_of(
-        pair.run(baseline), _run_if(of_added, bool(new_tests_selection.only)), _run_if(own, bool(are_few))
+    main, added_reports, own_reports = await all_of(
+        run_suite(workspace, patch, pair, known, seconds),
+        _run_if(of_added, bool(new_tests_selection.only)),
+        _run_if(own, bool(are_few)),
     )
+    reports, scope = main.reports, main.scope
+    pair = replace(pair, selection=main.selection)
+    if scope is not None and not are_few:
+        own = None  # changed test files that may affect every test would need the whole suite twice
     before, after = reports
     if added_reports is not None:
         before, after = (joined(*both) for both in zip(reports, added_reports, strict=True))
@@ -252,6 +182,10 @@ async def verify(
                 is_are = "is" if len(changed_red) == 1 else "are"
                 verdict = "failed"
                 reason = f"{count(changed_red, 'test')} that the patch adds or changes {is_are} red"
+    if scope is not None and scope.untimed and verdict != "failed":
+        verdict, reason = "unverified", no_time(scope.untimed, scope.selected, seconds)
+    if scope is not None:
+        reason += f" ({scope.sentence()})"
     if flaky:
         reason += f"; {count(flaky, 'flaky test')} not counted"
     return Verification(
@@ -265,6 +199,7 @@ async def verify(
         added_red=tuple(sorted(added_red)),
         undone=await asyncio.to_thread(changes_undone, workspace, patch),
         errors=errors,
+        scope=scope,
         before=before,
         after=after,
         old_tree=old,
@@ -273,7 +208,11 @@ async def verify(
     )
 
 
-async def _run_if(pair: _Pair | None, wanted: bool) -> tuple[TestReport, TestReport] | None:
+async def _nothing() -> None:
+    return None
+
+
+async def _run_if(pair: Pair | None, wanted: bool) -> tuple[TestReport, TestReport] | None:
     return await pair.run() if pair is not None and wanted else None
 
 
@@ -295,7 +234,7 @@ def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Se
     return Selection(targets_of(modules), modules)
 
 
-def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: int) -> _Pair | None:
+def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: int) -> Pair | None:
     """Return the old and the new code with the tests that a patch adds to or changes in existing test files.
 
     A changed file without tests of its own, such as conftest.py or a file with data, may affect every test.
@@ -306,7 +245,7 @@ def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: i
     trees = trees_with_new_tests(workspace, patch)
     if trees is None:
         return None
-    pair = _Pair(*trees, "new-tests-", runs, reruns)
+    pair = Pair(*trees, "new-tests-", runs, reruns)
     changed = {path for path in patch.paths if is_test_file(path)}
     if not all(map(is_test_module, changed)):
         return pair

@@ -152,16 +152,6 @@ FUNCTIONS = [
     ("", "@functools.lru_cache(1)\ndef new(): pass\n", affected(names=["new"])),
     ("", "@app.route('/')\ndef new(): pass\n", affected(whole=True, names=["new"])),
     # removed functions
-    (
-        "def plain(x, y=1):\n    '''Add.'''\n    return x + y\n",
-        "",
-        affected(PLAIN, whole=True, names=["plain"]),
-    ),
-    (
-        "def plain(x, y=1):\n",
-        "def renamed(x, y=1):\n",
-        affected(PLAIN, whole=True, names=["plain", "renamed"]),
-    ),
     # several definitions of one name
     ("def many(x: int)", "def many(x: float)", affected(MANY[0])),
     ("def many(x):\n    return x", "def many(x):\n    return -x", affected(MANY[2])),
@@ -225,6 +215,8 @@ def test_changes_of_classes(old: str, new: str, expected: Affected) -> None:
 
 
 OUTSIDE = [
+    ("def plain(x, y=1):\n    '''Add.'''\n    return x + y\n", "", 8),
+    ("def plain(x, y=1):\n", "def renamed(x, y=1):\n", 8),
     ("LIMIT = 3", "LIMIT = 4", 5),
     ("LIMIT = 3\n", "", 5),
     ("", "LIMIT += 1\n", 59),

@@ -91,6 +91,20 @@ async def test_without_a_complete_result_nothing_is_known(kept: KeptBaselines, t
     assert (run.known, told, kept.read(KEY)) == (None, [], None)
 
 
+async def test_a_run_without_time_for_all_tests_is_a_partial_result(kept: KeptBaselines) -> None:
+    """Verification may use it. Others need a complete one, and no later session gets it."""
+    part = dataclasses.replace(CUT_SHORT, stopped=True)
+    told: list[Baseline] = []
+    tests = ScriptedTests(part)
+    tests.may_end.set()
+    run = BaselineRun(tests, kept, KEY, told.append)
+    assert not run.done
+    assert await run.partial() is part
+    assert run.done
+    assert await run.result() is None
+    assert (run.known, told, kept.read(KEY)) == (None, [Baseline(part, cached=False)], None)
+
+
 async def test_a_run_under_way_is_ended(kept: KeptBaselines) -> None:
     tests = ScriptedTests()
     run = BaselineRun(tests, kept, KEY)
@@ -167,26 +181,27 @@ async def test_the_key_changes_with_all_that_may_change_the_result(
         machine = sandbox.machine
         assert isinstance(machine, MemoryMachine)
         spec = SandboxSpec("docker")
-        first = key_of(spec, "docker", sandbox, 600)
+        first = key_of(spec, "docker", sandbox, (600, 300))
         seen = {first}
-        assert key_of(spec, "docker", sandbox, 600) == first
+        assert key_of(spec, "docker", sandbox, (600, 300)) == first
 
         def differs(make: Callable[[], str]) -> None:
             key = make()
             assert key not in seen
             seen.add(key)
 
-        differs(lambda: key_of(spec, "bwrap", sandbox, 600))
-        differs(lambda: key_of(spec, "docker", sandbox, 601))
+        differs(lambda: key_of(spec, "bwrap", sandbox, (600, 300)))
+        differs(lambda: key_of(spec, "docker", sandbox, (601, 300)))
+        differs(lambda: key_of(spec, "docker", sandbox, (600, 301)))
         limits = SandboxLimits(memory=1 << 30)
-        differs(lambda: key_of(dataclasses.replace(spec, limits=limits), "docker", sandbox, 600))
+        differs(lambda: key_of(dataclasses.replace(spec, limits=limits), "docker", sandbox, (600, 300)))
         hosts = parse_hosts("a.example")
-        differs(lambda: key_of(dataclasses.replace(spec, allow_net=hosts), "docker", sandbox, 600))
+        differs(lambda: key_of(dataclasses.replace(spec, allow_net=hosts), "docker", sandbox, (600, 300)))
         machine.image_id = "another"
-        differs(lambda: key_of(spec, "docker", sandbox, 600))
+        differs(lambda: key_of(spec, "docker", sandbox, (600, 300)))
         sandbox.python = "3.99.0"
-        differs(lambda: key_of(spec, "docker", sandbox, 600))
+        differs(lambda: key_of(spec, "docker", sandbox, (600, 300)))
         monkeypatch.setattr(baseline_module, "__version__", "0.0.0")
-        differs(lambda: key_of(spec, "docker", sandbox, 600))
+        differs(lambda: key_of(spec, "docker", sandbox, (600, 300)))
     async with memory_sandbox(memory_workspace(tmp_path / "2", {"a.py": "x"})) as other:
-        differs(lambda: key_of(spec, "docker", other, 600))
+        differs(lambda: key_of(spec, "docker", other, (600, 300)))

@@ -24,11 +24,10 @@ IDS = [f"{path}::{name}" for path in ("a.py", "b/c.py") for name in ("x", "T::y"
 
 def report(complete: bool = True, **ids: str) -> TestReport:
     """Return a report; each argument lists the ids of one outcome, separated by spaces."""
-    sets = {kind: tuple(ids.get(kind, "").split()) for kind in KINDS[:4]}
-    red = (*sets["failed"], *sets["errored"])
+    passed, failed, errored, skipped = (tuple(ids.get(kind, "").split()) for kind in KINDS[:4])
     return TestReport(
-        **sets, errors=dict.fromkeys(red, "E"), complete=complete, timed_out=False, seconds=1.0, exit=0,
-        output="", truncated=False,
+        passed, failed, errored, skipped, errors=dict.fromkeys((*failed, *errored), "E"), complete=complete,
+        timed_out=False, seconds=1.0, exit=0, output="", truncated=False,
     )  # fmt: skip
 
 

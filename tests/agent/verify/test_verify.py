@@ -318,8 +318,8 @@ class Trial:
         async def noted(command: Command) -> Done | None:
             if command.stdin:
                 selection = json.loads(command.stdin)
-                self.selections += [selection["only"]] if selection["only"] else []
-                self.ignored += [selection["ignore"]] if selection["ignore"] else []
+                self.selections += [selection["only"]] if "only" in selection else []
+                self.ignored += [selection["ignore"]] if "ignore" in selection else []
             return await suite(command)
 
         return memory_sandbox(of, noted)
@@ -487,7 +487,7 @@ async def test_only_files_that_the_verdict_rests_on_are_run_again(trial: Trial) 
 async def test_too_many_files_rerun_the_whole_suite(
     trial: Trial, monkeypatch: pytest.MonkeyPatch, most: int, targets: list[str]
 ) -> None:
-    monkeypatch.setattr(verification_module, "MOST_FILES", most)
+    monkeypatch.setattr("m3agent.agent.verify.pair.MOST_FILES", most)
     more = {"test_more.py": "more a+b\n"}
     await trial({"calc.py": FIXED}, more=more)
     assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 6

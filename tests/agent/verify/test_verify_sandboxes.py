@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify import verify as verification_module
 from m3agent.agent.verify.judge import Verdict
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
@@ -281,7 +280,7 @@ async def test_no_rerun_without_a_changed_result(verification: RunVerification, 
 async def test_reruns_end_when_they_took_longer_than_the_first_runs(
     verification: RunVerification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification_module, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr("m3agent.agent.verify.pair.FREE_SECONDS", 0.0)
     slow = "import time\ndef test_slow():\n    time.sleep(8 * odd())\n"
     result = await verification({"calc.py": FIXED}, tests=ODD_HERE + TESTS + slow, odd=[(), {1, 2, 3}])
     assert result.verdict == "verified"

@@ -1,0 +1,97 @@
+"""Run the same tests on an old and a new tree, and find the flaky ones among them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Sequence
+from dataclasses import dataclass
+
+from m3agent.agent.util.concurrency import all_of
+from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit
+from m3agent.agent.verify.judge import file_of
+from m3agent.agent.verify.tree_runs import EVERYTHING, Selection, TreeRuns
+from m3agent.tools.test_report import TestReport
+
+FREE_SECONDS = 10.0
+"""Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""
+MOST_FILES = 1000
+"""Most files named on one command line. If tests of more files have to run, all files are collected."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An old and a new tree. Their tests run at the same time, each tree in its own sandbox.
+
+    Attributes:
+        old: Git tree id of the old tree.
+        new: Git tree id of the new tree.
+        prefix: Distinguishes this pair's log files from those of another pair.
+        runs: Runs the tests.
+        reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
+        selection: The tests that are compared. They are the same on both trees.
+    """
+
+    old: str
+    new: str
+    prefix: str
+    runs: TreeRuns
+    reruns: int
+    selection: Selection = EVERYTHING
+
+    async def run(self, known: Awaitable[TestReport | None] | None = None) -> tuple[TestReport, TestReport]:
+        """Run the tests of both trees; return the reports of the old and the new tree.
+
+        Args:
+            known: The result of the same tests on the old tree, or None.
+        """
+
+        async def run_old() -> TestReport:
+            report = None if known is None else await known
+            return await self._run("before", self.selection) if report is None else report
+
+        before, after = await all_of(run_old(), self.run_new(self.selection))
+        return before, after
+
+    async def run_new(self, selection: Selection) -> TestReport:
+        """Run tests of the new tree, unless their result is known."""
+        return await self._run("after", selection)
+
+    async def find_flaky(
+        self, first: tuple[TestReport, TestReport], idents: set[str], beside: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Run tests again and return those that count neither way because they are flaky.
+
+        Args:
+            first: The first reports of the old and the new tree.
+            idents: The tests to run again.
+            beside: Tests that are judged as well if they are in the same files as `idents`.
+        """
+        if not idents or not self.reruns:
+            return frozenset()
+        files = {file_of(ident) for ident in idents}
+        idents = idents | {ident for ident in beside if file_of(ident) in files}
+        only = {unit(ident) for ident in idents}
+        runs = {name: Runs([report], []) for name, report in zip(("before", "after"), first, strict=True)}
+        left = max(FREE_SECONDS, *(report.seconds for report in first))
+        for number in range(1, self.reruns + 1):
+            again = Selection(targets_of(files), only, seconds=self.selection.seconds)
+            reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in runs))
+            for name, report in zip(runs, reports, strict=True):
+                runs[name].apart.append(report)
+            left -= max(report.seconds for report in reports)
+            if left < 0:
+                break
+        unsettled = [name for name in runs if runs[name].unsettled(idents)]
+        reports = await all_of(*(self._run(name, self.selection, "-whole-again") for name in unsettled))
+        for name, report in zip(unsettled, reports, strict=True):
+            runs[name].whole.append(report)
+        return counting_neither_way(runs["before"], runs["after"], idents)
+
+    async def _run(self, name: str, selection: Selection, suffix: str = "") -> TestReport:
+        tree = self.old if name == "before" else self.new
+        run = self.runs.run if suffix else self.runs.run_once
+        return await run(tree, f"verify-{self.prefix}{name}{suffix}", selection)
+
+
+def targets_of(paths: Collection[str]) -> Sequence[str]:
+    """Return test files as targets of a run."""
+    return [f"./{path}" for path in sorted(paths)] if len(paths) <= MOST_FILES else EVERYTHING.targets

@@ -1,0 +1,163 @@
+"""Choose the tests of a large suite that a patch can influence, and say what a verdict rests on.
+
+The base tree's test run records which functions each test executes (`m3agent.tools.execution_map`). A test is selected if
+it executes a changed function. It is selected too if nothing is known about it: it ran before the recording began, or
+it starts other processes. If a change cannot be attributed to functions, every test is selected.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from m3agent.agent.verify.affected import affected_code
+from m3agent.agent.verify.flaky import outcomes, without
+from m3agent.agent.verify.judge import file_of
+from m3agent.agent.verify.trees import is_test_file, is_test_module
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_report import TestReport
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The tests that a verdict on a large suite rests on.
+
+    Attributes:
+        tests: Number of tests with a result on the base tree.
+        selected: Number of tests that execute the change, or may do so.
+        ran: Number of selected tests that ran on the new tree.
+        others: Number of other tests that ran on the new tree.
+        everything: Why all tests are selected; empty if the change was attributed to functions.
+        complete: Whether all tests of the base tree had time to run.
+    """
+
+    tests: int
+    selected: int
+    ran: int = 0
+    others: int = 0
+    everything: str = ""
+    complete: bool = True
+
+    @property
+    def untimed(self) -> int:
+        """Number of selected tests without a result: the time was over."""
+        return self.selected - self.ran
+
+    def sentence(self) -> str:
+        """Return the scope for people, such as `187 of 12,304 tests execute the change: all ran; 2,100 others ran`."""
+        what = (
+            f"all {self.tests:,} tests may be affected ({self.everything})"
+            if self.everything
+            else f"{self.selected:,} of {self.tests:,} tests execute the change or may do so"
+        )
+        ran = f"{self.ran:,}" if self.untimed else "all" if self.selected else "none"
+        others = f"; {self.others:,} other{'s' if self.others > 1 else ''} ran" if self.others else ""
+        rest = "" if self.complete else "; the unchanged tree's run had no time for more tests"
+        return f"{what}: {ran} ran{others}{rest}"
+
+
+def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport) -> tuple[set[str], str]:
+    """Return the ids of the tests that a change may influence, and why these are all tests, if so.
+
+    Args:
+        workspace: Holds the trees.
+        base: Tree id of the old code.
+        new: Tree id of the new code with the old tests.
+        known: The test run on `base`.
+    """
+    trees = workspace.entries(base), workspace.entries(new)
+    changes: dict[str, tuple[bytes | None, bytes | None]] = {}
+    modes = []
+    for path in sorted({*trees[0], *trees[1]}):
+        old, now = (tree.get(path) for tree in trees)
+        if old == now or is_test_file(path):
+            continue
+        if old is not None and now is not None and old.mode != now.mode:
+            modes.append(path)
+        contents = [None if entry is None else workspace.store.get_blob(entry.sha) for entry in (old, now)]
+        changes[path] = contents[0], contents[1]
+    if modes:
+        return known.ids, f"{modes[0]} has another file mode"
+    if known.executed is None:
+        return known.ids, "it is not known which tests execute which code"
+    files = {file_of(ident) for ident in known.ids}
+    affected = affected_code(changes, files)
+    if affected.everything:
+        return known.ids, affected.everything
+    recorded = known.executed.executed.keys() - {*known.executed.elsewhere}
+    own = {ident for ident in known.ids if file_of(ident) in changes}
+    return (known.executed.tests_that_execute(affected.has) | own | known.ids - recorded) & known.ids, ""
+
+
+def compared(
+    known: TestReport, after: TestReport, selected: Collection[str], *, stopped: bool
+) -> tuple[TestReport, Scope]:
+    """Return the part of the base tree's report that is compared with the new tree's, and the scope.
+
+    Args:
+        known: The test run on the base tree.
+        after: The test run on the new tree.
+        selected: The tests that had to run. They are compared also if they have no result.
+        stopped: Whether the time was over before all of them ran. Then those without a result are not compared.
+    """
+    reported = outcomes(replace(after, complete=False), known.ids).keys() | {*after.skipped}
+    judged = reported if stopped else {*reported, *selected}
+    decisive = {*known.passed, *known.red} & {*selected}
+    ran = len(decisive & reported) if stopped else len(decisive)
+    others = len(after.ids & known.ids - {*selected})
+    return without(known, known.ids - judged), Scope(len(known.ids), len(decisive), ran, others)
+
+
+def files_of_tests_near(workspace: Workspace, tree: str, changed: Collection[str]) -> set[str]:
+    """Return the test files that import a changed module or bear its name, as `test_cart.py` for `cart.py`."""
+    modules = {_module(path) for path in changed if path.endswith(".py") and not is_test_file(path)}
+    names = {module.rpartition(".")[2] for module in modules}
+    found = set()
+    for path, entry in workspace.entries(tree).items():
+        if not is_test_module(path):
+            continue
+        stem = PurePosixPath(path).stem
+        if {stem.removeprefix("test_"), stem.removesuffix("_test")} & names or any(
+            _ends(name, modules) for name in _imported(workspace.store.get_blob(entry.sha))
+        ):
+            found.add(path)
+    return found
+
+
+def hung(report: TestReport) -> set[str]:
+    """Return the tests of the base tree that ended at their time limit: their result shows nothing about a patch."""
+    return {ident for ident in report.red if report.errors.get(ident, "").startswith("timed out after")}
+
+
+def no_time(untimed: int, selected: int, seconds: float) -> str:
+    """Return the reason of a verdict if selected tests had no time."""
+    return (
+        f"{untimed:,} of {selected:,} test{'s' if selected > 1 else ''} that may execute the change had no time within "
+        f"{seconds / 60:g} minutes (--verify-minutes)"
+    )
+
+
+def _module(path: str) -> str:
+    parts = PurePosixPath(path).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "src" else parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _ends(name: str, modules: Collection[str]) -> bool:
+    return any(module and (name == module or name.startswith(f"{module}.")) for module in modules)
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    """Yield the dotted names that a file imports."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -1,0 +1,110 @@
+"""Compare the tests that the base tree has: all of them, or those that matter if the suite is large."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from m3agent.agent.verify.flaky import without
+from m3agent.agent.verify.judge import file_of
+from m3agent.agent.verify.pair import Pair, targets_of
+from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
+from m3agent.agent.verify.tree_runs import Selection
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.test_report import TestReport, joined
+
+REST = 0.75
+"""Share of the time of a large suite until which tests start that need not run; the remaining time is for reruns."""
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """The first run of the tests that the base tree has.
+
+    Attributes:
+        reports: The reports of the old and the new tree, of the tests that are compared.
+        selection: The tests that run if a deciding test needs another run beside others.
+        scope: The tests that were compared, if the suite is large.
+    """
+
+    reports: tuple[TestReport, TestReport]
+    selection: Selection
+    scope: Scope | None = None
+
+
+async def run_suite(
+    workspace: Workspace,
+    patch: Patch,
+    pair: Pair,
+    known: asyncio.Future[TestReport | None],
+    seconds: float,
+) -> SuiteRun:
+    """Compare all tests, or those that matter most if the suite is large."""
+
+    def large() -> TestReport | None:
+        report = known.result() if known.done() else None
+        return report if report is not None and (report.seconds > seconds or report.stopped) else None
+
+    await asyncio.wait([known], timeout=0.1)
+    whole = None if large() else asyncio.create_task(pair.run(known))
+    try:
+        if whole is not None:
+            await _any_of(known, whole)
+        if (base := large()) is None:
+            assert whole is not None
+            return SuiteRun(await whole, pair.selection)
+    finally:
+        known.cancel()
+        if whole is not None:
+            whole.cancel()
+            await asyncio.gather(whole, return_exceptions=True)
+    return await _run_selected(workspace, patch, pair, base, seconds)
+
+
+async def _any_of(*waiting: asyncio.Future[Any]) -> None:
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _run_selected(
+    workspace: Workspace, patch: Patch, pair: Pair, known: TestReport, seconds: float
+) -> SuiteRun:
+    """Compare the tests that a change may influence, and others as long as there is time.
+
+    Args:
+        workspace, patch: As for `verify`.
+        pair: The old and the new tree.
+        known: The result of the base tree's tests.
+        seconds: Time for the new tree's tests.
+    """
+    started = time.monotonic()
+    selected, everything = await asyncio.to_thread(selected_tests, workspace, pair.old, pair.new, known)
+    ended_at_limit = hung(known)
+    selected -= ended_at_limit
+    first = replace(pair.selection, seconds=seconds)
+    if not everything:
+        first = replace(first, targets=targets_of({file_of(ident) for ident in selected}), only=selected)
+    empty = TestReport(
+        (), (), (), (), {}, complete=True, timed_out=False, seconds=0, exit=0, output="", truncated=False
+    )
+    after = await pair.run_new(first) if selected else empty
+    stopped = after.stopped
+    left = REST * seconds - (time.monotonic() - started)
+    if not everything and not stopped and left > 0:
+        rest = await pair.run_new(replace(pair.selection, skip=selected, seconds=left))
+        after = replace(joined(after, rest), complete=after.complete)
+    elif stopped:
+        after = replace(after, complete=True)
+    after = without(after, ended_at_limit if known.complete else ended_at_limit | (after.ids - known.ids))
+    before, scope = compared(known, after, selected, stopped=stopped)
+    before = replace(without(before, ended_at_limit), complete=True, seconds=after.seconds)
+    if known.complete:
+        return SuiteRun((before, after), first, replace(scope, everything=everything))
+    near = await asyncio.to_thread(files_of_tests_near, workspace, pair.old, patch.paths)
+    near -= {file_of(ident) for ident in known.ids}
+    if near:
+        unknown = Selection(targets_of(near), near, pair.selection.ignore, seconds=seconds)
+        more = await replace(pair, prefix="near-", selection=unknown).run()
+        before, after = joined(before, more[0]), joined(after, more[1])
+    return SuiteRun((before, after), first, replace(scope, everything=everything, complete=False))

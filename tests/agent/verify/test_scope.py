@@ -1,0 +1,281 @@
+"""Test the verification of large suites: which tests are selected, what has no time, and what the verdict says of it.
+
+All in memory: see tests/fakes. test_verify_sandboxes.py has a large suite in a real sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent.verify.feedback import feedback_on
+from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
+from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, TreeRuns
+from m3agent.agent.verify.verify import Verification, verify
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools import in_sandbox_runner
+from m3agent.tools.execution_map import ExecutionMap, pack
+from m3agent.tools.test_report import TestReport
+from tests.agent.verify.test_verify import patched
+from tests.fakes.machine import Command, Done, memory_sandbox
+from tests.fakes.suite import RUNNER
+
+CODE = "def first():\n    return 1\n\n\ndef second():\n    return 2\n"
+FIXED = CODE.replace("return 1", "return 10")
+FUNCTIONS = (("code.py", 1, "first"), ("code.py", 5, "second"))
+WORDS = {"test_a.py::fix": "return 10", "test_a.py::near": "first", "test_b.py::far": "return 2"}
+"""Each test and the text that the code must contain."""
+
+
+def suite_of(executed: Mapping[str, Collection[int]] | None = None, **changes: object) -> TestReport:
+    """Return the result of all tests on the base tree, with what they execute."""
+    ran = (
+        {"test_a.py::fix": [0], "test_a.py::near": [0], "test_b.py::far": [1]}
+        if executed is None
+        else executed
+    )
+    known = ExecutionMap(FUNCTIONS, {ident: pack(numbers) for ident, numbers in ran.items()}, ())
+    report = TestReport(
+        passed=("test_a.py::near", "test_b.py::far"),
+        failed=("test_a.py::fix",),
+        errored=(),
+        skipped=(),
+        errors={"test_a.py::fix": "assert 1 == 10"},
+        complete=True,
+        timed_out=False,
+        seconds=1000.0,
+        exit=1,
+        output="",
+        truncated=False,
+        executed=known,
+    )
+    return replace(report, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Trial:
+    """Verifies changes of a repository with a large suite.
+
+    least: Seconds that a run must have so that its tests start; others are stopped before their first test.
+    """
+
+    folder: Path
+    least: float = 0.0
+    words: dict[str, str] = field(default_factory=lambda: dict(WORDS))
+    selections: list[dict[str, object]] = field(default_factory=list)
+    argv: list[list[str]] = field(default_factory=list)
+    _reports: dict[str, bytes] = field(default_factory=dict)
+
+    async def __call__(
+        self,
+        changes: Mapping[str, str | None],
+        baseline: TestReport,
+        seconds: float = 300.0,
+        more: Mapping[str, str] = {},  # never modified
+    ) -> Verification:
+        base = {"code.py": CODE, "test_a.py": "", "test_b.py": "", **more}
+        workspace, patch = patched(self.folder, base, changes)
+
+        async def known() -> TestReport | None:
+            return baseline
+
+        return await verify(
+            workspace, patch, TreeRuns(workspace.store, self.fresh, self.folder), 0, known, seconds
+        )
+
+    def fresh(self, of: Workspace) -> Sandbox:
+        return memory_sandbox(of, self._answer)
+
+    async def _answer(self, command: Command) -> Done | None:
+        match command.argv:
+            case ["python3", "-c", program, "pytest", report, *rest] if program == RUNNER:
+                given = command.stdin.decode() or "{}"
+                wanted = json.loads(given)
+                self.selections.append(wanted)
+                self.argv.append(rest)
+                selection = in_sandbox_runner.Selection(json.dumps({"unstable": "0x", **wanted}))
+                stopped = wanted.get("until", 1e9) < self.least
+                code = "".join(text for path, text in command.files.texts().items() if path == "code.py")
+                lines: list[dict[str, object]] = [
+                    {
+                        "id": ident,
+                        "outcome": "passed" if word in code else "failed",
+                        "seconds": 0,
+                        "text": "E",
+                    }
+                    for ident, word in self.words.items()
+                    if selection.has(ident)
+                    and ident.partition("::")[0] in command.files.texts()
+                    and not stopped
+                ]
+                lines.append({"end": 2, "stopped": True} if stopped else {"end": 0})
+                self._reports[report] = "".join(json.dumps(line) + "\n" for line in lines).encode()
+                return Done()
+            case ["sh", "-c", program, "sh", report] if "cat" in program:
+                return Done(stdout=self._reports.pop(report))
+        return None
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
+    return Trial(tmp_path)
+
+
+async def test_tests_that_execute_the_change_run_first_and_others_after_them(trial: Trial) -> None:
+    found = await trial({"code.py": FIXED}, suite_of())
+    assert (found.verdict, found.fixed) == ("verified", ("test_a.py::fix",))
+    assert found.scope == Scope(3, 2, 2, 1)
+    assert found.reason == (
+        "1 test red before, green after; nothing else turned red "
+        "(2 of 3 tests execute the change or may do so: all ran; 1 other ran)"
+    )
+    first, rest = trial.selections
+    assert first["only"] == ["test_a.py::fix", "test_a.py::near"]
+    assert first["until"] == 300.0
+    assert rest["skip"] == first["only"]
+    assert 200 < float(str(rest["until"])) < 225, "the remaining time is for reruns"
+    assert trial.argv[0] == [str(PER_RECORDED_TEST), "./test_a.py"]
+
+
+async def test_a_test_far_away_that_executes_the_change_is_broken(trial: Trial) -> None:
+    found = await trial({"code.py": FIXED.replace("return 2", "return 3")}, suite_of())
+    assert (found.verdict, found.broken) == ("failed", ("test_b.py::far",))
+
+
+async def test_other_tests_that_turn_red_count(trial: Trial) -> None:
+    """The record of `far` is wrong: it reads the constant of a function that it does not execute."""
+    executed = {"test_a.py::fix": [0], "test_a.py::near": [0], "test_b.py::far": []}
+    found = await trial({"code.py": FIXED.replace("return 2", "return 3")}, suite_of(executed))
+    assert (found.verdict, found.broken) == ("failed", ("test_b.py::far",))
+
+
+async def test_without_time_for_others_they_count_neither_way(trial: Trial) -> None:
+    trial.least = 290
+    trial.words["test_b.py::far"] = "no such text"
+    found = await trial({"code.py": FIXED}, suite_of())
+    assert (found.verdict, found.broken, found.scope) == ("verified", (), Scope(3, 2, 2, 0))
+    assert found.reason.endswith("(2 of 3 tests execute the change or may do so: all ran)")
+
+
+async def test_without_time_for_selected_tests_a_patch_is_unverified(trial: Trial) -> None:
+    trial.least = 400
+    found = await trial({"code.py": FIXED}, suite_of())
+    assert (found.verdict, found.broken, found.still_red) == ("unverified", (), ())
+    assert found.reason == (
+        "2 of 2 tests that may execute the change had no time within 5 minutes (--verify-minutes) "
+        "(2 of 3 tests execute the change or may do so: 0 ran)"
+    )
+    assert feedback_on(found, 1, 2) is None, "the model cannot do anything about it"
+
+
+async def test_a_small_suite_runs_whole(trial: Trial) -> None:
+    found = await trial({"code.py": FIXED}, suite_of(seconds=299.0))
+    assert (found.verdict, found.scope) == ("verified", None)
+    assert trial.argv == [["20.0", "."]]
+
+
+async def test_tests_that_hung_on_the_old_tree_show_nothing(trial: Trial) -> None:
+    """A slow test that is green in the faster run is no fix."""
+    slow = suite_of(errors={"test_a.py::fix": "timed out after 20 s\n"})
+    found = await trial({"code.py": FIXED}, slow)
+    assert (found.verdict, found.fixed) == ("unverified", ())
+    assert hung(slow) == {"test_a.py::fix"}
+
+
+async def test_a_baseline_without_time_for_all(trial: Trial) -> None:
+    """Tests without a result count neither way, unless their files are near the change: these run on both trees."""
+    trial.words |= {"test_code.py::new": "return 10", "test_other.py::x": "no such text"}
+    part = suite_of(complete=False, stopped=True, seconds=10.0)
+    more = {"test_code.py": "", "test_other.py": ""}
+    found = await trial({"code.py": FIXED}, part, more=more)
+    assert (found.verdict, found.fixed) == ("verified", ("test_a.py::fix", "test_code.py::new"))
+    assert found.scope is not None
+    assert not found.scope.complete
+    assert "the unchanged tree's run had no time for more tests" in found.reason
+
+
+CONFIG = {"code.py": CODE, "data.json": "{}", "test_a.py": "", "test_b.py": ""}
+
+
+@pytest.mark.parametrize(
+    ("changes", "report", "selected", "why"),
+    [
+        ({"code.py": FIXED}, suite_of(), "fix near", ""),
+        ({"code.py": CODE.replace("2", "3")}, suite_of(), "far", ""),
+        ({"code.py": CODE + "# nothing\n"}, suite_of(), "", ""),
+        ({"data.json": "[]"}, suite_of(), "fix near far", "data.json"),
+        ({"code.py": FIXED}, suite_of(executed=None, passed=()), "fix", ""),
+        (
+            {"code.py": FIXED},
+            replace(suite_of(), executed=None),
+            "fix near far",
+            "it is not known which tests",
+        ),
+        ({"code.py": CODE.replace("2", "3")}, suite_of({"test_a.py::fix": [0]}), "near far", ""),
+        ({"test_a.py": "x = 1\n"}, suite_of(), "", ""),
+    ],
+)
+def test_which_tests_are_selected(
+    tmp_path: Path, changes: Mapping[str, str], report: TestReport, selected: str, why: str
+) -> None:
+    workspace, patch = patched(tmp_path, CONFIG, changes)
+    found, everything = selected_tests(workspace, patch.base, patch.tree, report)
+    assert {ident.partition("::")[2] for ident in found} == set(selected.split())
+    assert why in everything
+    assert bool(why) == bool(everything)
+
+
+def test_tests_that_start_other_processes_are_always_selected(tmp_path: Path) -> None:
+    workspace, patch = patched(tmp_path, CONFIG, {"code.py": FIXED})
+    known = suite_of()
+    assert known.executed is not None
+    known = replace(known, executed=replace(known.executed, elsewhere=("test_b.py::far",)))
+    assert "test_b.py::far" in selected_tests(workspace, patch.base, patch.tree, known)[0]
+
+
+def test_a_mode_that_changes_selects_all(tmp_path: Path) -> None:
+    workspace, patch = patched(tmp_path, CONFIG, {})
+    tree = workspace.commit_changes(workspace.base, [("code.py", 0o100755, CODE.encode())], [])
+    assert selected_tests(workspace, patch.base, tree, suite_of()) == (
+        suite_of().ids,
+        "code.py has another file mode",
+    )
+
+
+def test_what_is_compared() -> None:
+    known, after = suite_of(), replace(suite_of(), passed=("test_a.py::near",), failed=())
+    before, scope = compared(known, after, ["test_a.py::near", "test_a.py::fix"], stopped=False)
+    assert before.ids == {"test_a.py::near", "test_a.py::fix"}
+    assert scope == Scope(3, 2, 2, 0)
+    before, scope = compared(known, after, ["test_a.py::near", "test_a.py::fix"], stopped=True)
+    assert (before.ids, scope.untimed) == ({"test_a.py::near"}, 1)
+    skipped = replace(after, passed=(), skipped=("test_b.py::far",))
+    assert compared(known, skipped, [], stopped=False)[0].passed == ("test_b.py::far",), "it is lost"
+
+
+def test_a_file_that_cannot_be_imported_any_more_has_results() -> None:
+    after = replace(suite_of(), passed=(), failed=(), errored=("test_b.py",))
+    before, _ = compared(suite_of(), after, [], stopped=False)
+    assert before.passed == ("test_b.py::far",)
+
+
+def test_files_of_tests_near_a_change(tmp_path: Path) -> None:
+    files = {
+        "src/shop/cart.py": "",
+        "src/shop/__init__.py": "",
+        "tests/test_cart.py": "",
+        "tests/test_b.py": "from shop.cart import total\n",
+        "tests/test_c.py": "from shop import cart\n",
+        "tests/test_d.py": "import shop.cart as c\n",
+        "tests/test_e.py": "import shopping.cart\nfrom shop import other\n",
+        "tests/test_f.py": "this is no Python\n",
+        "tests/cart.py": "",
+    }
+    workspace, patch = patched(tmp_path, files, {})
+    found = files_of_tests_near(workspace, patch.base, ["src/shop/cart.py", "README.md"])
+    assert found == {f"tests/test_{name}.py" for name in ("cart", "b", "c", "d")}
