@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from m3agent.agent.verify.judge import Verdict
-from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.scope import Scope
+from m3agent.agent.verify.tree_runs import Selection, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.execution_map import Recording
+from m3agent.tools.test_report import TestReport
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 REGULAR = 0o100644
@@ -36,6 +40,7 @@ RunVerification = Callable[..., Awaitable[Verification]]
 def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path) -> RunVerification:
     """Return a function that verifies changes (None deletes a file) to a repository with a bug and a test for it.
 
+    large: whether to verify as if the tests took 1000 s on the base tree, with 100 s for the new tree.
     odd: for each tree, in order of first use, the runs on it (from 0) whose sandbox odd() recognises.
     """
 
@@ -44,8 +49,9 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
         image: str | None = None,
         tests: str = TESTS,
         odd: Sequence[Collection[int]] = (),
+        large: bool = False,
     ) -> Verification:
-        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": tests})
+        workspace = workspace_of({"calc.py": BUGGY, "test_calc.py": tests, "data.txt": "1\n"})
         changed = [(path, REGULAR, text.encode()) for path, text in changes.items() if text is not None]
         deleted = [path for path, text in changes.items() if text is None]
         patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
@@ -59,7 +65,15 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
             spec = SandboxSpec(backend, image, ODD if is_odd else USUAL)
             return new_sandbox(backend, spec, of, lambda _: None)
 
-        return await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path))
+        in_sandboxes = TreeRuns(workspace.store, fresh, tmp_path)
+        if not large:
+            return await verify(workspace, patch, in_sandboxes)
+        known = await in_sandboxes.run(workspace.base, "baseline", Selection(seconds=60), Recording())
+
+        async def baseline() -> TestReport:
+            return replace(known, seconds=1000.0)
+
+        return await verify(workspace, patch, in_sandboxes, 0, baseline, 100.0)
 
     return run
 
@@ -157,6 +171,40 @@ async def test_the_error_of_a_failing_sandbox_is_raised_itself(verification: Run
     """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
     with pytest.raises(SandboxError):
         await verification({"calc.py": FIXED}, image="m3agent.invalid/no-such-image:0")
+
+
+SPREAD = "import calc\ndef test_add():\n    assert calc.add(2, 3) == 5\ndef test_double():\n    assert calc.double(2) == 4\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "broken", "scope"),
+    [
+        ({"calc.py": FIXED}, "verified", (), Scope(2, 1, 1, 1)),
+        (
+            {"calc.py": FIXED.replace("a * 2", "a * 3")},
+            "failed",
+            ("test_calc.py::test_double",),
+            Scope(2, 2, 2, 0),
+        ),
+        (
+            {"calc.py": FIXED, "data.txt": "2\n"},
+            "verified",
+            (),
+            Scope(2, 2, 2, 0, "data.txt is not Python code"),
+        ),
+    ],
+    ids=["others run too", "broken", "everything"],
+)
+async def test_a_large_suite(
+    verification: RunVerification,
+    changes: dict[str, str | None],
+    verdict: Verdict,
+    broken: tuple[str, ...],
+    scope: Scope,
+) -> None:
+    found = await verification(changes, tests=SPREAD, large=True)
+    assert (found.verdict, found.broken, found.scope) == (verdict, broken, scope)
+    assert found.fixed == ("test_calc.py::test_add",)
 
 
 UNTESTED = ODD_HERE + TESTS.replace("== 5", "is not None")
