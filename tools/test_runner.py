@@ -164,17 +164,20 @@ async def run_in_sandbox(
     if per_test is None:
         per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
     argv = ["python3", "-c", source, framework, report, str(per_test), *targets]
-    wanted: dict[str, object] = {"only": sorted(only), "skip": sorted(skip), "ignore": sorted(ignore)}
-    wanted |= {"until": until, "record": record and asdict(record)}
-    wanted = {key: value for key, value in wanted.items() if value not in ([], None)}
-    given = json.dumps({**wanted, "unstable": ADDRESS.pattern}).encode() if wanted else b""
+    given = b""
+    if only or ignore or skip or until is not None or record is not None:
+        wanted = {"only": sorted(only), "ignore": sorted(ignore), "skip": sorted(skip), "until": until}
+        recording = None if record is None else asdict(record)
+        given = json.dumps({**wanted, "record": recording, "unstable": ADDRESS.pattern}).encode()
     result = await sandbox.exec(argv, timeout=timeout, log=log, stdin=given)
     raw = await sandbox.exec(
         ["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report],
         keep=MOST_REPORT if record is None else MOST_RECORD,
     )
-    # reading a large report takes seconds
-    read = await asyncio.to_thread(read_report, raw.stdout)
+    if record is None:
+        read = read_report(raw.stdout)
+    else:  # such a report is large, and reading it takes seconds
+        read = await asyncio.to_thread(read_report, raw.stdout)
     outcomes, errors = read.outcomes, read.errors
     if read.running is not None and read.running not in outcomes:
         outcomes[read.running] = "failed"

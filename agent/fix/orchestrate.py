@@ -44,8 +44,9 @@ from m3agent.serving.client.messages import Delta
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.test_report import TestReport
 
-RECORD_AFTER = 60.0
-"""Seconds of tests after which it is estimated whether a suite is large. The tests before are not recorded."""
+RECORD_AFTER = 0.2
+"""Share of the time for verification after which it is estimated whether a suite is large. The tests before are not
+recorded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +286,7 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix) -> BaselineRun
 
     settings = first.request.settings
     seconds, verify_seconds = 60 * settings.baseline_minutes, 60 * settings.verify_minutes
-    recording = Recording(after=RECORD_AFTER, above=verify_seconds)
+    recording = Recording(after=RECORD_AFTER * verify_seconds, above=verify_seconds)
 
     def run() -> Awaitable[TestReport]:
         return runs.run(tree, "baseline", Selection(seconds=seconds), recording)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,6 +114,7 @@ NO_EFFECT = [
     ("import os\n", "import os\nimport sys, email.message as message\nfrom . import c\n"),
     ("import os\n", "import os, sys\n"),
     ("import one", "import one, two"),
+    ("import os\n", "import os\nimport os as system\nfrom c import print as show\n"),
     ("from b import one", "from b import (\n    one,\n)"),
     ("LIMIT = 3\n", "LIMIT = 3\nOTHER = LIMIT + 1\nthird: int = 4\n"),
     ("", "class New:\n    x = 1\n    def f(self): pass\n"),
@@ -176,6 +178,8 @@ CLASSES = [
         "    size = 1\n    @property\n    def f(self): pass\n",
         affected(whole=True, names=["f"]),
     ),
+    ("class Empty:\n    pass", "class Empty:\n    def __f(self): pass", affected(whole=True, names=["__f"])),
+    ("class Empty:\n    pass", "class Empty:\n    def f__(self): pass", affected(whole=True, names=["f__"])),
     ("class Empty:\n    pass", "class Empty:\n    @abstractmethod\n    def f(self): pass", outside(55)),
     ("class Empty:\n    pass", "class Empty:\n    def __eq__(self, other): pass", outside(54)),
     (
@@ -242,6 +246,8 @@ OUTSIDE = [
     ("from b import one", "from c import one", 3),
     ("from b import one", "from .b import one", 3),
     ("from b import one", "from b import two as one", 3),
+    ("import os\n", "import os\nfrom c import new as print\n", 3),
+    ("import os\n", "import os\nimport new as late\n", 3),
     ("import os\n", "import os\nfrom c import *\n", 3),
     ("'''About this file.'''\n", "'''About this file.'''\nfrom __future__ import annotations\n", 2),
     ("", "def __getattr__(name): pass\n", 59),
@@ -324,6 +330,13 @@ def test_files_that_are_not_python(path: str, counts: bool) -> None:
 def test_files_that_count_as_everything(path: str, old: bytes | None, new: bytes | None, reason: str) -> None:
     changes = {"b.py": (b"def f(): pass", b"def f(): return 1"), path: (old, new)}
     assert affected_code(changes) == Affected(reason, {}, frozenset(), frozenset())
+
+
+def test_code_that_python_warns_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = affected_code({PATH: (rb"def f(): return '\d'", rb"def f(): return 1 is '\s'")})
+    assert found == affected((1, 1))
 
 
 def test_several_files() -> None:

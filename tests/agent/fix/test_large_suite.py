@@ -1,0 +1,60 @@
+"""Test whole fixes in a repository whose tests take longer than verification may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.scripted import BUGGY, DONE, FIX, MakeRepo, calls, fix, of_type
+from tests.servers.misbehaving import MisbehavingServer
+
+pytestmark = pytest.mark.integration
+
+SLOW = "import time\nimport calc\n\n\n" + "".join(
+    f"def test_double_{number}():\n    assert calc.double({number}) == {2 * number}\n    time.sleep(0.7)\n\n\n"
+    for number in range(12)
+)
+FILES = {
+    "calc.py": BUGGY["calc.py"],
+    "test_add.py": "import calc\n\n\ndef test_add():\n    assert calc.add(2, 3) == 5\n",
+    "test_double.py": SLOW,
+}
+ADD = calls("test_runner", test_file="test_add.py")
+
+
+@pytest.mark.slow  # quick: tests/agent/verify/test_scope.py and test_a_large_suite in test_verify_sandboxes.py
+def test_the_tests_that_execute_the_change_decide(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, ADD, DONE]
+    done = fix(make_repo(FILES), model.url, "--verify-minutes", "0.1", "--reruns", "1")
+    assert done.returncode == 0, done.stderr
+    assert "waiting for the result of the unchanged tree's tests" in done.stderr
+    [baseline] = of_type(own_state, "baseline")
+    assert (baseline["complete"], baseline["failed"]) == (True, ["test_add.py::test_add"])
+    assert baseline["seconds"] > 6
+    [verify] = of_type(own_state, "verify")
+    scope = verify["scope"]
+    assert (scope["tests"], scope["everything"], scope["complete"]) == (13, "", True)
+    assert 1 < scope["selected"] == scope["ran"] < 8, "also those that ran before the recording began"
+    assert scope["selected"] + scope["others"] < 13, "not all had time"
+    assert "13 tests execute the change or may do so: all ran" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_baseline_without_time_for_all(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [FIX, ADD, DONE]
+    done = fix(
+        make_repo(FILES), model.url, "--verify-minutes", "0.1", "--baseline-minutes", "0.05", "--reruns", "0"
+    )
+    assert done.returncode == 0, done.stderr
+    [baseline] = of_type(own_state, "baseline")
+    assert not baseline["complete"]
+    assert 1 < len(baseline["passed"]) < 12
+    assert "there was no time for more tests" in done.stderr
+    [verify] = of_type(own_state, "verify")
+    assert not verify["scope"]["complete"]
+    assert verify["fixed"] == ["test_add.py::test_add"]
