@@ -26,6 +26,8 @@ VALUES = frozenset(
     {"--repo", "--budget", "--prefix", "--include", "--exclude", "--tokenizer", "--output", "-o"}
 )
 _FILES_OF_SETTINGS = (".m3agent.toml", "pyproject.toml")
+MOST_SETTINGS = 4 << 20
+"""Most bytes of a file that are searched for settings. It may be a link to something endless."""
 
 
 class PackRequest:
@@ -237,11 +239,9 @@ def _has_settings(folder: str) -> bool:
 
 
 def _mentions(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return b"m3agent" in file.read()
-    except OSError:
-        return False
+    from m3agent.agent.repo.host_git import read_regular
+
+    return b"m3agent" in (read_regular(path, MOST_SETTINGS) or b"")
 
 
 def _tokenizer(wanted: str | None) -> TokenizerSource | None:

@@ -29,20 +29,32 @@ IGNORED_IN_NAMES = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
 # Files that run automatically later, on the user's machine or in CI. They are allowed, but the user is
 # warned.
-RUNS_LATER_FOLDERS = {".github", ".gitlab", ".vscode", ".idea", ".circleci", ".devcontainer", ".husky"}
+RUNS_LATER_FOLDERS = {
+    *(".github", ".gitlab", ".circleci", ".buildkite", ".husky"),
+    *(".vscode", ".idea", ".zed", ".cursor", ".claude", ".devcontainer"),
+}
 RUNS_LATER_NAMES = {
-    ".envrc",
-    ".pre-commit-config.yaml",
-    ".gitlab-ci.yml",
-    "conftest.py",
-    "sitecustomize.py",
-    "usercustomize.py",
-    "setup.py",
-    "setup.cfg",
-    "pytest.ini",
-    "tox.ini",
-    "noxfile.py",
-    "makefile",
+    *(".gitlab-ci.yml", ".travis.yml", "azure-pipelines.yml", "jenkinsfile", ".pre-commit-config.yaml"),
+    *(".envrc", ".mcp.json", ".m3agent.toml", "package.json"),
+    *(
+        "conftest.py",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "setup.py",
+        "setup.cfg",
+        "noxfile.py",
+        "tox.ini",
+    ),
+    *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
+    *("makefile", "gnumakefile", "justfile"),
+    *(
+        "dockerfile",
+        "containerfile",
+        "compose.yml",
+        "compose.yaml",
+        "docker-compose.yml",
+        "docker-compose.yaml",
+    ),
 }
 
 
@@ -225,4 +237,5 @@ def runs_later(path: str) -> bool:
     """Return whether a file runs automatically later: CI, editor, test and environment configuration."""
     parts = PurePosixPath(path).parts
     name = parts[-1].lower()
-    return bool(RUNS_LATER_FOLDERS & set(parts[:-1])) or name in RUNS_LATER_NAMES or name.endswith(".pth")
+    folders = {part.lower() for part in parts[:-1]}  # the file system of the user may ignore case
+    return bool(RUNS_LATER_FOLDERS & folders) or name in RUNS_LATER_NAMES or name.endswith(".pth")

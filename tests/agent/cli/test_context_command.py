@@ -119,6 +119,28 @@ def test_a_file_is_written_whole_or_not_at_all(program: Program, repo: Path, tmp
     ]
 
 
+@pytest.mark.parametrize("target", ["/dev/zero", "a pipe"])
+def test_settings_that_are_no_file(program: Program, repo: Path, target: str) -> None:
+    """Reading them would use all memory, or wait for ever."""
+    if target == "a pipe":
+        os.mkfifo(repo / "pyproject.toml")
+    else:
+        (repo / "pyproject.toml").symlink_to(target)
+    limited = [
+        "prlimit",
+        f"--as={2 << 30}",
+        sys.executable,
+        "-m",
+        "m3agent.agent",
+        "context",
+        "--repo",
+        str(repo),
+    ]
+    done = subprocess.run(limited, env=program.env, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert b"x = 1" in done.stdout
+
+
 def test_statistics(program: Program, repo: Path) -> None:
     done = program("--repo", repo, "--stats")
     lines = done.stdout.decode().splitlines()
