@@ -102,8 +102,12 @@ def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool) -> NoReturn:
 
 
 def print_bytes(data: bytes) -> None:
-    """Write bytes to standard output unchanged: a patch may contain any bytes."""
+    """Write bytes to standard output: unchanged to files and pipes, without control characters to a terminal."""
+    from m3agent.agent.util.sanitize import printable_bytes
+
     sys.stdout.flush()
+    if sys.stdout.isatty():
+        data = printable_bytes(data)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

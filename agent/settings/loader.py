@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting, Settings, config_file
+from m3agent.agent.util.sanitize import printable_text
 
 _PREFIX = "M3AGENT_"
 _OTHER_VARIABLES = frozenset({"M3AGENT_STATE"})
@@ -46,7 +47,8 @@ class LoadedSettings:
         rows = [("setting", "value", "from")]
         rows += [(name, _plain(value), origin) for name, value, origin in self.show()]
         names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
-        return "".join(f"{name:<{names}}  {value:<{values}}  {origin}\n" for name, value, origin in rows)
+        text = "".join(f"{name:<{names}}  {value:<{values}}  {origin}\n" for name, value, origin in rows)
+        return printable_text(text)  # values may come from a repository
 
     def json(self) -> str:
         """Return `show` as one JSON object: name to `value` and `origin`."""

@@ -19,6 +19,14 @@ def printable_text(text: str) -> str:
     return "\n".join(UNPRINTABLE.sub(" ", line) for line in text.split("\n"))
 
 
+def printable_bytes(data: bytes) -> bytes:
+    """Return bytes as text for a terminal: line breaks and tabs stay; U+FFFD replaces what could control a terminal."""
+    text = data.decode("utf-8", "replace")
+    return "".join(
+        character if character in "\n\t" else UNPRINTABLE.sub("\ufffd", character) for character in text
+    ).encode()
+
+
 def printable_line(text: object, limit: int = 160) -> str:
     """Return anything as one printable line of at most `limit` characters."""
     line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))

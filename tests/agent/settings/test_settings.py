@@ -169,6 +169,8 @@ def test_what_concerns_the_host_is_exactly_this() -> None:
         "candidates",
         "reruns",  # a repository must not get its flaky tests counted as evidence
         "verify_rounds",
+        "verify_minutes",
+        "baseline_minutes",
         "sandbox",
         "allow_net",
         "yes",

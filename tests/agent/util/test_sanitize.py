@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.cli import check_table
-from m3agent.agent.cli.common import say
+from m3agent.agent.cli.common import print_bytes, say
 from m3agent.agent.cli.sessions import sessions_list
 from m3agent.agent.session.log_reader import LOG
+from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.util.sanitize import (
     UNPRINTABLE,
     last_line,
@@ -55,6 +57,38 @@ def test_notes(capsys: pytest.CaptureFixture[str]) -> None:
         "a [2J 3A  b",
         "m3agent: still building the environment (1 s): a [2J 3A  b",
     ]
+
+
+class Output:
+    """A standard output that is a terminal or not."""
+
+    def __init__(self, terminal: bool) -> None:
+        self.terminal = terminal
+        self.buffer = io.BytesIO()
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def flush(self) -> None:
+        """Do nothing: what was written is in `buffer`."""
+
+
+def test_a_patch_on_a_terminal_and_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = f"+\tcell = '{HOSTILE}'\n+é\n".encode() + b"+\xff\n"
+    found = []
+    for terminal in (False, True):
+        output = Output(terminal)
+        monkeypatch.setattr("sys.stdout", output)
+        print_bytes(patch)
+        found.append(output.buffer.getvalue())
+    assert found[0] == patch
+    assert found[1].decode() == "+\tcell = 'a\ufffd[2J\ufffd3A\ufffd\ufffdb'\n+é\n+\ufffd\n"
+
+
+def test_settings_of_a_repository(tmp_path: Path) -> None:
+    (tmp_path / ".m3agent.toml").write_text('model = "a\\u001b[2Jb"\n')
+    table = load_settings(tmp_path, {}, {"HOME": str(tmp_path)}).table()
+    assert "a [2Jb" in table
 
 
 def test_checks() -> None:
