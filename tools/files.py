@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pydantic import Field
 
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.store.workspace import inside_git
+from m3agent.sandbox.store.workspace import inside_git, refuse_git_files
 from m3agent.tools.base import (
     MOST_CHARACTERS,
     Arguments,
@@ -81,6 +81,17 @@ def file_path(path: str) -> str:
     return wanted
 
 
+def path_to_write(path: str) -> str:
+    """Return the path as `file_path` does; refuse files that git itself reads, which no patch may contain.
+
+    Raises:
+        PathEscapes: The path is the work tree, in git's own folder, or a file that git itself reads.
+    """
+    wanted = file_path(path)
+    refuse_git_files(wanted)
+    return wanted
+
+
 async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult:
     """Return lines of a file, with their numbers."""
     path = file_path(arguments.path)
@@ -111,7 +122,7 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
     """Write a complete file."""
-    path = file_path(arguments.path)
+    path = path_to_write(arguments.path)
     content = arguments.content.encode()
     await context.sandbox.write(path, content)
     lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
@@ -120,7 +131,7 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
 
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
     """Replace one passage of a file."""
-    path = file_path(arguments.path)
+    path = path_to_write(arguments.path)
     if not arguments.old:
         return refusal("old is empty: name the text to replace, or use file_write for a new file")
     if arguments.old == arguments.new:

@@ -30,13 +30,14 @@ from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.verify.baseline import BaselineRun
-from m3agent.agent.verify.feedback import feedback_on, weakened_tests
+from m3agent.agent.verify.feedback import Feedback, feedback_on, refused_change, weakened_tests
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import TreeStore
-from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.registry import Toolset
@@ -182,13 +183,22 @@ class Attempt:
     async def _review(self, said: str, loop: Loop, verify: Callable[[], Awaitable[None]]) -> str:
         """Verify the change that the model calls done.
 
+        A change that may not be handed over goes back as well.
+
         Returns:
             The message that returns the verdict to the model. Empty if the session ends: the change is verified, the
             same change was returned before, no round is left, a limit is reached, or `said` gives the reason why the
             change cannot be tested and no test says otherwise.
         """
+        assert self.sandbox is not None
         most = self.request.settings.verify_rounds
-        patch = await self._take_patch()
+        try:
+            patch = await self._take_patch()
+        except PathEscapes as error:
+            tree = self.sandbox.tree
+            if self.rounds >= most or tree == self.returned_tree or loop.limits.reached():
+                raise
+            return self._return_verdict(refused_change(error, self.rounds + 1, most), tree, loop)
         if self.rounds >= most or patch.empty or patch.tree == self.returned_tree:
             return ""
         await verify()
@@ -198,11 +208,13 @@ class Attempt:
         if self.evidence.verdict == "unverified" and why_not_tested(said):
             return ""
         feedback = feedback_on(self.evidence, self.rounds + 1, most)
-        if feedback is None:
-            return ""
+        return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
+
+    def _return_verdict(self, feedback: Feedback, tree: TreeId, loop: Loop) -> str:
+        """Note that a verdict on this tree goes back to the model; return the message."""
         self.rounds += 1
-        self.returned_tree = patch.tree
-        self.named_red |= dict.fromkeys(feedback.tests, patch.tree)
+        self.returned_tree = tree
+        self.named_red |= dict.fromkeys(feedback.tests, tree)
         self.session.write(
             events.Feedback(
                 turn=loop.model.turn,
@@ -210,7 +222,7 @@ class Attempt:
                 kinds=list(feedback.kinds),
                 text=feedback.text,
                 tests=list(feedback.tests),
-                tree=patch.tree,
+                tree=tree,
             )
         )
         return feedback.text

@@ -454,7 +454,7 @@ class Feedback(Event):
         turn: Number of the turn in which the model said that it was done.
         round: Number of the verification, as in `verify`.
         kinds: What the verdict found, the most important first: broken, added_red, still_red, cannot_import,
-            weakened, no_red_test, undone.
+            weakened, no_red_test, undone; or refused, for a change that may not be handed over.
         text: The message to the model.
         tests: Red tests that the verdict rests on.
         tree: State of the work tree that was verified.

@@ -12,11 +12,12 @@ from typing import Literal
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.verify.judge import file_of
 from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import first_error
 
 FeedbackKind = Literal[
-    "broken", "still_red", "added_red", "weakened", "no_red_test", "cannot_import", "undone"
+    "broken", "still_red", "added_red", "weakened", "no_red_test", "cannot_import", "undone", "refused"
 ]
 
 MOST_NAMED = 20
@@ -99,6 +100,20 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         )
     )
     return Feedback(tuple(kinds), redact_text(text), tuple(sorted({*broken, *added, *still_red})))
+
+
+def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:
+    """Return the message for a change that may not be handed over.
+
+    Args:
+        error: Says what is refused.
+        number, most: As for `feedback_on`.
+    """
+    text = (
+        f"Your change is not accepted (message {number} of at most {most}): {error}.\n\n"
+        "Undo this part of the change. Run the tests, and answer without a tool call when you are done."
+    )
+    return Feedback(("refused",), redact_text(text), ())
 
 
 def _named(title: str, idents: Sequence[str], errors: Mapping[str, str]) -> str:

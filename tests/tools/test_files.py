@@ -187,6 +187,16 @@ async def test_git_s_own_folder_is_not_named(path: str) -> None:
         plain(path)
 
 
+@pytest.mark.parametrize("path", [".gitattributes", "a/.GitModules", "./.gitattributes."])
+async def test_files_that_git_reads_are_not_written(bench: Bench, path: str) -> None:
+    """A patch with one of them is never handed over. The model is told at once, not after its last turn."""
+    for name, arguments in (("file_write", {"content": "x"}), ("file_edit", {"old": "x", "new": "y"})):
+        refused = await bench.call(name, path=path, **arguments)
+        assert refused.is_error
+        assert "which git itself reads: refused" in refused.content
+    assert (await bench.sandbox.patch()).empty
+
+
 async def test_write_read_edit(bench: Bench) -> None:
     written = await bench.call("file_write", path="new/deep/a.py", content="x = 1\ny = 2\n")
     assert written.content == "wrote new/deep/a.py (2 lines, 12 bytes)"

@@ -12,10 +12,12 @@ from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.loop.resume import resume_point
 from m3agent.agent.verify.baseline import BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.errors import PathEscapes
 from m3agent.serving.client.messages import Turn
 from tests.agent.core import ADD, BUGGY, DONE, FIX, TEST
 from tests.agent.fix.attempt_parts import RUN_CONTEXT, SPEC, World, no_baseline
 from tests.fakes.client import Answer, call, calls, says
+from tests.fakes.machine import Command, Done, Script
 from tests.fakes.suite import Run, Suite
 
 NEW = "test_new.py"
@@ -47,10 +49,15 @@ def suite(files: Mapping[str, str], _: Sequence[str]) -> Run:
 
 
 async def run(
-    world: World, *answers: Answer, rounds: int = 2, with_baseline: bool = False, **settings: Any
+    world: World,
+    *answers: Answer,
+    rounds: int = 2,
+    with_baseline: bool = False,
+    script: Script | None = None,
+    **settings: Any,
 ) -> Attempt:
     """Run an attempt to its verdict, by default without a known result of the base tree."""
-    world.script = Suite(suite)
+    world.script = script or Suite(suite)
     attempt = world.attempt(*answers, verify_rounds=rounds, **settings)
     known: dict[str, Verification] = {}
     await attempt.start_sandbox(SPEC, "bwrap")
@@ -86,6 +93,37 @@ async def test_a_broken_test_goes_back_and_is_mended(world: World) -> None:
         (1, "gate", "failed"),
         (2, "gate", "verified"),
     ]
+
+
+MAKE_OR_REMOVE = "[ -e .gitattributes ] && rm .gitattributes || touch .gitattributes"
+ATTRIBUTES = calls(call("attributes", "code_exec", code=MAKE_OR_REMOVE, language="bash"))
+
+
+class Attributes(Suite):
+    """A suite on a machine that also runs the program `MAKE_OR_REMOVE`."""
+
+    async def __call__(self, command: Command) -> Done | None:
+        if "bash" not in " ".join(command.argv):
+            return await super().__call__(command)
+        if ".gitattributes" in command.files:
+            command.files.remove(".gitattributes")
+        else:
+            command.files.write(".gitattributes", b"")
+        return Done()
+
+
+async def test_a_change_that_may_not_be_handed_over_goes_back(world: World) -> None:
+    attempt = await run(world, MEND, ATTRIBUTES, TEST, DONE, ATTRIBUTES, TEST, DONE, script=Attributes(suite))
+    assert attempt.is_verified
+    [told] = world.log("feedback")
+    assert (told["kinds"], told["tests"]) == (["refused"], [])
+    assert ".gitattributes, which git itself reads" in told["text"]
+
+
+async def test_a_change_that_is_refused_twice_ends_the_session(world: World) -> None:
+    with pytest.raises(PathEscapes):
+        await run(world, MEND, ATTRIBUTES, TEST, DONE, TEST, DONE, script=Attributes(suite))
+    assert len(world.log("feedback")) == 1
 
 
 async def test_the_old_tree_runs_once_for_all_rounds(world: World) -> None:
