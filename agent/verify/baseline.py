@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ from m3agent.tools.test_report import TestReport
 
 MOST_KEPT = 100
 """Most results that are kept; the least recently used ones are deleted."""
+MOST_BYTES = 500_000_000
+"""Most bytes of all kept results. That of a large suite has some megabytes, because it says what each test executes."""
 _REPORT = TypeAdapter(TestReport)
 
 
@@ -64,8 +67,10 @@ class KeptBaselines:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_file(str(self.folder / f"{key}.json"), json.dumps(asdict(report)).encode())
             files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-            for old in files[MOST_KEPT:]:
-                old.unlink()
+            sizes = itertools.accumulate(path.stat().st_size for path in files)
+            for number, (path, size) in enumerate(zip(files, sizes, strict=True)):
+                if number >= MOST_KEPT or (number and size > MOST_BYTES):
+                    path.unlink()
 
 
 def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequence[float]) -> str:

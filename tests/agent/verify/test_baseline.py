@@ -173,6 +173,19 @@ def test_the_least_recently_used_results_are_deleted(
     assert (kept.read("a"), kept.read("b")) == (REPORT, None)
 
 
+def test_large_results_are_deleted_before_their_number_is_reached(
+    kept: KeptBaselines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.write("first", REPORT)
+    monkeypatch.setattr(baseline_module, "MOST_BYTES", (kept.folder / "first.json").stat().st_size)
+    os.utime(kept.folder / "first.json", (0, 0))
+    kept.write("new", REPORT)
+    assert (kept.read("first"), kept.read("new")) == (None, REPORT)
+    monkeypatch.setattr(baseline_module, "MOST_BYTES", 1)
+    kept.write("new", REPORT)
+    assert kept.read("new") == REPORT, "the newest one is always kept"
+
+
 async def test_the_key_changes_with_all_that_may_change_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
