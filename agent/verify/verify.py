@@ -183,7 +183,7 @@ async def verify(
                 verdict = "failed"
                 reason = f"{count(changed_red, 'test')} that the patch adds or changes {is_are} red"
     if scope is not None and scope.untimed and verdict != "failed":
-        verdict, reason = "unverified", no_time(scope.untimed, scope.selected, seconds)
+        verdict, reason = "unverified", no_time(seconds)
     if scope is not None:
         reason += f" ({scope.sentence()})"
     if flaky:

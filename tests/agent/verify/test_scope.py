@@ -167,7 +167,7 @@ async def test_without_time_for_selected_tests_a_patch_is_unverified(trial: Tria
     found = await trial({"code.py": FIXED}, suite_of())
     assert (found.verdict, found.broken, found.still_red) == ("unverified", (), ())
     assert found.reason == (
-        "2 of 2 tests that may execute the change had no time within 5 minutes (--verify-minutes) "
+        "not all tests that may execute the change had time within 5 minutes (--verify-minutes) "
         "(2 of 3 tests execute the change or may do so: 0 ran)"
     )
     assert feedback_on(found, 1, 2) is None, "the model cannot do anything about it"
