@@ -12,7 +12,7 @@ from tests.servers.misbehaving import MisbehavingServer
 pytestmark = pytest.mark.integration
 
 SLOW = "import time\nimport calc\n\n\n" + "".join(
-    f"def test_double_{number}():\n    assert calc.double({number}) == {2 * number}\n    time.sleep(0.7)\n\n\n"
+    f"def test_double_{number}():\n    assert calc.double({number}) == {2 * number}\n    time.sleep(1.4)\n\n\n"
     for number in range(12)
 )
 FILES = {
@@ -28,12 +28,12 @@ def test_the_tests_that_execute_the_change_decide(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     model.answers = [FIX, ADD, DONE]
-    done = fix(make_repo(FILES), model.url, "--verify-minutes", "0.1", "--reruns", "1")
+    done = fix(make_repo(FILES), model.url, "--verify-minutes", "0.2", "--reruns", "1")
     assert done.returncode == 0, done.stderr
     assert "waiting for the result of the unchanged tree's tests" in done.stderr
     [baseline] = of_type(own_state, "baseline")
     assert (baseline["complete"], baseline["failed"]) == (True, ["test_add.py::test_add"])
-    assert baseline["seconds"] > 6
+    assert baseline["seconds"] > 12
     [verify] = of_type(own_state, "verify")
     scope = verify["scope"]
     assert (scope["tests"], scope["everything"], scope["complete"]) == (13, "", True)
@@ -48,12 +48,12 @@ def test_a_baseline_without_time_for_all(
 ) -> None:
     model.answers = [FIX, ADD, DONE]
     done = fix(
-        make_repo(FILES), model.url, "--verify-minutes", "0.1", "--baseline-minutes", "0.05", "--reruns", "0"
+        make_repo(FILES), model.url, "--verify-minutes", "0.2", "--baseline-minutes", "0.1", "--reruns", "0"
     )
     assert done.returncode == 0, done.stderr
     [baseline] = of_type(own_state, "baseline")
     assert not baseline["complete"]
-    assert 1 < len(baseline["passed"]) < 12
+    assert 0 < len(baseline["passed"]) < 12
     assert "there was no time for more tests" in done.stderr
     [verify] = of_type(own_state, "verify")
     assert not verify["scope"]["complete"]
