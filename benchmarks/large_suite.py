@@ -30,7 +30,7 @@ from benchmarks.mining import open_history
 
 from m3agent.agent.fix.orchestrate import RECORD_AFTER
 from m3agent.agent.settings.settings import RERUNS
-from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, Selection, TreeRuns
+from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.verify import verify
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -66,10 +66,8 @@ async def measure(
     if options.keep is not None and options.keep.exists():
         known = REPORT.validate_json(options.keep.read_bytes())
     else:
-        limit = Selection(seconds=60 * options.baseline_minutes)
-        known = await runs().run(
-            workspace.base, "baseline", limit, Recording(RECORD_AFTER * seconds, seconds)
-        )
+        recording = Recording(RECORD_AFTER * seconds, seconds)
+        known = await runs().run_recorded(workspace.base, 60 * options.baseline_minutes, recording)
         if options.keep is not None:
             options.keep.write_text(json.dumps(asdict(known)))
     recorded = 0 if known.executed is None else len(known.executed.executed)

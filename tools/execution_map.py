@@ -40,11 +40,13 @@ class ExecutionMap:
         functions: Path, first line and name of each function.
         executed: By test id, the numbers of the functions, packed (see `pack`).
         elsewhere: Sorted ids of tests whose record is incomplete, such as tests that start other processes.
+        imported: The functions that run while the tests are imported, such as decorators. Every test depends on them.
     """
 
     functions: tuple[tuple[str, int, str], ...]
     executed: Mapping[str, str]
     elsewhere: tuple[str, ...]
+    imported: tuple[tuple[str, int, str], ...] = ()
 
     def tests_that_execute(self, wanted: Callable[[str, int, str], bool]) -> set[str]:
         """Return the ids of the tests that execute one of the functions for which `wanted` is true.

@@ -21,12 +21,14 @@ Standard input may hold a JSON object for pytest. All keys are optional:
 - "record": {"after": seconds, "above": seconds}. Record which functions of the work tree each test executes. See
   `Recorder` for when this begins. The report then has two more kinds of lines. A function: {"code": [path, first line,
   name]}; the first such line is number 0. A test that ended: {"ran": id, "codes": packed numbers}, with "elsewhere":
-  true if the test may have executed more.
+  true if the test may have executed more. The framework collect has one such line, with the id ".": what runs while the
+  tests are imported.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -429,6 +431,17 @@ class Recorder:
         line = {"ran": item.nodeid, "codes": pack(numbers)}
         self.report.write({**line, **({"elsewhere": True} if elsewhere else {})})
 
+    @contextlib.contextmanager
+    def imports(self) -> Iterator[None]:
+        """Record what runs while tests are imported, as a test with the id of the whole tree."""
+        started = self.tracer.start()
+        yield
+        intact = started and self.tracer.intact()
+        numbers, _ = self.functions(dict(self.tracer.seen))
+        self.tracer.stop()
+        if intact:
+            self.report.write({"ran": ".", "codes": pack(numbers)})
+
     def take(self) -> tuple[dict[int, Any], bool]:
         """Return what was collected since the last call, and whether something ran that was not seen."""
         children = self.count_children()
@@ -487,15 +500,21 @@ def run_pytest(report: Report, selection: Selection, targets: list[str], *more: 
     around(Recorder.pytest_runtest_protocol)
     around(Recorder.pytest_fixture_setup)
     plugin = PytestPlugin(report, selection)
-    others = [Recorder(report, **selection.record)] if selection.record else []
-    status = pytest.main([*options, *targets], plugins=[plugin, *others])
-    # If pytest accepted its settings, the id is wrong, and other settings would not help.
-    wrong_id = plugin.started and any("::" in target for target in targets[:1])
-    if status == pytest.ExitCode.USAGE_ERROR and (not targets or is_there(targets[0])) and not wrong_id:
-        # A frequent cause: the repository's settings name a plugin that is not installed here.
-        print("usage error: once more without the repository's addopts and required_plugins", file=sys.stderr)
-        options += ["-o", "addopts=", "-o", "required_plugins="]
-        status = pytest.main([*options, *targets], plugins=[PytestPlugin(report, selection), *others])
+    recorder = Recorder(report, **selection.record) if selection.record else None
+    collects = "--collect-only" in more
+    others = [recorder] if recorder is not None and not collects else []
+    with recorder.imports() if recorder is not None and collects else contextlib.nullcontext():
+        status = pytest.main([*options, *targets], plugins=[plugin, *others])
+        # If pytest accepted its settings, the id is wrong, and other settings would not help.
+        wrong_id = plugin.started and any("::" in target for target in targets[:1])
+        if status == pytest.ExitCode.USAGE_ERROR and (not targets or is_there(targets[0])) and not wrong_id:
+            # A frequent cause: the repository's settings name a plugin that is not installed here.
+            print(
+                "usage error: once more without the repository's addopts and required_plugins",
+                file=sys.stderr,
+            )
+            options += ["-o", "addopts=", "-o", "required_plugins="]
+            status = pytest.main([*options, *targets], plugins=[PytestPlugin(report, selection), *others])
     return int(status)
 
 

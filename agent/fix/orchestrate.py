@@ -33,7 +33,6 @@ from m3agent.agent.session.usage import Totals
 from m3agent.agent.util.append_only import fault
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
-from m3agent.agent.verify.tree_runs import Selection
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
@@ -289,7 +288,7 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix) -> BaselineRun
     recording = Recording(after=RECORD_AFTER * verify_seconds, above=verify_seconds)
 
     def run() -> Awaitable[TestReport]:
-        return runs.run(tree, "baseline", Selection(seconds=seconds), recording)
+        return runs.run_recorded(tree, seconds, recording)
 
     return BaselineRun(
         run, prepared.kept, key_of(spec, backend, first.sandbox, (seconds, verify_seconds)), tell

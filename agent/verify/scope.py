@@ -2,7 +2,8 @@
 
 The base tree's test run records which functions each test executes (`m3agent.tools.execution_map`). A test is selected if
 it executes a changed function. It is selected too if nothing is known about it: it ran before the recording began, or
-it starts other processes. If a change cannot be attributed to functions, every test is selected.
+it starts other processes. If a change cannot be attributed to functions, or to one that runs while the tests are
+imported, every test is selected.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport)
     affected = affected_code(changes, files)
     if affected.everything:
         return known.ids, affected.everything
+    for path, line, name in known.executed.imported:
+        if affected.has(path, line, name):
+            return known.ids, f"{name} in {path} runs while the tests are imported"
     recorded = known.executed.executed.keys() - {*known.executed.elsewhere}
     own = {ident for ident in known.ids if file_of(ident) in changes}
     return (known.executed.tests_that_execute(affected.has) | own | known.ids - recorded) & known.ids, ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -15,6 +15,8 @@ from m3agent.tools.test_runner import run_in_sandbox
 
 TEST_TIMEOUT = 600.0
 """Timeout of a run of all tests, in seconds, unless set otherwise."""
+IMPORT_TIMEOUT = 1200.0
+"""Timeout of importing all tests while that is recorded, in seconds."""
 GRACE = 300.0
 """Seconds that a run with its own time may take longer: the last test ends, and then the process."""
 PER_TEST = 20.0
@@ -102,3 +104,31 @@ class TreeRuns:
                 until=seconds,
                 record=record,
             )
+
+    async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:
+        """Run all tests of the base tree, and record what a large suite executes.
+
+        Args:
+            tree: Git tree id.
+            seconds: Time after which no further test starts.
+            record: When the recording begins. If it does, the tests are imported once more: what runs at import
+                belongs to no single test.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+        report = await self.run(tree, "baseline", Selection(seconds=seconds), record)
+        if report.executed is None:
+            return report
+        async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+            imports = await run_in_sandbox(
+                sandbox,
+                ".",
+                framework="collect",
+                timeout=IMPORT_TIMEOUT,
+                log=self.folder / "baseline-imports.log",
+                record=Recording(),
+            )
+        if imports.executed is None:  # it is not known what runs at import: then nothing can be left out
+            return replace(report, executed=None)
+        return replace(report, executed=replace(report.executed, imported=imports.executed.functions))

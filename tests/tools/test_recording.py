@@ -302,8 +302,22 @@ def test_next(): lib.one()
         assert found is not None
         return float(found[1])
 
-    assert 9 < await left(None) <= 10
-    assert 39 < await left(NOW) <= 40
+    assert 0 < await left(None) <= 10
+    assert 20 < await left(NOW) <= 40
+
+
+async def test_what_runs_while_the_tests_are_imported(bench: Bench) -> None:
+    """It belongs to no single test. Only the collection shows it."""
+    await bench.put(
+        {
+            **PROJECT,
+            "test_a.py": "from pkg import lib\nVALUE = lib.plain()\ndef test_one(): assert VALUE == lib.one()\n",
+        }
+    )
+    found = mapped(await run_in_sandbox(bench.sandbox, ".", framework="collect", record=NOW))
+    names = {name.rpartition(".")[2] for path, _, name in found.functions if path == "pkg/lib.py"}
+    assert names == {"plain", "helper"}
+    assert set(found.executed) == {"."}
 
 
 JUMP = """\

@@ -238,6 +238,18 @@ def test_tests_that_start_other_processes_are_always_selected(tmp_path: Path) ->
     assert "test_b.py::far" in selected_tests(workspace, patch.base, patch.tree, known)[0]
 
 
+def test_a_function_that_runs_at_import_selects_all(tmp_path: Path) -> None:
+    workspace, patch = patched(tmp_path, CONFIG, {"code.py": FIXED})
+    known = suite_of()
+    assert known.executed is not None
+    for functions, why in (
+        (FUNCTIONS[1:], ""),
+        (FUNCTIONS, "first in code.py runs while the tests are imported"),
+    ):
+        report = replace(known, executed=replace(known.executed, imported=functions))
+        assert selected_tests(workspace, patch.base, patch.tree, report)[1] == why
+
+
 def test_a_mode_that_changes_selects_all(tmp_path: Path) -> None:
     workspace, patch = patched(tmp_path, CONFIG, {})
     tree = workspace.commit_changes(workspace.base, [("code.py", 0o100755, CODE.encode())], [])

@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.agent.verify.judge import Verdict
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.tree_runs import Selection, TreeRuns
+from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
@@ -68,7 +68,7 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
         in_sandboxes = TreeRuns(workspace.store, fresh, tmp_path)
         if not large:
             return await verify(workspace, patch, in_sandboxes)
-        known = await in_sandboxes.run(workspace.base, "baseline", Selection(seconds=60), Recording())
+        known = await in_sandboxes.run_recorded(workspace.base, 60, Recording())
 
         async def baseline() -> TestReport:
             return replace(known, seconds=1000.0)
