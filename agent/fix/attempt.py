@@ -42,6 +42,9 @@ from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.registry import Toolset
 
+NOTED_SECONDS = 2.0
+"""Seconds of waiting for the base tree's tests after which people are told."""
+
 
 @dataclass
 class Attempt:
@@ -245,16 +248,23 @@ class Attempt:
         assert self.workspace is not None
         if self.patch.tree not in known:
             settings = self.request.settings
-            if not baseline.done:
-                self.say("waiting for the result of the unchanged tree's tests")
-            known[self.patch.tree] = await verify(
-                self.workspace,
-                self.patch,
-                runs,
-                settings.reruns,
-                baseline.partial,
-                60 * settings.verify_minutes,
-            )
+
+            def note() -> None:
+                if not baseline.done:
+                    self.say("waiting for the result of the unchanged tree's tests")
+
+            noted = asyncio.get_running_loop().call_later(NOTED_SECONDS, note)
+            try:
+                known[self.patch.tree] = await verify(
+                    self.workspace,
+                    self.patch,
+                    runs,
+                    settings.reruns,
+                    baseline.partial,
+                    60 * settings.verify_minutes,
+                )
+            finally:
+                noted.cancel()
         evidence = known[self.patch.tree]
         weak = await asyncio.to_thread(
             weakened_tests, self.workspace, self.named_red, self.patch.tree, evidence

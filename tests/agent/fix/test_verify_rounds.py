@@ -14,8 +14,9 @@ from m3agent.agent.verify.baseline import BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.serving.client.messages import Turn
+from m3agent.tools.test_report import TestReport
 from tests.agent.core import ADD, BUGGY, DONE, FIX, TEST
-from tests.agent.fix.attempt_parts import RUN_CONTEXT, SPEC, World, no_baseline
+from tests.agent.fix.attempt_parts import CUT_SHORT, RUN_CONTEXT, SPEC, World, no_baseline
 from tests.fakes.client import Answer, call, calls, says
 from tests.fakes.machine import Command, Done, Script
 from tests.fakes.suite import Run, Suite
@@ -124,6 +125,37 @@ async def test_a_change_that_is_refused_twice_ends_the_session(world: World) -> 
     with pytest.raises(PathEscapes):
         await run(world, MEND, ATTRIBUTES, TEST, DONE, TEST, DONE, script=Attributes(suite))
     assert len(world.log("feedback")) == 1
+
+
+@pytest.mark.parametrize("noted", [0.0, 60.0])
+async def test_a_long_wait_for_the_baseline_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch, noted: float
+) -> None:
+    monkeypatch.setattr("m3agent.agent.fix.attempt.NOTED_SECONDS", noted)
+    attempt = world.attempt(FIX, TEST, DONE)
+    said, told = list[str](), asyncio.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    attempt.say = say
+    await attempt.start_sandbox(SPEC, "bwrap")
+
+    async def late() -> TestReport:
+        if noted == 0:
+            await told.wait()
+        return CUT_SHORT
+
+    baseline = BaselineRun(late, KeptBaselines(world.folder), None)
+
+    async def verify() -> None:
+        await world.verify(attempt, baseline=baseline)
+
+    await attempt.work(RUN_CONTEXT, baseline, asyncio.Event(), verify)
+    await verify()
+    assert said == ["waiting for the result of the unchanged tree's tests"] * (noted == 0)
+    assert baseline.done
 
 
 async def test_the_old_tree_runs_once_for_all_rounds(world: World) -> None:
