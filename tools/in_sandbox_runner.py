@@ -137,9 +137,13 @@ class Selection:
 class PytestPlugin:
     """Write the results that pytest reports."""
 
-    def __init__(self, report: Report, selection: Selection) -> None:
+    def __init__(self, report: Report, selection: Selection | None = None) -> None:
+        import pytest
+
+        pytest.hookimpl(tryfirst=True)(PytestPlugin.pytest_runtestloop)
+        pytest.hookimpl(hookwrapper=True, tryfirst=True)(PytestPlugin.pytest_runtest_protocol)
         self.report = report
-        self.selection = selection
+        self.selection = selection or Selection("{}")
         self.worst = ("passed", "")
         self.left = 0.0
         self.started = False  # whether pytest accepted its settings
@@ -313,6 +317,12 @@ class Recorder:
     """
 
     def __init__(self, report: Report, after: float, above: float) -> None:
+        import pytest
+
+        around = pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        around(Recorder.pytest_runtest_protocol)
+        around(Recorder.pytest_fixture_setup)
+        pytest.hookimpl(tryfirst=True)(Recorder.pytest_runtest_teardown)
         self.report = report
         self.after = after
         self.above = above
@@ -493,12 +503,6 @@ def run_pytest(report: Report, selection: Selection, targets: list[str], *more: 
     options += ["--rootdir=."]  # otherwise ids would start at the folder of a target with its own settings
     options += ["--maxfail=0", *more]  # run all tests, even if the repository's addopts contain -x
     options += ["--ignore=" + path for path in selection.ignore]
-    pytest.hookimpl(tryfirst=True)(PytestPlugin.pytest_runtestloop)
-    pytest.hookimpl(tryfirst=True)(Recorder.pytest_runtest_teardown)
-    around = pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    around(PytestPlugin.pytest_runtest_protocol)
-    around(Recorder.pytest_runtest_protocol)
-    around(Recorder.pytest_fixture_setup)
     plugin = PytestPlugin(report, selection)
     recorder = Recorder(report, **selection.record) if selection.record else None
     collects = "--collect-only" in more

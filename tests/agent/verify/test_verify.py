@@ -318,8 +318,8 @@ class Trial:
         async def noted(command: Command) -> Done | None:
             if command.stdin:
                 selection = json.loads(command.stdin)
-                self.selections += [selection["only"]] if "only" in selection else []
-                self.ignored += [selection["ignore"]] if "ignore" in selection else []
+                self.selections += [selection["only"]] if selection.get("only") else []
+                self.ignored += [selection["ignore"]] if selection.get("ignore") else []
             return await suite(command)
 
         return memory_sandbox(of, noted)
