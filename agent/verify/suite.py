@@ -47,20 +47,19 @@ async def run_suite(
         report = known.result() if known.done() else None
         return report if report is not None and (report.seconds > seconds or report.stopped) else None
 
-    await asyncio.wait([known], timeout=0.1)
-    whole = None if large() else asyncio.create_task(pair.run(known))
-    try:
-        if whole is not None:
+    if not known.done():
+        whole = asyncio.create_task(pair.run(known))  # most suites are small
+        try:
             await _any_of(known, whole)
-        if (base := large()) is None:
-            assert whole is not None
-            return SuiteRun(await whole, pair.selection)
-    finally:
-        known.cancel()
-        if whole is not None:
+            if large() is None:
+                return SuiteRun(await whole, pair.selection)
+        finally:
+            known.cancel()
             whole.cancel()
             await asyncio.gather(whole, return_exceptions=True)
-    return await _run_selected(workspace, patch, pair, base, seconds)
+    if (base := large()) is not None:
+        return await _run_selected(workspace, patch, pair, base, seconds)
+    return SuiteRun(await pair.run(known), pair.selection)
 
 
 async def _any_of(*waiting: asyncio.Future[Any]) -> None:

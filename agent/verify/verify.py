@@ -61,6 +61,9 @@ from m3agent.agent.verify.trees import (
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.test_report import TestReport, joined
 
+KNOWN_SECONDS = 0.1
+"""Seconds in which a result of the base tree's tests that is known arrives."""
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -133,6 +136,7 @@ async def verify(
     own = await asyncio.to_thread(_changed_tests, workspace, patch, runs, reruns)
     are_few = own is not None and own.selection.only and set(own.selection.only).isdisjoint(patch.paths)
     # tests that the patch adds or changes run beside the old tests, but never in one process with them
+    await asyncio.wait([known], timeout=KNOWN_SECONDS)
     main, added_reports, own_reports = await all_of(
         run_suite(workspace, patch, pair, known, seconds),
         _run_if(of_added, bool(new_tests_selection.only)),

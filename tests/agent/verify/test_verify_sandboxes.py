@@ -329,7 +329,7 @@ async def test_reruns_end_when_they_took_longer_than_the_first_runs(
     verification: RunVerification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("m3agent.agent.verify.pair.FREE_SECONDS", 0.0)
-    slow = "import time\ndef test_slow():\n    time.sleep(8 * odd())\n"
-    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + TESTS + slow, odd=[(), {1, 2, 3}])
+    slow = TESTS.replace("test_add():", "test_add():\n    import time; time.sleep(8 * odd())")
+    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + slow, odd=[(), {1, 2, 3}])
     assert result.verdict == "verified"
     assert logs(tmp_path) == {"before", "after", "before-again-1", "after-again-1"}
