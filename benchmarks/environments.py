@@ -3,8 +3,8 @@
     make bench-environments [ARGS="NAME ..."]
     python benchmarks/environments.py [NAME ...] [--folder DIR] [--json FILE] [--fresh]
 
-Each NAME is a project of the Python package index, `NAME==VERSION`, or the folder of a clone; without one, those of `TRIAL`
-and `OTHERS`. A project's source distribution becomes a git repository with one commit and one tag, without the files that git ignores and without those
+Each NAME is a project of the package index that `UV_DEFAULT_INDEX` or `PIP_INDEX_URL` names, `NAME==VERSION`, or the folder of
+a clone; without one, those of `TRIAL` and `OTHERS`. A project's source distribution becomes a git repository with one commit and one tag, without the files that git ignores and without those
 that only the archive has. Nothing of it runs on this machine. Then `m3agent sandbox build` runs, and pytest collects
 the tests in a sandbox, with the options that the tool test_runner uses. `--fresh` removes all environment images first.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.common import git, say
 
-INDEX = "https://pypi.org/simple"
+INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")
+"""Variables of uv and pip; the first that is set has the address of the package index."""
 PAGE = "{}/{}/"
 M3AGENT = (sys.executable, "-m", "m3agent.agent.cli.app")
 TRIAL = (
@@ -92,11 +94,21 @@ class Measured:
     said: list[str]
 
 
+def index() -> str:
+    """Return the address of the package index. Exits if no variable names one."""
+    named = [os.environ[name] for name in INDEX_VARIABLES if os.environ.get(name)]
+    if not named:
+        raise SystemExit(
+            f"no package index is named: set {INDEX_VARIABLES[0]} to the address of its simple pages"
+        )
+    return named[0].rstrip("/")
+
+
 def newest_source(wanted: str) -> tuple[str, str, str]:
     """Return name, version and address of a project's newest source distribution; `NAME==VERSION` gives that one."""
     name, _, version = wanted.partition("==")
     request = urllib.request.Request(
-        PAGE.format(INDEX, name), headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+        PAGE.format(index(), name), headers={"Accept": "application/vnd.pypi.simple.v1+json"}
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         files = json.load(answer)["files"]

@@ -47,7 +47,7 @@ def test_the_newest_release_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     files.append({"filename": "own-3.0.tar.gz", "url": "x:", "yanked": True})
     (tmp_path / "own").mkdir()
     (tmp_path / "own/index.html").write_text(json.dumps({"files": files}))
-    monkeypatch.setattr(environments, "INDEX", tmp_path.as_uri())
+    monkeypatch.setenv("UV_DEFAULT_INDEX", tmp_path.as_uri())
     monkeypatch.setattr(environments, "PAGE", "{}/{}/index.html")
     assert newest_source("own") == ("own", "1.10", "x:own-1.10.tar.gz")
     assert newest_source("own==2.0rc1") == ("own", "2.0rc1", "x:own-2.0rc1.tar.gz")
