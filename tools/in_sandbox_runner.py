@@ -482,7 +482,7 @@ class Recorder:
         return numbers, processes
 
     def place(self, filename: str) -> str | None:
-        """Return the path in the work tree; None if the file is none of it."""
+        """Return the path in the work tree; None for a file outside of it, or an installed one."""
         if filename.startswith("<"):
             return None
         if filename not in self.places:

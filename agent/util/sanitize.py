@@ -22,9 +22,7 @@ def printable_text(text: str) -> str:
 def printable_bytes(data: bytes) -> bytes:
     """Return bytes as text for a terminal: line breaks and tabs stay; U+FFFD replaces what could control a terminal."""
     text = data.decode("utf-8", "replace")
-    return "".join(
-        character if character in "\n\t" else UNPRINTABLE.sub("\ufffd", character) for character in text
-    ).encode()
+    return UNPRINTABLE.sub(lambda found: found[0] if found[0] in "\n\t" else "\ufffd", text).encode()
 
 
 def printable_line(text: object, limit: int = 160) -> str:
